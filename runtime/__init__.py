@@ -1,0 +1,1 @@
+"""What both processes are built from: the machine contract and its cores, and the shells around them."""

@@ -1,0 +1,1 @@
+"""Snapline: exactly-once streaming Python on Spark. Everything that a user touches starts here."""

@@ -1,0 +1,1 @@
+"""The tests of Snapline: unit, scenarios, simulation, contract, integration and end to end."""

@@ -1,0 +1,1 @@
+"""Whole jobs, killed and compared with an answer computed without Snapline."""

@@ -1,0 +1,1 @@
+"""Tests against real Spark, real storage and real processes."""
