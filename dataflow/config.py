@@ -1,0 +1,416 @@
+"""Every setting: one typed table, from which values are checked and the reference page is generated.
+
+Names, defaults and spelling of durations and sizes are Flink's (`execution.checkpointing.interval: 10 s`). A
+`Configuration` is an immutable mapping from key to text, so that it can travel in a JobGraph; `get` parses. An unknown key is
+an error that names the nearest known one. Layering (TOML file, environment, API, Spark conf) happens in shells, which
+merge mappings with `with_values` and keep the origin of each value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ConfigurationError(Exception):
+    """A setting is unknown or its value cannot be used; names the key, the value and what is allowed."""
+
+
+_DURATION_UNITS_MS = {
+    "ms": 1.0,
+    "milli": 1.0,
+    "millisecond": 1.0,
+    "s": 1000.0,
+    "sec": 1000.0,
+    "second": 1000.0,
+    "m": 60_000.0,
+    "min": 60_000.0,
+    "minute": 60_000.0,
+    "h": 3_600_000.0,
+    "hour": 3_600_000.0,
+    "d": 86_400_000.0,
+    "day": 86_400_000.0,
+}
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "bytes": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+}
+_QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of `10 s`, `500ms`, `1 min`; a bare number is milliseconds. Raises ValueError."""
+    match = _QUANTITY.match(text)
+    unit = match.group(2).lower() if match else ""
+    if unit not in _DURATION_UNITS_MS and unit.endswith("s"):
+        unit = unit[:-1]
+    if not match or (unit and unit not in _DURATION_UNITS_MS):
+        raise ValueError("a duration such as '500 ms', '10 s' or '3 min'")
+    return round(float(match.group(1)) * _DURATION_UNITS_MS.get(unit, 1.0))
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes of `20 kb`, `64mb`; a bare number is bytes; units are powers of 1024. Raises ValueError."""
+    match = _QUANTITY.match(text)
+    unit = match.group(2).lower().replace("ib", "b") if match else ""
+    if not match or unit not in _SIZE_UNITS:
+        raise ValueError("a size such as '20 kb' or '64 mb'")
+    return round(float(match.group(1)) * _SIZE_UNITS[unit])
+
+
+def parse_bool(text: str) -> bool:
+    """`true` or `false`, in any case. Raises ValueError."""
+    if text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
+    raise ValueError("'true' or 'false'")
+
+
+def parse_int(text: str) -> int:
+    """A whole number. Raises ValueError."""
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def parse_float(text: str) -> float:
+    """A number. Raises ValueError."""
+    try:
+        return float(text.strip())
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    """A parser that admits these words, whatever their case."""
+
+    def parse(text: str) -> str:
+        for word in allowed:
+            if text.strip().lower() == word.lower():
+                return word
+        raise ValueError("one of " + ", ".join(allowed))
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOption(Generic[T]):
+    """One setting: key, how its text is read, default (as text) and what it does."""
+
+    key: str
+    parse: Callable[[str], T]
+    default: str
+    description: str
+    kind: str
+    """`duration`, `size`, `int`, `float`, `bool`, `enum` or `string`, for the reference page."""
+
+    def read(self, text: str) -> T:
+        """Parse; raises ConfigurationError naming the key, the text and what is allowed."""
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.key} = {text!r}: expected {error}") from None
+
+
+OPTIONS: dict[str, ConfigOption[object]] = {}
+
+
+def _option(key: str, parse: Callable[[str], T], default: str, description: str, kind: str) -> ConfigOption[T]:
+    option = ConfigOption(key, parse, default, description, kind)
+    OPTIONS[key] = option  # type: ignore[assignment]
+    return option
+
+
+def _duration(key: str, default: str, description: str) -> ConfigOption[int]:
+    return _option(key, parse_duration_ms, default, description, "duration")
+
+
+def _size(key: str, default: str, description: str) -> ConfigOption[int]:
+    return _option(key, parse_size_bytes, default, description, "size")
+
+
+def _int(key: str, default: str, description: str) -> ConfigOption[int]:
+    return _option(key, parse_int, default, description, "int")
+
+
+def _float(key: str, default: str, description: str) -> ConfigOption[float]:
+    return _option(key, parse_float, default, description, "float")
+
+
+def _bool(key: str, default: str, description: str) -> ConfigOption[bool]:
+    return _option(key, parse_bool, default, description, "bool")
+
+
+def _string(key: str, default: str, description: str) -> ConfigOption[str]:
+    return _option(key, str, default, description, "string")
+
+
+def _enum(key: str, default: str, description: str, *allowed: str) -> ConfigOption[str]:
+    return _option(key, one_of(*allowed), default, description + " One of " + ", ".join(allowed) + ".", "enum")
+
+
+# --- checkpointing ----------------------------------------------------------------------------------------------------
+CHECKPOINTING_INTERVAL = _duration(
+    "execution.checkpointing.interval", "0 ms", "Time between two periodic checkpoints; 0 switches them off."
+)
+CHECKPOINTING_TIMEOUT = _duration(
+    "execution.checkpointing.timeout", "10 min", "A checkpoint that takes longer is discarded."
+)
+CHECKPOINTING_MIN_PAUSE = _duration(
+    "execution.checkpointing.min-pause", "0 ms", "Least time between the end of a checkpoint and the next trigger."
+)
+CHECKPOINTING_MAX_CONCURRENT = _int(
+    "execution.checkpointing.max-concurrent-checkpoints", "1", "Checkpoints that may be in progress at once."
+)
+CHECKPOINTING_MODE = _enum(
+    "execution.checkpointing.mode",
+    "EXACTLY_ONCE",
+    "AT_LEAST_ONCE never blocks an input, and may process rows twice after a failure.",
+    "EXACTLY_ONCE",
+    "AT_LEAST_ONCE",
+)
+CHECKPOINTING_UNALIGNED = _bool(
+    "execution.checkpointing.unaligned.enabled",
+    "false",
+    "Barriers overtake data in flight, which becomes part of the snapshot.",
+)
+CHECKPOINTING_FORCE_UNALIGNED = _bool(
+    "execution.checkpointing.unaligned.forced", "false", "Unaligned also where an operator asks for alignment."
+)
+CHECKPOINTING_ALIGNED_TIMEOUT = _duration(
+    "execution.checkpointing.aligned-checkpoint-timeout",
+    "0 ms",
+    "With unaligned checkpoints: begin aligned, and turn unaligned when the barrier is older than this.",
+)
+CHECKPOINTING_TOLERABLE_FAILURES = _int(
+    "execution.checkpointing.tolerable-failed-checkpoints",
+    "0",
+    "Consecutive failed checkpoints before the job fails; -1: any number.",
+)
+CHECKPOINTING_RETENTION = _enum(
+    "execution.checkpointing.externalized-checkpoint-retention",
+    "NO_EXTERNALIZED_CHECKPOINTS",
+    "What happens to checkpoints when the job is cancelled or fails for good.",
+    "NO_EXTERNALIZED_CHECKPOINTS",
+    "DELETE_ON_CANCELLATION",
+    "RETAIN_ON_CANCELLATION",
+)
+CHECKPOINTING_AFTER_TASKS_FINISH = _bool(
+    "execution.checkpointing.checkpoints-after-tasks-finish",
+    "true",
+    "Go on taking checkpoints when some tasks have finished.",
+)
+CHECKPOINTS_DIRECTORY = _string(
+    "execution.checkpointing.dir",
+    "",
+    "Base directory of checkpoints: a path, file://, s3://, gs:// or az:// URL, hdfs://.",
+)
+SAVEPOINT_DIRECTORY = _string("execution.checkpointing.savepoint-dir", "", "Default directory of savepoints.")
+CHECKPOINTS_NUM_RETAINED = _int("execution.checkpointing.num-retained", "1", "Completed checkpoints that are kept.")
+INCREMENTAL_CHECKPOINTS = _bool(
+    "execution.checkpointing.incremental", "false", "Write only what changed since the last checkpoint."
+)
+CHECKPOINT_HISTORY_SIZE = _int("web.checkpoints.history", "10", "Checkpoints that the statistics remember in detail.")
+FILE_THRESHOLD = _size(
+    "execution.checkpointing.data-inline-threshold",
+    "20 kb",
+    "State below this travels inside the acknowledgement and `_metadata`.",
+)
+STATE_BACKEND = _enum("state.backend.type", "hashmap", "Where keyed state lives.", "hashmap", "rocksdb")
+
+# --- execution --------------------------------------------------------------------------------------------------------
+PARALLELISM_DEFAULT = _int("parallelism.default", "1", "Parallelism of operators that set none.")
+MAX_PARALLELISM = _int(
+    "pipeline.max-parallelism", "-1", "Number of key groups; -1: derived from the parallelism, at least 128."
+)
+OPERATOR_CHAINING = _bool("pipeline.operator-chaining.enabled", "true", "Chain operators into one task where possible.")
+BUFFER_TIMEOUT = _duration(
+    "execution.buffer-timeout",
+    "100 ms",
+    "A batch waits at most this long to be filled before it is sent; 0: never waits.",
+)
+BATCH_TARGET_ROWS = _int(
+    "execution.batch.target-rows", "16384", "Rows that outgoing batches are filled up to under load."
+)
+WATERMARK_INTERVAL = _duration(
+    "pipeline.auto-watermark-interval", "200 ms", "Least time between two watermarks of a source."
+)
+RESTART_STRATEGY = _enum(
+    "restart-strategy.type",
+    "exponential-delay",
+    "What to do when a task fails.",
+    "none",
+    "fixed-delay",
+    "failure-rate",
+    "exponential-delay",
+)
+RESTART_FIXED_DELAY_ATTEMPTS = _int("restart-strategy.fixed-delay.attempts", "1", "Restarts before the job fails.")
+RESTART_FIXED_DELAY_DELAY = _duration("restart-strategy.fixed-delay.delay", "1 s", "Pause before each restart.")
+RESTART_FAILURE_RATE_MAX = _int(
+    "restart-strategy.failure-rate.max-failures-per-interval", "1", "Failures within the interval before the job fails."
+)
+RESTART_FAILURE_RATE_INTERVAL = _duration(
+    "restart-strategy.failure-rate.failure-rate-interval", "1 min", "The interval."
+)
+RESTART_FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", "1 s", "Pause before each restart.")
+RESTART_EXPONENTIAL_INITIAL = _duration("restart-strategy.exponential-delay.initial-backoff", "1 s", "First pause.")
+RESTART_EXPONENTIAL_MAX = _duration("restart-strategy.exponential-delay.max-backoff", "1 min", "Longest pause.")
+RESTART_EXPONENTIAL_MULTIPLIER = _float(
+    "restart-strategy.exponential-delay.backoff-multiplier", "1.5", "Growth of the pause."
+)
+RESTART_EXPONENTIAL_JITTER = _float(
+    "restart-strategy.exponential-delay.jitter-factor", "0.1", "Random part of the pause."
+)
+RESTART_EXPONENTIAL_RESET = _duration(
+    "restart-strategy.exponential-delay.reset-backoff-threshold",
+    "1 h",
+    "Time without failure after which the pause is the first again.",
+)
+RESTART_EXPONENTIAL_ATTEMPTS = _int(
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+    "-1",
+    "Restarts before the job fails; -1: any number.",
+)
+TASK_CANCELLATION_INTERVAL = _duration(
+    "task.cancellation.interval", "30 s", "Time between two attempts to cancel a task."
+)
+TASK_CANCELLATION_TIMEOUT = _duration(
+    "task.cancellation.timeout", "180 s", "A task that does not end within this takes its TaskManager down; 0: never."
+)
+
+# --- cluster ----------------------------------------------------------------------------------------------------------
+HEARTBEAT_INTERVAL = _duration("heartbeat.interval", "10 s", "Time between heartbeat requests.")
+HEARTBEAT_TIMEOUT = _duration("heartbeat.timeout", "50 s", "Silence after which a peer counts as lost.")
+HEARTBEAT_RPC_FAILURE_THRESHOLD = _int(
+    "heartbeat.rpc-failure-threshold", "2", "Consecutive failed sends after which a peer counts as lost; -1: never."
+)
+REGISTRATION_INITIAL_TIMEOUT = _duration("cluster.registration.initial-timeout", "100 ms", "First wait for an answer.")
+REGISTRATION_MAX_TIMEOUT = _duration("cluster.registration.max-timeout", "30 s", "Longest wait for an answer.")
+REGISTRATION_ERROR_DELAY = _duration(
+    "cluster.registration.error-delay", "1 s", "Pause after a failed attempt (Flink: 10 s)."
+)
+REGISTRATION_REFUSED_DELAY = _duration(
+    "cluster.registration.refused-registration-delay", "30 s", "Pause after a refusal."
+)
+TASKMANAGER_REGISTRATION_TIMEOUT = _duration(
+    "taskmanager.registration.timeout", "5 min", "A TaskManager that cannot register within this ends itself."
+)
+TASKMANAGER_SLOTS = _int("taskmanager.numberOfTaskSlots", "1", "Slots per TaskManager.")
+TASKMANAGER_SLOT_TIMEOUT = _duration(
+    "taskmanager.slot.timeout", "10 s", "An allocated slot that is not used is free again after this."
+)
+TASKMANAGER_MEMORY_NETWORK_BATCHES = _int(
+    "taskmanager.network.credits-per-channel", "8", "Batches that may be on their way to one input channel."
+)
+TASKMANAGER_QUEUE_BATCHES = _int(
+    "taskmanager.network.max-queued-batches",
+    "8",
+    "Batches that may wait in one subpartition before its producer pauses.",
+)
+TASKMANAGER_QUEUE_BYTES = _size(
+    "taskmanager.network.max-queued-bytes",
+    "16 mb",
+    "Bytes that may wait in one subpartition before its producer pauses.",
+)
+NETWORK_REQUEST_BACKOFF_MAX = _duration(
+    "taskmanager.network.request-backoff.max", "10 s", "How long a consumer looks for a producer that is not there yet."
+)
+SLOT_REQUEST_TIMEOUT = _duration("slot.request.timeout", "5 min", "A job that gets no slots within this fails.")
+SLOT_IDLE_TIMEOUT = _duration("slot.idle.timeout", "50 s", "An idle slot of a job is given back after this.")
+RESOURCEMANAGER_TASKMANAGER_TIMEOUT = _duration(
+    "resourcemanager.taskmanager-timeout", "30 s", "An idle TaskManager is released after this."
+)
+RESOURCEMANAGER_PREVIOUS_WORKER_TIMEOUT = _duration(
+    "jobmanager.reconciliation.timeout",
+    "30 s",
+    "How long a new leader waits for reports of what runs before it restarts a job.",
+)
+COORDINATOR_ADDRESS = _string("jobmanager.rpc.address", "127.0.0.1:6123", "host:port that the coordinator listens on.")
+JOB_HISTORY_SIZE = _int("jobstore.max-capacity", "1000", "Finished jobs that the coordinator remembers.")
+
+# --- high availability ------------------------------------------------------------------------------------------------
+HA_TYPE = _enum(
+    "high-availability.type", "NONE", "Leader election and durable coordinator state.", "NONE", "embedded", "zookeeper"
+)
+HA_STORAGE_DIR = _string("high-availability.storageDir", "", "Where job graphs and pointers are kept.")
+HA_CLUSTER_ID = _string("high-availability.cluster-id", "default", "Separates clusters that share a store.")
+HA_ZOOKEEPER_QUORUM = _string("high-availability.zookeeper.quorum", "", "host:port,host:port,...")
+HA_ZOOKEEPER_ROOT = _string("high-availability.zookeeper.path.root", "/snapline", "Root node in ZooKeeper.")
+
+# --- security, storage, logs ------------------------------------------------------------------------------------------
+SECURITY_TOKEN = _string(
+    "security.auth.token", "", "Shared secret of all processes of a cluster; empty: none (loopback only)."
+)
+S3_ENDPOINT = _string("s3.endpoint", "", "Address of an S3 compatible server.")
+S3_ACCESS_KEY = _string("s3.access-key", "", "Access key; otherwise from the environment.")
+S3_SECRET_KEY = _string("s3.secret-key", "", "Secret key; otherwise from the environment.")
+S3_REGION = _string("s3.region", "us-east-1", "Region.")
+S3_ALLOW_HTTP = _bool("s3.allow-http", "false", "Plain HTTP, for servers on the same host.")
+LOG_LEVEL = _enum("log.level", "INFO", "Least level that is logged.", "DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def nearest_key(key: str) -> str:
+    """The known key that is most like the given one, or an empty string."""
+    matches = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.5)
+    return matches[0] if matches else ""
+
+
+def check_key(key: str) -> None:
+    """Raise ConfigurationError unless the key is known; names the nearest."""
+    if key not in OPTIONS:
+        near = nearest_key(key)
+        hint = f"; did you mean {near!r}?" if near else "; `snapline config` lists all settings"
+        raise ConfigurationError(f"unknown setting {key!r}{hint}")
+
+
+class Configuration(Mapping[str, str]):
+    """Immutable settings, key to text. Keys and values are checked when they enter."""
+
+    def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        """Raises ConfigurationError for an unknown key or a value that cannot be read."""
+        self._values = {str(key): str(value) for key, value in dict(values).items()}
+        for key, value in self._values.items():
+            check_key(key)
+            OPTIONS[key].read(value)
+
+    def get_option(self, option: ConfigOption[T]) -> T:
+        """The value of the option, its default when it is not set."""
+        return option.read(self._values.get(option.key, option.default))
+
+    def with_values(self, values: Mapping[str, str]) -> Configuration:
+        """A copy in which `values` win."""
+        return Configuration({**self._values, **values})
+
+    def __getitem__(self, key: str) -> str:
+        """The text of a key that was set. Raises KeyError."""
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Keys that were set."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """Number of keys that were set."""
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        """Keys and values, secrets hidden."""
+        shown = {k: ("***" if is_secret(k) else v) for k, v in self._values.items()}
+        return f"Configuration({shown})"
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value must not be shown (the words of Spark's `spark.redaction.regex`)."""
+    return re.search(r"secret|password|token|access[.-]?key|credential", key, re.IGNORECASE) is not None

@@ -1,0 +1,188 @@
+"""The contracts of sources and sinks.
+
+A source enumerates splits on the driver and is read by one reader per subtask, whose splits with their positions are the
+snapshot. A sink writes, hands out committables at the barrier, and commits them once the checkpoint is complete. Mirrors
+Flink's Source/SourceReader (FLIP-27) and Sink/SinkWriter/Committer (FLIP-143); unlike Flink, splits are assigned by index
+(split i to subtask i mod parallelism) and redistributed with the snapshot, so no enumerator runs in the coordinator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSplit:
+    """A part of the input and how far it was read. `description` and `position` are JSON-like, for the snapshot."""
+
+    split_id: str
+    description: dict[str, Any] = field(default_factory=dict)
+    position: dict[str, Any] = field(default_factory=dict)
+    """Empty: from the start. What it holds belongs to the reader."""
+    finished: bool = False
+
+
+class InputStatus(Enum):
+    """What a reader can say after a poll (Flink: InputStatus)."""
+
+    MORE_AVAILABLE = "more_available"
+    NOTHING_AVAILABLE = "nothing_available"
+    END_OF_INPUT = "end_of_input"
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """Answer of `SourceReader.poll_next`."""
+
+    status: InputStatus
+    batch: pa.RecordBatch | None = None
+    wake_at_ms: int | None = None
+    """With NOTHING_AVAILABLE: when to ask again, for example because of a rate limit. None: soon."""
+
+
+class SourceContextInfo(Protocol):
+    """What a reader or writer may know of its subtask."""
+
+    @property
+    def subtask_index(self) -> int:
+        """0 .. parallelism - 1."""
+        ...
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks."""
+        ...
+
+    @property
+    def attempt_number(self) -> int:
+        """Rises with every restart of the job."""
+        ...
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+        ...
+
+    @property
+    def operator_uid(self) -> str:
+        """The uid of this source or sink."""
+        ...
+
+    @property
+    def execution_attempt(self) -> str:
+        """Unique over all attempts of all restarts; good for names of temporary things."""
+        ...
+
+
+class SourceReader(ABC):
+    """Reads the splits of one subtask, on the task's own thread; never blocks for long."""
+
+    @abstractmethod
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        """Take over splits, new or restored with their positions. Called once, before the first poll."""
+
+    @abstractmethod
+    def poll_next(self, now_ms: int) -> Polled:
+        """The next batch. What was returned counts as emitted: the position in `snapshot_splits` lies behind it."""
+
+    @abstractmethod
+    def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        """All splits with their positions, finished ones too."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The positions of this checkpoint are final: publish them outside, if at all."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint will never complete."""
+
+    def close(self) -> None:
+        """Release what the reader holds."""
+
+
+class Source(ABC):
+    """A source as the user constructs it; pickled into the job."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the input ends."""
+        return True
+
+    def schema(self) -> pa.Schema | None:
+        """Schema of the batches, if known on the driver; used to check columns before the job starts."""
+        return None
+
+    @abstractmethod
+    def enumerate_splits(self) -> Sequence[SourceSplit]:
+        """All splits. Called on the driver at submission; raises with a clear message when the input is missing."""
+
+    @abstractmethod
+    def create_reader(self, context: SourceContextInfo) -> SourceReader:
+        """Called in the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """What a writer pre-committed: JSON-like, so that it can lie in a snapshot and be committed by another process."""
+
+    data: dict[str, Any]
+
+
+class SinkWriter(ABC):
+    """Writes the rows of one subtask so that nobody can see them yet."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch."""
+
+    @abstractmethod
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        """Pre-commit: flush what was written since the last call so that it survives anything; called at the barrier
+        and at the end of the input."""
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[dict[str, Any]]:
+        """State of the writer itself, JSON-like elements; given to `Sink.create_writer` on restore."""
+        return ()
+
+    def close(self) -> None:
+        """Release what the writer holds; uncommitted output may stay behind, hidden."""
+
+
+class Committer(ABC):
+    """Makes pre-committed output visible. Must be idempotent: after a crash, the same committables come again."""
+
+    @abstractmethod
+    def commit(self, committables: Sequence[Committable]) -> None:
+        """Make visible. An exception fails the task, and the commit is tried again after the restore."""
+
+    def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
+        """Called once after a restore, before the first write: remove what lost attempts of this subtask left behind,
+        except what is in the argument."""
+
+    def close(self) -> None:
+        """Release what the committer holds."""
+
+
+class Sink(ABC):
+    """A sink as the user constructs it; pickled into the job."""
+
+    @property
+    def two_phase(self) -> bool:
+        """Whether output becomes visible only through `create_committer`'s commit."""
+        return True
+
+    def validate(self) -> None:
+        """Called on the driver at submission: raise with a clear message when the target cannot work."""
+
+    @abstractmethod
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        """Called in the task; `restored` is what `snapshot_state` returned, redistributed."""
+
+    def create_committer(self, context: SourceContextInfo) -> Committer | None:
+        """Called in the task; None for sinks without a second phase."""
+        return None

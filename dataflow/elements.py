@@ -1,0 +1,145 @@
+"""What flows through a channel: Arrow batches, and the control elements between them.
+
+Order inside a channel is the order of emission, except that an unaligned barrier is a priority element. Mirrors Flink's
+StreamElement and RuntimeEvent families; a data element is a whole `pyarrow.RecordBatch`, never a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from dataflow.ids import CheckpointID
+
+MIN_WATERMARK_MS = -(2**63)
+MAX_WATERMARK_MS = 2**63 - 1
+"""The watermark after the last element of a bounded input: fires every event-time timer and window."""
+
+NO_ALIGNED_TIMEOUT_MS = -1
+"""`CheckpointOptions.aligned_checkpoint_timeout_ms` of a barrier that never turns unaligned by itself."""
+
+
+class SnapshotType(Enum):
+    """Why a snapshot is taken (Flink: SnapshotType, CheckpointType, SavepointType)."""
+
+    CHECKPOINT = "checkpoint"
+    FULL_CHECKPOINT = "full_checkpoint"
+    SAVEPOINT = "savepoint"
+    SAVEPOINT_SUSPEND = "savepoint_suspend"
+    """Stop with savepoint, without drain."""
+    SAVEPOINT_TERMINATE = "savepoint_terminate"
+    """Stop with savepoint and drain: the watermark goes to its maximum first."""
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether the snapshot belongs to the user and is aligned."""
+        return self in (SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether tasks process nothing between their snapshot and its completion (stop with savepoint)."""
+        return self in (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)
+
+
+class AlignmentType(Enum):
+    """How barriers treat data in flight (Flink: CheckpointOptions.AlignmentType)."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    ALIGNED = "aligned"
+    UNALIGNED = "unaligned"
+    FORCED_ALIGNED = "forced_aligned"
+    """Unaligned was asked for, this channel cannot do it (a forward edge into a two-phase sink, for example)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """Travels with every trigger and barrier (Flink: CheckpointOptions)."""
+
+    snapshot_type: SnapshotType = SnapshotType.CHECKPOINT
+    alignment: AlignmentType = AlignmentType.ALIGNED
+    aligned_checkpoint_timeout_ms: int = NO_ALIGNED_TIMEOUT_MS
+    target_location: str = ""
+    """Directory that this snapshot's files go to, relative paths below it; set by the coordinator."""
+
+    @property
+    def is_unaligned(self) -> bool:
+        """Whether the barrier overtakes data."""
+        return self.alignment is AlignmentType.UNALIGNED
+
+    @property
+    def is_timeoutable(self) -> bool:
+        """Whether the barrier starts aligned and turns unaligned after a timeout."""
+        return self.alignment is AlignmentType.ALIGNED and self.aligned_checkpoint_timeout_ms >= 0
+
+
+DEFAULT_CHECKPOINT_OPTIONS = CheckpointOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """No row with an event time at or below this follows (milliseconds since the epoch)."""
+
+    timestamp_ms: int
+
+
+class WatermarkStatus(Enum):
+    """Whether a channel takes part in the watermark (Flink: WatermarkStatus)."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBarrier:
+    """Separates what belongs to checkpoint `checkpoint_id` from what does not."""
+
+    checkpoint_id: CheckpointID
+    timestamp_ms: int
+    """When the coordinator triggered the checkpoint."""
+    options: CheckpointOptions = DEFAULT_CHECKPOINT_OPTIONS
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """False for savepoints."""
+        return not self.options.snapshot_type.is_savepoint
+
+
+@dataclass(frozen=True, slots=True)
+class EventAnnouncement:
+    """Priority notice that a timeoutable barrier is queued behind data at `sequence_number` (Flink: same name)."""
+
+    barrier: CheckpointBarrier
+    sequence_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCheckpointMarker:
+    """Upstream gave up this checkpoint; do not wait for its barrier."""
+
+    checkpoint_id: CheckpointID
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfData:
+    """No more rows follow. `drain`: the job ends for good, so flush windows and timers (Flink: EndOfData, StopMode)."""
+
+    drain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfPartition:
+    """Nothing follows, not even barriers (Flink: EndOfPartitionEvent)."""
+
+
+ControlElement = (
+    Watermark
+    | WatermarkStatus
+    | CheckpointBarrier
+    | EventAnnouncement
+    | CancelCheckpointMarker
+    | EndOfData
+    | EndOfPartition
+)
+StreamElement = pa.RecordBatch | ControlElement

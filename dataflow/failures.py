@@ -1,0 +1,81 @@
+"""Why things fail, as data: reasons of checkpoints, blame and retry hint of failures that cross processes.
+
+Mirrors Flink's CheckpointFailureReason (all reasons, each with `pre_flight` and a message) and SerializedThrowable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class CheckpointFailureReason(Enum):
+    """Value: (pre_flight, message). Pre-flight: refused before a checkpoint id was drawn."""
+
+    PERIODIC_SCHEDULER_SHUTDOWN = (True, "Periodic checkpoint scheduler is shut down.")
+    TOO_MANY_CHECKPOINT_REQUESTS = (True, "The maximum number of queued checkpoint requests exceeded.")
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS = (True, "The minimum time between checkpoints is still pending.")
+    NOT_ALL_REQUIRED_TASKS_RUNNING = (True, "Not all required tasks are currently running.")
+    IO_EXCEPTION = (True, "An exception occurred while triggering the checkpoint: storage failed.")
+    BLOCKING_OUTPUT_EXIST = (True, "Blocking output edge exists in running tasks.")
+    CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
+        False,
+        "The checkpoint was aborted because channel state failed in another subtask.",
+    )
+    CHECKPOINT_ASYNC_EXCEPTION = (False, "Asynchronous task checkpoint failed.")
+    CHECKPOINT_EXPIRED = (False, "Checkpoint expired before completing.")
+    CHECKPOINT_SUBSUMED = (False, "Checkpoint has been subsumed.")
+    CHECKPOINT_DECLINED = (False, "Checkpoint was declined.")
+    CHECKPOINT_DECLINED_TASK_NOT_READY = (False, "Checkpoint was declined (tasks not ready).")
+    CHECKPOINT_DECLINED_SUBSUMED = (
+        False,
+        "Checkpoint was canceled because a barrier from a newer checkpoint was received.",
+    )
+    CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = (False, "Task received cancellation from one of its inputs.")
+    CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = (False, "Checkpoint was declined because one input stream is finished.")
+    CHECKPOINT_COORDINATOR_SHUTDOWN = (False, "CheckpointCoordinator shutdown.")
+    CHECKPOINT_COORDINATOR_SUSPEND = (False, "Checkpoint Coordinator is suspending.")
+    JOB_FAILURE = (False, "The job has failed.")
+    JOB_FAILOVER_REGION = (False, "FailoverRegion is restarting.")
+    TASK_FAILURE = (False, "Task has failed.")
+    TASK_CHECKPOINT_FAILURE = (False, "Task local checkpoint failure.")
+    UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = (False, "Unknown task for the checkpoint to notify.")
+    FINALIZE_CHECKPOINT_FAILURE = (False, "Failure to finalize checkpoint.")
+    TRIGGER_CHECKPOINT_FAILURE = (False, "Trigger checkpoint failure.")
+
+    @property
+    def pre_flight(self) -> bool:
+        """Whether the request was refused before a checkpoint id was drawn."""
+        return self.value[0]
+
+    @property
+    def message(self) -> str:
+        """One sentence for logs and users."""
+        return self.value[1]
+
+
+class Blame(Enum):
+    """Who has to do something about a failure."""
+
+    USER = "user"
+    """The job: its code, its configuration, its data."""
+    EXTERNAL = "external"
+    """A service or machine that Snapline depends on."""
+    INTERNAL = "internal"
+    """A defect of Snapline."""
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedFailure:
+    """A failure that crossed a process boundary (Flink: SerializedThrowable)."""
+
+    summary: str
+    """One line that names the culprit and, where there is one, the way out."""
+    blame: Blame = Blame.USER
+    retryable: bool = True
+    """False: no restart strategy may try again."""
+    error_type: str = ""
+    traceback: str = ""
+    operator_uid: str = ""
+    position: str = ""
+    """Where in the input it happened, as precisely as the task knows: input, batch number, rows."""

@@ -1,0 +1,148 @@
+"""What an operator is to do, as data: built by the user API, pickled into the JobGraph, turned into a runtime operator by
+`taskmanager.operators.factory`.
+
+A spec holds user functions and names of columns; it has no behaviour. One spec class per kind of operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dataflow.connector_api import Sink, Source, SourceSplit
+from dataflow.functions import KeyedProcessFunction, Row, SourceFunction
+from dataflow.watermarks import WatermarkStrategy
+from dataflow.windows import Aggregate, WindowAssigner
+
+BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch] | None]
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """Read splits. `splits` were enumerated at submission, in order; subtask i starts with those at i mod parallelism."""
+
+    source: Source
+    splits: tuple[SourceSplit, ...]
+    watermark_strategy: WatermarkStrategy | None = None
+
+
+@dataclass(frozen=True)
+class SourceFunctionSpec:
+    """Run a push-style source on a thread of its own (in the simulator: stepwise)."""
+
+    function: SourceFunction
+    watermark_strategy: WatermarkStrategy | None = None
+
+
+@dataclass(frozen=True)
+class MapBatchesSpec:
+    """Batch in, batch (or batches, or None) out."""
+
+    function: BatchFunction
+    output_schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class FilterSpec:
+    """Keep the rows for which the function's boolean array is true (null counts as false)."""
+
+    predicate: Callable[[pa.RecordBatch], pa.Array]
+
+
+@dataclass(frozen=True)
+class MapRowsSpec:
+    """Row in, row out."""
+
+    function: Callable[[Row], Row]
+    output_schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class FlatMapRowsSpec:
+    """Row in, any number of rows out."""
+
+    function: Callable[[Row], Iterable[Row]]
+    output_schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class FilterRowsSpec:
+    """Keep the rows for which the function is true."""
+
+    predicate: Callable[[Row], bool]
+
+
+@dataclass(frozen=True)
+class WatermarkSpec:
+    """Assign event time and generate watermarks in the middle of a stream."""
+
+    strategy: WatermarkStrategy
+
+
+@dataclass(frozen=True)
+class KeyedProcessSpec:
+    """Row-wise KeyedProcessFunction over keyed state."""
+
+    key_columns: tuple[str, ...]
+    function: KeyedProcessFunction
+    output_schema: pa.Schema | None = None
+    event_time_column: str = ""
+    """Empty: rows have no event time."""
+
+
+@dataclass(frozen=True)
+class RunningAggregateSpec:
+    """For every row its key's aggregates so far, itself included, in order. Output: key columns, `passthrough` columns,
+    one column per aggregate."""
+
+    key_columns: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    passthrough: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WindowAggregateSpec:
+    """Vectorised aggregation per key and event-time window. Output: key columns, `window_start`, `window_end`
+    (timestamp[ms]), one column per aggregate; a row per key and window when the watermark passes the window's end."""
+
+    key_columns: tuple[str, ...]
+    event_time_column: str
+    assigner: WindowAssigner
+    aggregates: tuple[Aggregate, ...]
+    allowed_lateness_ms: int = 0
+    late_output_tag: str = ""
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """Write, pre-commit at the barrier, commit on notification."""
+
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class CustomOperatorSpec:
+    """A runtime operator that the user brings, built by a callable in the task."""
+
+    factory: Callable[[], Any]
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+OperatorSpec = (
+    SourceSpec
+    | SourceFunctionSpec
+    | MapBatchesSpec
+    | FilterSpec
+    | MapRowsSpec
+    | FlatMapRowsSpec
+    | FilterRowsSpec
+    | WatermarkSpec
+    | KeyedProcessSpec
+    | RunningAggregateSpec
+    | WindowAggregateSpec
+    | SinkSpec
+    | CustomOperatorSpec
+)

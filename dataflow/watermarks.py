@@ -1,0 +1,38 @@
+"""Watermark strategies: which column is event time, and how far behind its maximum the watermark runs.
+
+Mirrors Flink's WatermarkStrategy; the timestamp assigner is the name of a column, because rows travel in batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStrategy:
+    """Event time lies in `column`: timestamp of any unit (read as UTC) or int64 milliseconds since the epoch."""
+
+    column: str
+    max_out_of_orderness_ms: int = 0
+    idle_timeout_ms: int = 0
+    """0: never idle. Otherwise a source without rows for this long leaves the watermark to the others."""
+    per_split: bool = True
+    """Track the maximum per source split, and take the minimum over the unfinished splits."""
+
+    @classmethod
+    def for_monotonous_timestamps(cls, column: str) -> WatermarkStrategy:
+        """Event time never goes back within a split."""
+        return cls(column)
+
+    @classmethod
+    def for_bounded_out_of_orderness(cls, column: str, max_out_of_orderness_ms: int) -> WatermarkStrategy:
+        """Rows are at most this late. Raises ValueError for a negative bound."""
+        if max_out_of_orderness_ms < 0:
+            raise ValueError(f"max_out_of_orderness_ms must not be negative, got {max_out_of_orderness_ms}")
+        return cls(column, max_out_of_orderness_ms)
+
+    def with_idleness(self, idle_timeout_ms: int) -> WatermarkStrategy:
+        """Declare a source idle after this long without rows. Raises ValueError unless positive."""
+        if idle_timeout_ms <= 0:
+            raise ValueError(f"idle_timeout_ms must be positive, got {idle_timeout_ms}")
+        return replace(self, idle_timeout_ms=idle_timeout_ms)
