@@ -1,0 +1,80 @@
+"""Rules for every test: a Java for those that start Spark, and nothing may be left behind.
+
+A test fails when, after all its fixtures are down, it leaves a non-daemon thread, a child process or a running pykka
+actor that was not there before. Fixtures of a wider scope are up before the count and do not matter. A test that must
+leave something says so: `@pytest.mark.leaks("why")`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pykka
+import pytest
+
+GRACE_SECONDS = 3.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before the first test that starts Java: say which Java and which Python, and stay on the loopback device."""
+    if any(item.get_closest_marker(name) for item in items for name in ("spark", "zookeeper")):
+        from snapline.spark.java import ensure_java
+
+        ensure_java()
+        os.environ.pop("SPARK_HOME", None)  # the tests are about the installed PySpark
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test that leaks, not the one that happens to run after it."""
+    threads_before = set(threading.enumerate())
+    children_before = set(_children())
+    actors_before = {ref.actor_urn for ref in pykka.ActorRegistry.get_all()}
+    yield
+    if request.node.get_closest_marker("leaks"):
+        return
+    with_spark = request.node.get_closest_marker("spark") is not None
+    deadline = time.monotonic() + GRACE_SECONDS
+    while left := _left(threads_before, children_before, actors_before, with_spark=with_spark):
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: {'; '.join(left)}", pytrace=False)
+        time.sleep(0.02)  # something is about to end; a clean test never comes here
+
+
+def _left(threads: set[threading.Thread], children: set[int], actors: set[str], *, with_spark: bool) -> list[str]:
+    running = [ref for ref in pykka.ActorRegistry.get_all() if ref.actor_urn not in actors]
+    return [
+        *(f"actor {ref}" for ref in running),
+        *(f"thread {t.name}" for t in threading.enumerate() if t not in threads and not t.daemon and t.is_alive()),
+        *(f"process {pid}: {command}" for pid, command in _children().items()
+          if pid not in children and not _expected(command, with_spark=with_spark)),
+    ]  # fmt: skip
+
+
+def _expected(command: str, *, with_spark: bool) -> bool:
+    """PySpark keeps its Java gateway until Python ends, and multiprocessing its resource tracker."""
+    return "resource_tracker" in command or (with_spark and "org.apache.spark.deploy.SparkSubmit" in command)
+
+
+def _children() -> dict[int, str]:
+    """The child processes of this one and their command lines. Reads /proc: a test can afford that, psutil it cannot."""
+    found: dict[int, str] = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            pids = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for pid in pids:
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            found[int(pid)] = command.strip()[:200] or "ended, but nobody waited for it"
+    return found

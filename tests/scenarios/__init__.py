@@ -1,0 +1,1 @@
+"""Transcripts: domain verbs in, expected effects out."""

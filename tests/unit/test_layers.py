@@ -1,0 +1,238 @@
+"""The arrows between the rooms, and what a core may not know.
+
+Reads every module's imports, the ones inside functions too, and says in which room an offending line belongs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ROOMS: dict[str, frozenset[str]] = {
+    "protos": frozenset(),
+    "dataflow": frozenset({"protos"}),
+    "runtime": frozenset({"protos", "dataflow"}),
+    "coordinator": frozenset({"protos", "dataflow", "runtime"}),
+    "taskmanager": frozenset({"protos", "dataflow", "runtime"}),
+    "snapline": frozenset({"protos", "dataflow", "runtime", "coordinator", "taskmanager"}),
+}
+"""Each room and the rooms that it may import. Nothing else: not tests, examples or benchmarks either."""
+
+OUTSIDE = frozenset({"tests", "examples", "benchmarks", "deploy"})
+
+CORES = (
+    "runtime.machine",
+    "runtime.heartbeat",
+    "runtime.registration",
+    "coordinator.checkpoint",
+    "coordinator.execution",
+    "coordinator.resource",
+    "taskmanager.checkpointing",
+    "taskmanager.network",
+    "taskmanager.task",
+    "taskmanager.state",
+    "taskmanager.operators",
+)
+"""Packages and modules whose code has no thread, lock, clock, socket, file, random number or log."""
+
+NOT_IN_CORES = frozenset(
+    """asyncio concurrent fcntl glob http io kazoo logging multiprocessing obstore os pathlib pykka pyspark queue random
+    rocksdict secrets select selectors shutil signal socket socketserver ssl structlog subprocess sys tempfile threading
+    time urllib uuid grpc""".split()
+)
+CALLS_NOT_IN_CORES = frozenset({"open", "print", "input", "id", "hash"})
+CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
+
+BACKENDS: dict[str, frozenset[str]] = {
+    "taskmanager.state.rocksdb": frozenset({"rocksdict", "os", "pathlib", "shutil", "tempfile"}),
+}
+"""State backends that are files by nature, and what those may import."""
+
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "grpc": ("protos", "runtime", "coordinator.rpc", "coordinator.__main__", "coordinator.server", "taskmanager.rpc",
+             "taskmanager.spark", "snapline"),
+    "pykka": ("runtime", "coordinator", "taskmanager", "snapline"),
+    "kazoo": ("runtime", "coordinator.ha"),
+    "structlog": ("runtime", "coordinator", "taskmanager", "snapline"),
+    "obstore": ("runtime", "snapline"),
+    "pyspark": ("taskmanager.spark", "snapline"),
+    "pyarrow.flight": ("taskmanager.exchange",),
+    "rocksdict": ("taskmanager.state.rocksdb",),
+    "click": ("snapline", "coordinator.__main__"),
+    "rich": ("snapline",),
+    "pandas": (),
+    "polars": (),
+}  # fmt: skip
+"""Where alone a library may be imported (in the product; cores are narrowed further above)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name, where."""
+
+    target: str
+    line: int
+    for_types_only: bool
+
+
+def modules() -> list[Path]:
+    """Every module of the product that people write."""
+    return sorted(p for room in ROOMS for p in (ROOT / room).rglob("*.py") if "_pb2" not in p.name)
+
+
+def name_of(path: Path) -> str:
+    """Dotted name of a module file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def within(module: str, package: str) -> bool:
+    """Whether a module is the package or inside it (or, as `x.rocksdb`, begins with its last name)."""
+    return module == package or module.startswith((f"{package}.", f"{package}_"))
+
+
+def is_core(module: str) -> bool:
+    """Whether the rules for cores hold for this module."""
+    return any(within(module, core) for core in CORES)
+
+
+def imports(tree: ast.AST, module: str) -> Iterator[Import]:
+    """All imports of a module, wherever they stand."""
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, id(node) in typing_only)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
+            for alias in node.names:
+                yield Import(f"{base}.{alias.name}", node.lineno, id(node) in typing_only)
+
+
+def violations(source: str, module: str) -> list[str]:
+    """Every broken rule of one module, with the way out."""
+    tree = ast.parse(source)
+    room = module.split(".")[0]
+    found = []
+    for item in imports(tree, module):
+        where = f"{module.replace('.', '/')}.py:{item.line}"
+        top = item.target.split(".")[0]
+        if top in OUTSIDE:
+            found.append(f"{where}: imports {item.target}; the product never imports {top}/")
+        elif top in ROOMS and top != room and top not in ROOMS[room]:
+            found.append(f"{where}: {room} imports {item.target}; {way_out(room, top)}")
+        for library, places in LIBRARIES.items():
+            if within(item.target, library) and not any(within(module, place) for place in places):
+                found.append(
+                    f"{where}: imports {item.target}; only in {', '.join(places) or 'tests, examples, benchmarks'}"
+                )
+        if is_core(module) and not item.for_types_only and top in NOT_IN_CORES - backend_imports(module):
+            found.append(
+                f"{where}: a core imports {item.target}; hand it in as a value or an event, or make it an effect of the shell"
+            )
+        if is_core(module) and top == "snapline":
+            found.append(f"{where}: a core imports {item.target}")
+    if is_core(module):
+        found.extend(f"{module.replace('.', '/')}.py:{line}: a core {what}" for line, what in impure_calls(tree))
+    return found
+
+
+def backend_imports(module: str) -> frozenset[str]:
+    """What a state backend may import beyond a core's."""
+    return frozenset().union(*(allowed for backend, allowed in BACKENDS.items() if within(module, backend)))
+
+
+def impure_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Calls that make a core depend on more than its arguments."""
+    inside_hash = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "__hash__"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name) and called.id in CALLS_NOT_IN_CORES and id(node) not in inside_hash:
+            yield node.lineno, f"calls {called.id}(); it differs from run to run or touches the outside"
+        if (
+            isinstance(called, ast.Attribute)
+            and called.attr in CLOCK_METHODS
+            and ast.unparse(called.value).split(".")[-1] in {"datetime", "date"}
+        ):
+            yield node.lineno, f"reads the clock by {ast.unparse(called)}(); time is an argument"
+
+
+def way_out(room: str, target: str) -> str:
+    """Where the code belongs instead."""
+    if {room, target} == {"coordinator", "taskmanager"}:
+        return "the two meet in messages: put what both need into dataflow/ (data) or runtime/ (behaviour)"
+    lowest = next(name for name in ROOMS if name == target or target in ROOMS[name])
+    return f"arrows point down only: move the importing code up to {lowest}/, or what it needs down to {room}/"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_room_keeps_its_arrows(room: str) -> None:
+    """No module of the room imports what it may not, anywhere in its code."""
+    found = [
+        line
+        for path in modules()
+        if path.relative_to(ROOT).parts[0] == room
+        for line in violations(path.read_text(), name_of(path))
+    ]
+
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "message"),
+    [
+        ("coordinator.rpc.x", "def f():\n    from taskmanager.task import y", "the two meet in messages"),
+        ("dataflow.x", "import runtime.machine", "move the importing code up to runtime/"),
+        ("protos.x", "import snapline", "move the importing code up to snapline/"),
+        ("runtime.x", "import tests.conftest", "the product never imports tests/"),
+        ("coordinator.checkpoint.x", "import time", "a core imports time"),
+        ("coordinator.checkpoint.x", "def f():\n    import threading", "a core imports threading"),
+        ("coordinator.execution.x", "from datetime import datetime\ndatetime.now()", "reads the clock"),
+        ("taskmanager.state.x", "hash('a')", "calls hash()"),
+        ("taskmanager.state.x", "import rocksdict", "a core imports rocksdict"),
+        ("taskmanager.actors.x", "from pyarrow import flight", "only in taskmanager.exchange"),
+        ("taskmanager.actors.x", "import pyarrow.flight as fl", "only in taskmanager.exchange"),
+        ("coordinator.actors.x", "import grpc", "only in protos, runtime, coordinator.rpc"),
+        ("snapline.x", "import pandas", "only in tests, examples, benchmarks"),
+    ],
+)
+def test_a_broken_rule_is_found_and_explained(module: str, source: str, message: str) -> None:
+    """The check itself works: each kind of offence is seen."""
+    assert any(message in line for line in violations(source, module)), violations(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("taskmanager.state.rocksdb_backend", "import rocksdict, os"),
+        ("coordinator.checkpoint.x", "from __future__ import annotations\nfrom dataflow.ids import JobID\nimport math"),
+        ("coordinator.checkpoint.x", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
+        ("taskmanager.exchange.x", "from pyarrow import flight"),
+        ("snapline.client", "import grpc\nfrom coordinator.server import main"),
+        ("coordinator.checkpoint.x", "from . import y\nfrom .z import q"),
+    ],
+)
+def test_what_is_allowed_passes(module: str, source: str) -> None:
+    """No rule fires on code that is in the right room."""
+    assert [] == violations(source, module)
