@@ -1,0 +1,485 @@
+from protos import checkpoint_pb2 as _checkpoint_pb2
+from protos import job_pb2 as _job_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CheckpointStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHECKPOINT_STATUS_UNSPECIFIED: _ClassVar[CheckpointStatus]
+    CHECKPOINT_STATUS_IN_PROGRESS: _ClassVar[CheckpointStatus]
+    CHECKPOINT_STATUS_COMPLETED: _ClassVar[CheckpointStatus]
+    CHECKPOINT_STATUS_FAILED: _ClassVar[CheckpointStatus]
+CHECKPOINT_STATUS_UNSPECIFIED: CheckpointStatus
+CHECKPOINT_STATUS_IN_PROGRESS: CheckpointStatus
+CHECKPOINT_STATUS_COMPLETED: CheckpointStatus
+CHECKPOINT_STATUS_FAILED: CheckpointStatus
+
+class SubmitJobRequest(_message.Message):
+    __slots__ = ("job_graph",)
+    JOB_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    job_graph: _job_pb2.JobGraph
+    def __init__(self, job_graph: _Optional[_Union[_job_pb2.JobGraph, _Mapping]] = ...) -> None: ...
+
+class SubmitJobResponse(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JobOverview(_message.Message):
+    __slots__ = ("job_id", "name", "status", "start_time_ms", "end_time_ms", "restarts", "subtasks_by_state", "failure", "latest_completed_checkpoint_id")
+    class SubtasksByStateEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    SUBTASKS_BY_STATE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    LATEST_COMPLETED_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    name: str
+    status: _job_pb2.JobStatus
+    start_time_ms: int
+    end_time_ms: int
+    restarts: int
+    subtasks_by_state: _containers.ScalarMap[str, int]
+    failure: _job_pb2.SerializedFailure
+    latest_completed_checkpoint_id: int
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., status: _Optional[_Union[_job_pb2.JobStatus, str]] = ..., start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., restarts: _Optional[int] = ..., subtasks_by_state: _Optional[_Mapping[str, int]] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., latest_completed_checkpoint_id: _Optional[int] = ...) -> None: ...
+
+class ListJobsResponse(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobOverview]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobOverview, _Mapping]]] = ...) -> None: ...
+
+class GetJobRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class SubtaskDetails(_message.Message):
+    __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure")
+    SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_IN_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_OUT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    BUSY_MS_FIELD_NUMBER: _ClassVar[int]
+    BACKPRESSURED_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    subtask_index: int
+    attempt_number: int
+    state: _job_pb2.ExecutionState
+    resource_id: str
+    host: str
+    records_in: int
+    records_out: int
+    bytes_in: int
+    bytes_out: int
+    busy_ms: int
+    backpressured_ms: int
+    idle_ms: int
+    watermark_ms: int
+    failure: _job_pb2.SerializedFailure
+    def __init__(self, subtask_index: _Optional[int] = ..., attempt_number: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., resource_id: _Optional[str] = ..., host: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ...) -> None: ...
+
+class VertexDetails(_message.Message):
+    __slots__ = ("vertex_id", "name", "parallelism", "max_parallelism", "operator_uids", "subtasks")
+    VERTEX_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARALLELISM_FIELD_NUMBER: _ClassVar[int]
+    MAX_PARALLELISM_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_UIDS_FIELD_NUMBER: _ClassVar[int]
+    SUBTASKS_FIELD_NUMBER: _ClassVar[int]
+    vertex_id: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    operator_uids: _containers.RepeatedScalarFieldContainer[str]
+    subtasks: _containers.RepeatedCompositeFieldContainer[SubtaskDetails]
+    def __init__(self, vertex_id: _Optional[str] = ..., name: _Optional[str] = ..., parallelism: _Optional[int] = ..., max_parallelism: _Optional[int] = ..., operator_uids: _Optional[_Iterable[str]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskDetails, _Mapping]]] = ...) -> None: ...
+
+class FailureHistoryEntry(_message.Message):
+    __slots__ = ("timestamp_ms", "failure", "task_name", "resource_id")
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TASK_NAME_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    timestamp_ms: int
+    failure: _job_pb2.SerializedFailure
+    task_name: str
+    resource_id: str
+    def __init__(self, timestamp_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., task_name: _Optional[str] = ..., resource_id: _Optional[str] = ...) -> None: ...
+
+class JobDetails(_message.Message):
+    __slots__ = ("overview", "vertices", "edges", "configuration", "failures", "status_timestamps_ms", "checkpoint_counts")
+    class ConfigurationEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class StatusTimestampsMsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    OVERVIEW_FIELD_NUMBER: _ClassVar[int]
+    VERTICES_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    STATUS_TIMESTAMPS_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    overview: JobOverview
+    vertices: _containers.RepeatedCompositeFieldContainer[VertexDetails]
+    edges: _containers.RepeatedCompositeFieldContainer[_job_pb2.JobEdge]
+    configuration: _containers.ScalarMap[str, str]
+    failures: _containers.RepeatedCompositeFieldContainer[FailureHistoryEntry]
+    status_timestamps_ms: _containers.ScalarMap[str, int]
+    checkpoint_counts: CheckpointCounts
+    def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ...) -> None: ...
+
+class CancelJobRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class CancelJobResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopWithSavepointRequest(_message.Message):
+    __slots__ = ("job_id", "target_directory", "drain")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    target_directory: str
+    drain: bool
+    def __init__(self, job_id: _Optional[str] = ..., target_directory: _Optional[str] = ..., drain: _Optional[bool] = ...) -> None: ...
+
+class TriggerSavepointRequest(_message.Message):
+    __slots__ = ("job_id", "target_directory")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    target_directory: str
+    def __init__(self, job_id: _Optional[str] = ..., target_directory: _Optional[str] = ...) -> None: ...
+
+class SavepointResponse(_message.Message):
+    __slots__ = ("path", "checkpoint_id", "failure")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    checkpoint_id: int
+    failure: CheckpointFailure
+    def __init__(self, path: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., failure: _Optional[_Union[CheckpointFailure, _Mapping]] = ...) -> None: ...
+
+class TriggerCheckpointRequest(_message.Message):
+    __slots__ = ("job_id", "full")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    full: bool
+    def __init__(self, job_id: _Optional[str] = ..., full: _Optional[bool] = ...) -> None: ...
+
+class TriggerCheckpointResponse(_message.Message):
+    __slots__ = ("checkpoint_id", "path", "failure")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    path: str
+    failure: CheckpointFailure
+    def __init__(self, checkpoint_id: _Optional[int] = ..., path: _Optional[str] = ..., failure: _Optional[_Union[CheckpointFailure, _Mapping]] = ...) -> None: ...
+
+class CheckpointFailure(_message.Message):
+    __slots__ = ("reason", "message")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    reason: _checkpoint_pb2.CheckpointFailureReason
+    message: str
+    def __init__(self, reason: _Optional[_Union[_checkpoint_pb2.CheckpointFailureReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class CheckpointCounts(_message.Message):
+    __slots__ = ("triggered", "in_progress", "completed", "failed", "restored")
+    TRIGGERED_FIELD_NUMBER: _ClassVar[int]
+    IN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    triggered: int
+    in_progress: int
+    completed: int
+    failed: int
+    restored: int
+    def __init__(self, triggered: _Optional[int] = ..., in_progress: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., restored: _Optional[int] = ...) -> None: ...
+
+class CheckpointOverview(_message.Message):
+    __slots__ = ("job_id", "checkpoint_id", "status", "snapshot_type", "trigger_timestamp_ms", "end_to_end_duration_ms", "checkpointed_size_bytes", "state_size_bytes", "subtasks_total", "subtasks_acknowledged", "processed_data_bytes", "persisted_data_bytes", "path", "discarded", "failure")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    END_TO_END_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTED_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SUBTASKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SUBTASKS_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    PROCESSED_DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PERSISTED_DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    checkpoint_id: int
+    status: CheckpointStatus
+    snapshot_type: _checkpoint_pb2.SnapshotType
+    trigger_timestamp_ms: int
+    end_to_end_duration_ms: int
+    checkpointed_size_bytes: int
+    state_size_bytes: int
+    subtasks_total: int
+    subtasks_acknowledged: int
+    processed_data_bytes: int
+    persisted_data_bytes: int
+    path: str
+    discarded: bool
+    failure: CheckpointFailure
+    def __init__(self, job_id: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., status: _Optional[_Union[CheckpointStatus, str]] = ..., snapshot_type: _Optional[_Union[_checkpoint_pb2.SnapshotType, str]] = ..., trigger_timestamp_ms: _Optional[int] = ..., end_to_end_duration_ms: _Optional[int] = ..., checkpointed_size_bytes: _Optional[int] = ..., state_size_bytes: _Optional[int] = ..., subtasks_total: _Optional[int] = ..., subtasks_acknowledged: _Optional[int] = ..., processed_data_bytes: _Optional[int] = ..., persisted_data_bytes: _Optional[int] = ..., path: _Optional[str] = ..., discarded: _Optional[bool] = ..., failure: _Optional[_Union[CheckpointFailure, _Mapping]] = ...) -> None: ...
+
+class SummaryStatistics(_message.Message):
+    __slots__ = ("count", "min", "max", "average", "p50", "p95", "p99")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_FIELD_NUMBER: _ClassVar[int]
+    P50_FIELD_NUMBER: _ClassVar[int]
+    P95_FIELD_NUMBER: _ClassVar[int]
+    P99_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    min: int
+    max: int
+    average: float
+    p50: float
+    p95: float
+    p99: float
+    def __init__(self, count: _Optional[int] = ..., min: _Optional[int] = ..., max: _Optional[int] = ..., average: _Optional[float] = ..., p50: _Optional[float] = ..., p95: _Optional[float] = ..., p99: _Optional[float] = ...) -> None: ...
+
+class ListCheckpointsRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class ListCheckpointsResponse(_message.Message):
+    __slots__ = ("counts", "history", "end_to_end_duration_ms", "checkpointed_size_bytes", "state_size_bytes", "latest_completed", "latest_failed", "latest_savepoint", "restored_checkpoint_id", "restored_timestamp_ms", "restored_path")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    END_TO_END_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTED_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LATEST_COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FAILED_FIELD_NUMBER: _ClassVar[int]
+    LATEST_SAVEPOINT_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_PATH_FIELD_NUMBER: _ClassVar[int]
+    counts: CheckpointCounts
+    history: _containers.RepeatedCompositeFieldContainer[CheckpointOverview]
+    end_to_end_duration_ms: SummaryStatistics
+    checkpointed_size_bytes: SummaryStatistics
+    state_size_bytes: SummaryStatistics
+    latest_completed: CheckpointOverview
+    latest_failed: CheckpointOverview
+    latest_savepoint: CheckpointOverview
+    restored_checkpoint_id: int
+    restored_timestamp_ms: int
+    restored_path: str
+    def __init__(self, counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., history: _Optional[_Iterable[_Union[CheckpointOverview, _Mapping]]] = ..., end_to_end_duration_ms: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., checkpointed_size_bytes: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., state_size_bytes: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., latest_completed: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., latest_failed: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., latest_savepoint: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., restored_checkpoint_id: _Optional[int] = ..., restored_timestamp_ms: _Optional[int] = ..., restored_path: _Optional[str] = ...) -> None: ...
+
+class GetCheckpointRequest(_message.Message):
+    __slots__ = ("job_id", "checkpoint_id")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    checkpoint_id: int
+    def __init__(self, job_id: _Optional[str] = ..., checkpoint_id: _Optional[int] = ...) -> None: ...
+
+class SubtaskCheckpointDetails(_message.Message):
+    __slots__ = ("subtask_index", "acknowledge_timestamp_ms", "state_size_bytes", "metrics")
+    SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    subtask_index: int
+    acknowledge_timestamp_ms: int
+    state_size_bytes: int
+    metrics: _checkpoint_pb2.CheckpointMetrics
+    def __init__(self, subtask_index: _Optional[int] = ..., acknowledge_timestamp_ms: _Optional[int] = ..., state_size_bytes: _Optional[int] = ..., metrics: _Optional[_Union[_checkpoint_pb2.CheckpointMetrics, _Mapping]] = ...) -> None: ...
+
+class VertexCheckpointDetails(_message.Message):
+    __slots__ = ("vertex_id", "name", "subtasks")
+    VERTEX_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBTASKS_FIELD_NUMBER: _ClassVar[int]
+    vertex_id: str
+    name: str
+    subtasks: _containers.RepeatedCompositeFieldContainer[SubtaskCheckpointDetails]
+    def __init__(self, vertex_id: _Optional[str] = ..., name: _Optional[str] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskCheckpointDetails, _Mapping]]] = ...) -> None: ...
+
+class CheckpointDetails(_message.Message):
+    __slots__ = ("overview", "vertices")
+    OVERVIEW_FIELD_NUMBER: _ClassVar[int]
+    VERTICES_FIELD_NUMBER: _ClassVar[int]
+    overview: CheckpointOverview
+    vertices: _containers.RepeatedCompositeFieldContainer[VertexCheckpointDetails]
+    def __init__(self, overview: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexCheckpointDetails, _Mapping]]] = ...) -> None: ...
+
+class RescaleRequest(_message.Message):
+    __slots__ = ("job_id", "parallelism_by_vertex", "parallelism")
+    class ParallelismByVertexEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    PARALLELISM_BY_VERTEX_FIELD_NUMBER: _ClassVar[int]
+    PARALLELISM_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    parallelism_by_vertex: _containers.ScalarMap[str, int]
+    parallelism: int
+    def __init__(self, job_id: _Optional[str] = ..., parallelism_by_vertex: _Optional[_Mapping[str, int]] = ..., parallelism: _Optional[int] = ...) -> None: ...
+
+class RescaleResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetRequiredResourcesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RequiredResources(_message.Message):
+    __slots__ = ("required_slots", "registered_slots", "free_slots", "registered_task_managers", "releasable_task_managers")
+    REQUIRED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_TASK_MANAGERS_FIELD_NUMBER: _ClassVar[int]
+    RELEASABLE_TASK_MANAGERS_FIELD_NUMBER: _ClassVar[int]
+    required_slots: int
+    registered_slots: int
+    free_slots: int
+    registered_task_managers: int
+    releasable_task_managers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, required_slots: _Optional[int] = ..., registered_slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_task_managers: _Optional[int] = ..., releasable_task_managers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListTaskManagersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TaskManagerDetails(_message.Message):
+    __slots__ = ("resource_id", "host", "pid", "exchange_address", "executor_id", "log_url", "version", "slots", "free_slots", "registered_timestamp_ms", "last_heartbeat_timestamp_ms")
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_URL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARTBEAT_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    resource_id: str
+    host: str
+    pid: int
+    exchange_address: str
+    executor_id: str
+    log_url: str
+    version: str
+    slots: int
+    free_slots: int
+    registered_timestamp_ms: int
+    last_heartbeat_timestamp_ms: int
+    def __init__(self, resource_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., exchange_address: _Optional[str] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., version: _Optional[str] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_timestamp_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ...) -> None: ...
+
+class ListTaskManagersResponse(_message.Message):
+    __slots__ = ("task_managers",)
+    TASK_MANAGERS_FIELD_NUMBER: _ClassVar[int]
+    task_managers: _containers.RepeatedCompositeFieldContainer[TaskManagerDetails]
+    def __init__(self, task_managers: _Optional[_Iterable[_Union[TaskManagerDetails, _Mapping]]] = ...) -> None: ...
+
+class GetClusterOverviewRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterOverview(_message.Message):
+    __slots__ = ("version", "leader_session_id", "start_time_ms", "task_managers", "slots", "free_slots", "jobs_running", "jobs_ended")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TASK_MANAGERS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    JOBS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    leader_session_id: str
+    start_time_ms: int
+    task_managers: int
+    slots: int
+    free_slots: int
+    jobs_running: int
+    jobs_ended: int
+    def __init__(self, version: _Optional[str] = ..., leader_session_id: _Optional[str] = ..., start_time_ms: _Optional[int] = ..., task_managers: _Optional[int] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., jobs_running: _Optional[int] = ..., jobs_ended: _Optional[int] = ...) -> None: ...
+
+class WatchJobRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class WatchCheckpointsRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class WatchRequiredResourcesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
