@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from dataflow.errors import SnaplineError
+
 T = TypeVar("T")
 
 
-class ConfigurationError(Exception):
+class ConfigurationError(SnaplineError):
     """A setting is unknown or its value cannot be used; names the key, the value and what is allowed."""
 
 

@@ -1,0 +1,30 @@
+"""Short names for aggregates: `aggregate(flights=count(), delay=mean("dep_delay"))`; the keyword is the output column."""
+
+from __future__ import annotations
+
+from dataflow.windows import Aggregate
+
+
+def count(column: str = "") -> Aggregate:
+    """Number of rows, or of values that are not null in `column`."""
+    return Aggregate("count", "count", column)
+
+
+def sum_(column: str) -> Aggregate:
+    """Sum of the values; int64 for integers, float64 for floats."""
+    return Aggregate("sum", "sum", column)
+
+
+def min_(column: str) -> Aggregate:
+    """Smallest value."""
+    return Aggregate("min", "min", column)
+
+
+def max_(column: str) -> Aggregate:
+    """Largest value."""
+    return Aggregate("max", "max", column)
+
+
+def mean(column: str) -> Aggregate:
+    """Arithmetic mean, float64."""
+    return Aggregate("mean", "mean", column)

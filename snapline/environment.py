@@ -1,0 +1,168 @@
+"""The environment: where a job is put together and run from.
+
+`execute()` with nothing configured starts a coordinator beside this process and TaskManagers on Spark `local[*]`, runs the
+job and stops them. Under `spark-submit` the TaskManagers live in that application's executors. With `jobmanager.rpc.address`
+set (or under `snapline run`), the job goes to that coordinator instead. Mirrors Flink's StreamExecutionEnvironment.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dataflow.config import (
+    CHECKPOINTING_INTERVAL,
+    CHECKPOINTING_MODE,
+    CHECKPOINTS_DIRECTORY,
+    PARALLELISM_DEFAULT,
+    Configuration,
+    ConfigurationError,
+    check_key,
+)
+from dataflow.connector_api import Source
+from dataflow.errors import JobDefinitionError
+from dataflow.functions import SourceFunction
+from dataflow.ids import JobID
+from dataflow.jobgraph import SavepointRestoreSettings
+from dataflow.operator_specs import SourceFunctionSpec, SourceSpec
+from dataflow.stream_graph import StreamEdge, StreamGraph
+from dataflow.translation import Translation, translate
+from dataflow.watermarks import WatermarkStrategy
+from snapline.stream import DataStream
+
+if TYPE_CHECKING:
+    from snapline.execution import JobExecutionResult
+
+ENVIRONMENT_PREFIX = "SNAPLINE_CONF_"
+"""`SNAPLINE_CONF_execution__checkpointing__interval=1s`: two underscores stand for a dot, one for a hyphen."""
+
+
+class StreamExecutionEnvironment:
+    """Gathers the operators of one job (Flink: StreamExecutionEnvironment)."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Use `get_execution_environment`."""
+        self.configuration = configuration
+        self.graph = StreamGraph()
+        self.savepoint_restore = SavepointRestoreSettings()
+
+    @classmethod
+    def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
+        """A new environment; `conf` wins over the process environment. Raises ConfigurationError for an unknown key."""
+        given = {key: _text(value) for key, value in (conf or {}).items()}
+        return cls(Configuration(settings_of_process_environment(os.environ)).with_values(given))
+
+    # --- settings ------------------------------------------------------------------------------------------------------
+
+    def configure(self, key: str, value: object) -> StreamExecutionEnvironment:
+        """Set one key. Raises ConfigurationError when it is unknown or the value cannot be read."""
+        check_key(key)
+        self.configuration = self.configuration.with_values({key: _text(value)})
+        return self
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """Parallelism of operators that set none."""
+        if parallelism < 1:
+            raise JobDefinitionError(f"parallelism must be at least 1, got {parallelism}")
+        return self.configure(PARALLELISM_DEFAULT.key, parallelism)
+
+    def enable_checkpointing(self, interval_ms: int, mode: str = "EXACTLY_ONCE") -> StreamExecutionEnvironment:
+        """Take a checkpoint every `interval_ms` milliseconds."""
+        if interval_ms < 10:
+            raise ConfigurationError(f"{CHECKPOINTING_INTERVAL.key} must be at least 10 ms, got {interval_ms} ms")
+        self.configure(CHECKPOINTING_INTERVAL.key, f"{interval_ms} ms")
+        return self.configure(CHECKPOINTING_MODE.key, mode)
+
+    def set_checkpoint_dir(self, directory: str) -> StreamExecutionEnvironment:
+        """Base directory of checkpoints."""
+        return self.configure(CHECKPOINTS_DIRECTORY.key, directory)
+
+    def restore_from(
+        self, path: str, *, allow_non_restored_state: bool = False, claim: bool = False
+    ) -> StreamExecutionEnvironment:
+        """Start from this savepoint or retained checkpoint."""
+        self.savepoint_restore = SavepointRestoreSettings(path, allow_non_restored_state, claim)
+        return self
+
+    # --- sources -------------------------------------------------------------------------------------------------------
+
+    def from_source(
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        uid: str = "",
+        name: str = "",
+    ) -> DataStream:
+        """Read a source. Its splits are enumerated now, so that a missing input is an error here and not in a task."""
+        label = name or type(source).__name__
+        splits = tuple(source.enumerate_splits())
+        schema = source.schema()
+        node = self.graph.add(label, SourceSpec(source, splits, watermark_strategy), stateful=True)
+        node.uid = uid
+        stream = DataStream(self, (StreamEdge(node.node_id),), schema)
+        return self._with_time(stream, watermark_strategy, label)
+
+    def add_source(
+        self,
+        function: SourceFunction,
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        uid: str = "",
+        name: str = "",
+        schema: pa.Schema | None = None,
+    ) -> DataStream:
+        """Run a push-style SourceFunction."""
+        label = name or type(function).__name__
+        spec = SourceFunctionSpec(function, watermark_strategy)
+        node = self.graph.add(label, spec, stateful=hasattr(function, "snapshot_state"))
+        node.uid = uid
+        return self._with_time(DataStream(self, (StreamEdge(node.node_id),), schema), watermark_strategy, label)
+
+    def from_collection(self, rows: Sequence[dict[str, object]], *, uid: str = "collection") -> DataStream:
+        """Rows given here; for tests and first steps."""
+        from dataflow.connectors.collection import CollectionSource
+
+        return self.from_source(CollectionSource.of_rows(rows), uid=uid)
+
+    @staticmethod
+    def _with_time(stream: DataStream, strategy: WatermarkStrategy | None, label: str) -> DataStream:
+        if strategy is None:
+            return stream
+        stream.check_columns([strategy.column], f"watermark strategy of {label!r}")
+        return DataStream(stream.environment, stream.edges, stream.schema, strategy.column)
+
+    # --- running -------------------------------------------------------------------------------------------------------
+
+    def translate(self, job_name: str = "snapline job", job_id: str = "") -> Translation:
+        """The JobGraph, without running it. Raises JobDefinitionError that names the operator."""
+        return translate(
+            self.graph,
+            job_id=JobID(job_id or uuid.uuid4().hex),
+            name=job_name,
+            configuration=self.configuration,
+            savepoint_restore=self.savepoint_restore,
+        )
+
+    def execute(self, job_name: str = "snapline job") -> JobExecutionResult:
+        """Run the job and wait for its end. Raises JobFailed with the failure of the task that caused it."""
+        from snapline.execution import execute
+
+        return execute(self, job_name)
+
+
+def settings_of_process_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings given as `SNAPLINE_CONF_...` variables."""
+    return {
+        name.removeprefix(ENVIRONMENT_PREFIX).replace("__", ".").replace("_", "-"): value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,360 @@
+"""Streams: what a user chains together. Every call adds a node to the environment's StreamGraph and returns a stream on it.
+
+Mirrors Flink's DataStream, SingleOutputStreamOperator, KeyedStream and WindowedStream. The unit is the Arrow batch
+(`map_batches`, `filter`); row-wise forms (`map`, `flat_map`, `process`) loop inside one operator. Where the schema of a
+stream is known, names of columns are checked while the graph is built.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dataflow.connector_api import Sink
+from dataflow.errors import JobDefinitionError
+from dataflow.functions import KeyedProcessFunction, Row
+from dataflow.jobgraph import Partitioning
+from dataflow.operator_specs import (
+    BatchFunction,
+    CustomOperatorSpec,
+    FilterRowsSpec,
+    FilterSpec,
+    FlatMapRowsSpec,
+    KeyedProcessSpec,
+    MapBatchesSpec,
+    MapRowsSpec,
+    OperatorSpec,
+    RunningAggregateSpec,
+    SinkSpec,
+    WatermarkSpec,
+    WindowAggregateSpec,
+)
+from dataflow.stream_graph import StreamEdge, StreamNode
+from dataflow.watermarks import WatermarkStrategy
+from dataflow.windows import Aggregate, WindowAssigner
+
+if TYPE_CHECKING:
+    from snapline.environment import StreamExecutionEnvironment
+
+
+@dataclass(frozen=True)
+class DataStream:
+    """Batches of rows (Flink: DataStream).
+
+    `schema` is None where it is not known before the job runs; `event_time_column` is empty until watermarks are assigned.
+    """
+
+    environment: StreamExecutionEnvironment
+    edges: tuple[StreamEdge, ...]
+    """What a consumer reads: one edge, several for a union."""
+    schema: pa.Schema | None = None
+    event_time_column: str = ""
+
+    # --- setting properties of the operator just added -----------------------------------------------------------------
+
+    @property
+    def node(self) -> StreamNode:
+        """The operator that produces this stream. Raises JobDefinitionError for a union, which has none."""
+        if len(self.edges) != 1:
+            raise JobDefinitionError("a union is not an operator: set uid, name or parallelism on the streams it joins")
+        return self.environment.graph.nodes[self.edges[0].source]
+
+    def uid(self, uid: str) -> DataStream:
+        """Name under which the operator's state is found again."""
+        self.node.uid = uid
+        return self
+
+    def name(self, name: str) -> DataStream:
+        """Name for people: logs, the graph, metrics."""
+        self.node.name = name
+        return self
+
+    def set_parallelism(self, parallelism: int) -> DataStream:
+        """Number of subtasks."""
+        if parallelism < 1:
+            raise JobDefinitionError(f"operator {self.node.name!r}: parallelism must be at least 1, got {parallelism}")
+        self.node.parallelism = parallelism
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> DataStream:
+        """Number of key groups: the parallelism can never be higher while the state is kept."""
+        self.node.max_parallelism = max_parallelism
+        return self
+
+    def slot_sharing_group(self, group: str) -> DataStream:
+        """Subtasks of different groups never share a slot."""
+        self.node.slot_sharing_group = group
+        return self
+
+    def start_new_chain(self) -> DataStream:
+        """Do not chain the operator to its input."""
+        self.node.starts_new_chain = True
+        return self
+
+    def disable_chaining(self) -> DataStream:
+        """Do not chain the operator to anything."""
+        self.node.chainable = False
+        return self
+
+    # --- transformations -----------------------------------------------------------------------------------------------
+
+    def map_batches(
+        self, function: BatchFunction, *, uid: str = "", name: str = "map_batches", schema: pa.Schema | None = None
+    ) -> DataStream:
+        """Apply `function(RecordBatch) -> RecordBatch | iterable of them | None`. `schema` is that of the result, if you
+        want columns downstream to be checked before the job starts."""
+        return self.add_operator(name, MapBatchesSpec(function, schema), uid, schema=schema)
+
+    def filter(
+        self, predicate: Callable[[pa.RecordBatch], pa.Array], *, uid: str = "", name: str = "filter"
+    ) -> DataStream:
+        """Keep the rows for which `predicate(batch)`, a boolean array, is true."""
+        return self.add_operator(name, FilterSpec(predicate), uid, schema=self.schema)
+
+    def map(
+        self, function: Callable[[Row], Row], *, uid: str = "", name: str = "map", schema: pa.Schema | None = None
+    ) -> DataStream:
+        """Apply a function to every row. Slower than `map_batches`."""
+        return self.add_operator(name, MapRowsSpec(function, schema), uid, schema=schema)
+
+    def flat_map(
+        self,
+        function: Callable[[Row], Iterable[Row]],
+        *,
+        uid: str = "",
+        name: str = "flat_map",
+        schema: pa.Schema | None = None,
+    ) -> DataStream:
+        """Apply a function to every row; each of its results is a row."""
+        return self.add_operator(name, FlatMapRowsSpec(function, schema), uid, schema=schema)
+
+    def filter_rows(self, predicate: Callable[[Row], bool], *, uid: str = "", name: str = "filter_rows") -> DataStream:
+        """Keep the rows for which the function is true. Slower than `filter`."""
+        return self.add_operator(name, FilterRowsSpec(predicate), uid, schema=self.schema)
+
+    def assign_timestamps_and_watermarks(
+        self, strategy: WatermarkStrategy, *, uid: str = "", name: str = "watermarks"
+    ) -> DataStream:
+        """Say which column is event time, and how late rows may be."""
+        self.check_columns([strategy.column], f"watermark strategy of {name!r}")
+        stream = self.add_operator(name, WatermarkSpec(strategy), uid, schema=self.schema)
+        return replace(stream, event_time_column=strategy.column)
+
+    def transform(
+        self, factory: Callable[[], object], *, uid: str = "", name: str = "transform", stateful: bool = False
+    ) -> DataStream:
+        """Add a runtime operator of your own, built by `factory()` in the task."""
+        return self.add_operator(name, CustomOperatorSpec(factory), uid, stateful=stateful, schema=None)
+
+    def union(self, *others: DataStream) -> DataStream:
+        """All rows of all streams."""
+        for other in others:
+            if other.environment is not self.environment:
+                raise JobDefinitionError("union of streams of different environments")
+        times = {stream.event_time_column for stream in (self, *others)}
+        schema = self.schema if all(o.schema == self.schema for o in others) else None
+        return DataStream(
+            self.environment,
+            (*self.edges, *(edge for other in others for edge in other.edges)),
+            schema,
+            self.event_time_column if len(times) == 1 else "",
+        )
+
+    def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
+        """The rows that the operator emitted to the side output `tag`."""
+        return DataStream(
+            self.environment,
+            tuple(replace(edge, side_output_tag=tag) for edge in self.edges),
+            schema,
+            self.event_time_column,
+        )
+
+    # --- partitioning --------------------------------------------------------------------------------------------------
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Partition by the values of these columns; equal keys meet in one subtask."""
+        if not columns:
+            raise JobDefinitionError("key_by needs at least one column")
+        self.check_columns(columns, "key_by")
+        return KeyedStream(self, tuple(columns))
+
+    def rebalance(self) -> DataStream:
+        """Spread batches evenly over all subtasks of the next operator."""
+        return self._partitioned(Partitioning.REBALANCE)
+
+    def rescale(self) -> DataStream:
+        """Spread batches over the nearest subtasks of the next operator."""
+        return self._partitioned(Partitioning.RESCALE)
+
+    def broadcast(self) -> DataStream:
+        """Send every batch to every subtask of the next operator."""
+        return self._partitioned(Partitioning.BROADCAST)
+
+    def forward(self) -> DataStream:
+        """Send subtask i to subtask i; both need equal parallelism."""
+        return self._partitioned(Partitioning.FORWARD)
+
+    # --- sinks ---------------------------------------------------------------------------------------------------------
+
+    def sink_to(self, sink: Sink, *, uid: str = "", name: str = "") -> DataStreamSink:
+        """Write to a sink. `sink.validate()` runs now."""
+        sink.validate()
+        stream = self.add_operator(
+            name or type(sink).__name__,
+            SinkSpec(sink),
+            uid,
+            stateful=sink.two_phase,
+            commits=sink.two_phase,
+            schema=None,
+        )
+        return DataStreamSink(stream)
+
+    # --- inner ---------------------------------------------------------------------------------------------------------
+
+    def _partitioned(self, partitioning: Partitioning) -> DataStream:
+        edges = tuple(replace(edge, partitioning=partitioning, key_columns=()) for edge in self.edges)
+        return replace(self, edges=edges)
+
+    def check_columns(self, columns: Iterable[str], where: str) -> None:
+        """Raise JobDefinitionError for a column that a known schema lacks; names the nearest."""
+        if self.schema is None:
+            return
+        for column in columns:
+            if column not in self.schema.names:
+                near = difflib.get_close_matches(column, self.schema.names, n=1, cutoff=0.5)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise JobDefinitionError(
+                    f"{where}: there is no column {column!r}{hint} Columns: {', '.join(self.schema.names)}"
+                )
+
+    def add_operator(
+        self,
+        name: str,
+        spec: OperatorSpec,
+        uid: str,
+        *,
+        schema: pa.Schema | None,
+        stateful: bool = False,
+        commits: bool = False,
+        key_columns: tuple[str, ...] = (),
+    ) -> DataStream:
+        """Append an operator that reads this stream. Event time is kept as long as its column is."""
+        edges = self.edges
+        if key_columns:
+            edges = tuple(replace(e, partitioning=Partitioning.HASH, key_columns=key_columns) for e in edges)
+        function = getattr(spec, "function", None)
+        stateful = stateful or hasattr(function, "snapshot_state")
+        node = self.environment.graph.add(name, spec, edges, stateful=stateful, commits=commits)
+        node.uid = uid
+        time = self.event_time_column
+        if schema is not None and time and time not in schema.names:
+            time = ""
+        return DataStream(self.environment, (StreamEdge(node.node_id),), schema, time)
+
+
+@dataclass(frozen=True)
+class DataStreamSink:
+    """The end of a stream."""
+
+    stream: DataStream
+
+    def uid(self, uid: str) -> DataStreamSink:
+        """Name under which the sink's state is found again."""
+        self.stream.uid(uid)
+        return self
+
+    def name(self, name: str) -> DataStreamSink:
+        """Name for people."""
+        self.stream.name(name)
+        return self
+
+    def set_parallelism(self, parallelism: int) -> DataStreamSink:
+        """Number of subtasks."""
+        self.stream.set_parallelism(parallelism)
+        return self
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """A stream partitioned by key (Flink: KeyedStream)."""
+
+    stream: DataStream
+    key_columns: tuple[str, ...]
+
+    def process(
+        self, function: KeyedProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
+    ) -> DataStream:
+        """Row by row over keyed state and timers. `schema` is that of the emitted rows; required, unless it can be taken
+        from the first rows that are emitted."""
+        spec = KeyedProcessSpec(self.key_columns, function, schema, self.stream.event_time_column)
+        return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
+
+    def running_aggregate(
+        self,
+        *,
+        uid: str = "",
+        name: str = "running_aggregate",
+        passthrough: Sequence[str] = (),
+        **aggregates: Aggregate,
+    ) -> DataStream:
+        """For every row, its key's aggregates so far: `running_aggregate(total=sum_("value"), n=count())`."""
+        chosen = self.named_aggregates(aggregates, name)
+        self.stream.check_columns(passthrough, f"passthrough of {name!r}")
+        spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough))
+        return self.stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.key_columns)
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream:
+        """Group by window of event time."""
+        if not self.stream.event_time_column:
+            raise JobDefinitionError(
+                "windows need event time: call assign_timestamps_and_watermarks(...), or give from_source a strategy; a "
+                "map_batches whose schema lacks the event-time column drops it"
+            )
+        return WindowedStream(self, assigner)
+
+    def named_aggregates(self, aggregates: dict[str, Aggregate], where: str) -> tuple[Aggregate, ...]:
+        """Aggregates under the names of their keywords, their columns checked."""
+        if not aggregates:
+            raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=count()")
+        chosen = tuple(replace(aggregate, name=name) for name, aggregate in aggregates.items())
+        self.stream.check_columns([a.column for a in chosen if a.column], f"aggregate of {where!r}")
+        return chosen
+
+
+@dataclass(frozen=True)
+class WindowedStream:
+    """A keyed stream in windows (Flink: WindowedStream)."""
+
+    keyed: KeyedStream
+    assigner: WindowAssigner
+    allowed_lateness_ms: int = 0
+    late_tag: str = ""
+
+    def allowed_lateness(self, lateness_ms: int) -> WindowedStream:
+        """Keep windows this long after their end, and emit them again for late rows."""
+        if lateness_ms < 0:
+            raise JobDefinitionError(f"allowed lateness must not be negative, got {lateness_ms} ms")
+        return replace(self, allowed_lateness_ms=lateness_ms)
+
+    def side_output_late_data(self, tag: str) -> WindowedStream:
+        """Send rows that come too late to the side output `tag` instead of dropping them."""
+        return replace(self, late_tag=tag)
+
+    def aggregate(self, *, uid: str = "", name: str = "window", **aggregates: Aggregate) -> DataStream:
+        """One row per key and window: key columns, window_start, window_end, and a column per aggregate."""
+        chosen = self.keyed.named_aggregates(aggregates, name)
+        stream = self.keyed.stream
+        spec = WindowAggregateSpec(
+            self.keyed.key_columns,
+            stream.event_time_column,
+            self.assigner,
+            chosen,
+            self.allowed_lateness_ms,
+            self.late_tag,
+        )
+        added = stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.keyed.key_columns)
+        return replace(added, event_time_column="window_end")
