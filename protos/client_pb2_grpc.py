@@ -5,7 +5,7 @@ import warnings
 
 from protos import client_pb2 as protos_dot_client__pb2
 
-GRPC_GENERATED_VERSION = '1.82.0'
+GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
