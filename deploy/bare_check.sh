@@ -43,11 +43,11 @@ fi
 
 home=$base/home/builder
 [ -n "${KEEP_HOME:-}" ] || { rm -rf "$home"; mkdir -p "$home"; }
-git -C "$repository" bundle create --quiet "$home/snapline.bundle" HEAD
+git -C "$repository" bundle create --quiet "$home/snapline.bundle" main
 cat > "$home/try.sh" <<'INNER'
 set -euo pipefail
 cd
-if [ -d snapline ]; then git -C snapline pull --quiet ../snapline.bundle HEAD; else git clone --quiet snapline.bundle snapline; fi
+if [ -d snapline ]; then git -C snapline pull --quiet ../snapline.bundle main; else git clone --quiet --branch main snapline.bundle snapline 2>/dev/null; fi
 cd snapline
 echo "bare: $(id -un) on $(. /etc/os-release && echo "$PRETTY_NAME"), $(python3 --version), java: $(command -v java || echo none), commit $(git rev-parse --short HEAD)"
 for target in "$@"; do
