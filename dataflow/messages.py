@@ -225,6 +225,58 @@ class Disconnect:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ShutDownTaskExecutor:
+    """ResourceManager -> TaskManager: nobody needs you any more; end your process (idle for too long, or not wanted)."""
+
+    reason: str
+
+
+# --- JobMaster <-> ResourceManager ------------------------------------------------------------------------------------
+# A JobMaster dials out like a TaskManager. It sends RegisterJobMaster, DeclareRequiredSlots, HeartbeatResponse (empty)
+# and Disconnect; it gets RegistrationSuccess, RegistrationRejected, HeartbeatRequest, NotEnoughResources,
+# NotifyTaskManagerLost and Disconnect.
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterJobMaster:
+    """JobMaster -> ResourceManager, first message on its stream. Replaces an older registration of the job."""
+
+    job_id: JobID
+    job_name: str
+    address: str
+    """host:port of the JobMasterGateway, handed to TaskManagers in RequestSlot."""
+    job_master_session: LeaderSessionID
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareRequiredSlots:
+    """JobMaster -> ResourceManager: how many slots the job needs in all (Flink: ResourceRequirements). Not a change but
+    the total, so that it can be repeated; 0 when the job is over."""
+
+    job_id: JobID
+    required: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotEnoughResources:
+    """ResourceManager -> JobMaster: what was declared cannot be had now (Flink: notifyNotEnoughResourcesAvailable)."""
+
+    job_id: JobID
+    required: int
+    available: int
+    """Slots that the job has or is being given."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyTaskManagerLost:
+    """ResourceManager -> JobMaster: a TaskManager is gone or was replaced; its slots exist no more."""
+
+    resource_id: ResourceID
+    reason: str
+
+
 # --- TaskManager <-> JobMaster ----------------------------------------------------------------------------------------
 
 

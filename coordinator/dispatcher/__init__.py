@@ -1,0 +1,1 @@
+"""The Dispatcher core: which jobs there are."""

@@ -1,0 +1,51 @@
+"""What the Dispatcher core asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.jobmaster.operations import JobOperation, Reply, RequestID
+from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph
+
+
+@dataclass(frozen=True, slots=True)
+class StoreJobGraph:
+    """Write the graph to the job graph store; answered by JobGraphStored or JobGraphStoreFailed."""
+
+    job_graph: JobGraph
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveJobGraph:
+    """The job is over for good: remove its graph; answered by JobGraphRemoved."""
+
+    job_id: JobID
+
+
+@dataclass(frozen=True, slots=True)
+class StartJobMaster:
+    """Start a JobMaster for the job; its statuses come back as JobStatusReported, its end as JobMasterEnded."""
+
+    job_graph: JobGraph
+    recovered: bool
+    """True: found in the store by a new leader; it starts from the job's latest completed checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopJobMaster:
+    """The job reached a terminal state: stop its actor and close its connections; answered by JobMasterEnded."""
+
+    job_id: JobID
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardToJobMaster:
+    """Hand the operation to the JobMaster of the job, as `OperationRequested`; that one replies."""
+
+    request_id: RequestID
+    job_id: JobID
+    operation: JobOperation
+
+
+DispatcherEffect = StoreJobGraph | RemoveJobGraph | StartJobMaster | StopJobMaster | ForwardToJobMaster | Reply

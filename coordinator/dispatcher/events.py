@@ -1,0 +1,91 @@
+"""What the Dispatcher core is told.
+
+Requests carry a `request_id` drawn by the shell; each is answered by exactly one `Reply` with that id, sooner or later.
+Besides these: `TimerFired`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.jobmaster.operations import JobOperation, RequestID
+from dataflow.failures import SerializedFailure
+from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus, JobStatusChanged
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherStarted:
+    """First event, once: leadership is granted and these job graphs were found in the store."""
+
+    recovered: tuple[JobGraph, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitJob:
+    """A client submits a job. Answered by `JobSubmitted` after the graph is durable, or `OperationFailed`."""
+
+    request_id: RequestID
+    job_graph: JobGraph
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraphStored:
+    """Answer to `StoreJobGraph`: durable."""
+
+    job_id: JobID
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraphStoreFailed:
+    """Answer to `StoreJobGraph`: not stored; the submission fails."""
+
+    job_id: JobID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraphRemoved:
+    """Answer to `RemoveJobGraph`: nothing of the job is left in the store (or it could not be removed: say why)."""
+
+    job_id: JobID
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperateJob:
+    """A client wants something of a job: cancel, savepoint, stop, checkpoint, rescale. Goes to its JobMaster."""
+
+    request_id: RequestID
+    job_id: JobID
+    operation: JobOperation
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatusReported:
+    """A JobMaster said `ReportJobStatus`."""
+
+    change: JobStatusChanged
+
+
+@dataclass(frozen=True, slots=True)
+class JobMasterEnded:
+    """The shell has stopped a JobMaster, or it stopped by itself: after `JobReachedTerminalState` with that final status,
+    or with a status that is not terminal because it broke (`failure` says why)."""
+
+    job_id: JobID
+    status: JobStatus
+    failure: SerializedFailure | None = None
+
+
+DispatcherEvent = (
+    DispatcherStarted
+    | SubmitJob
+    | JobGraphStored
+    | JobGraphStoreFailed
+    | JobGraphRemoved
+    | OperateJob
+    | JobStatusReported
+    | JobMasterEnded
+)

@@ -1,0 +1,1 @@
+"""The JobMaster core: one job from submission to its end."""

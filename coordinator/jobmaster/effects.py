@@ -1,0 +1,42 @@
+"""What the JobMaster core of one job asks for.
+
+Besides these:
+
+* `runtime.connections`: OpenConnection (to the ResourceManager), Send, CloseConnection.
+* `StartTimer`, `CancelTimer`. Timers of the checkpoint core come out as they are too; keys do not collide.
+* `coordinator.jobmaster.operations.Reply`.
+* Every effect of `coordinator.checkpoint.effects` that needs the outside (draw an id, store metadata, discard state, ...):
+  handed out as it is; the shell answers with the event named there. Those that speak to tasks never come out: the
+  JobMaster has turned them into `Send`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataflow.failures import SerializedFailure
+from dataflow.ids import JobID
+from dataflow.messages import JobStatus, JobStatusChanged
+
+
+@dataclass(frozen=True, slots=True)
+class ReportJobStatus:
+    """The status changed: tell the Dispatcher, the CheckpointCoordinatorDeActivator and clients that watch.
+
+    The DeActivator's answer (start or stop the periodic trigger) comes back as an event of the checkpoint core.
+    """
+
+    change: JobStatusChanged
+
+
+@dataclass(frozen=True, slots=True)
+class JobReachedTerminalState:
+    """Last effect of a job: FINISHED, CANCELED, FAILED (globally terminal) or SUSPENDED. Tasks are gone, slots given back,
+    the checkpoint core is shut down. The shell tells the Dispatcher and stops."""
+
+    job_id: JobID
+    status: JobStatus
+    failure: SerializedFailure | None = None
+
+
+JobMasterOwnEffect = ReportJobStatus | JobReachedTerminalState

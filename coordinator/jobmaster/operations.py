@@ -1,0 +1,99 @@
+"""What a client may ask of a job, and the answers: the vocabulary between the client service, Dispatcher and JobMaster.
+
+An operation travels with a request id drawn by the shell. The answer is one `Reply` with that id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NewType
+
+from dataflow.failures import SerializedFailure
+from dataflow.ids import CheckpointID, JobID, JobVertexID
+
+RequestID = NewType("RequestID", str)
+"""One request of one client."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """Cancel all tasks. Answered `Acknowledged` at once; the status CANCELED follows. A job that is over: refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Trigger a checkpoint now (Flink: triggerCheckpoint of the REST API). Answered `SnapshotCompleted`."""
+
+    full: bool = False
+    """True: not incremental."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSavepoint:
+    """Trigger a savepoint; the job goes on. Answered `SnapshotCompleted`."""
+
+    target_directory: str = ""
+    """Empty: the configured default."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopWithSavepoint:
+    """Take a savepoint after which tasks process nothing, then finish. Answered `SnapshotCompleted` when the job is
+    FINISHED; when the savepoint fails the job goes on."""
+
+    target_directory: str = ""
+    drain: bool = False
+    """True: the watermark goes to its maximum first, windows and timers fire; the job can not be resumed sensibly."""
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleJob:
+    """Other parallelism for some vertices: a fresh checkpoint, then a restart from it. Answered `Acknowledged` when the
+    job is RUNNING again."""
+
+    parallelism: Mapping[JobVertexID, int]
+
+
+JobOperation = CancelJob | TakeCheckpoint | TakeSavepoint | StopWithSavepoint | RescaleJob
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """The graph is durable and the JobMaster is being started."""
+
+    job_id: JobID
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Done, or taken over for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCompleted:
+    """A checkpoint or savepoint is complete and lies here."""
+
+    checkpoint_id: CheckpointID
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFailed:
+    """Refused or failed; nothing changed unless the failure says so."""
+
+    failure: SerializedFailure
+
+
+Answer = JobSubmitted | Acknowledged | SnapshotCompleted | OperationFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Effect: answer the client that waits under this id. Nobody waits: drop it."""
+
+    request_id: RequestID
+    answer: Answer

@@ -1,0 +1,1 @@
+"""The ResourceManager core: who is there, and who gets which slot."""

@@ -1,0 +1,41 @@
+"""What the ResourceManager core is told.
+
+Besides these: `MessageReceived` and `ConnectionLost` of `runtime.connections` (it only serves, TaskManagers and
+JobMasters dial), and `TimerFired`. The core is built anew for each grant of leadership, with that session; when leadership
+ends the shell drops it and closes its connections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.connections import ConnectionLost, MessageReceived
+from runtime.machine import TimerFired
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceManagerStarted:
+    """First event, once: leadership is granted, the gateway serves. Starts the heartbeat rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersUnavailable:
+    """Answer of the pool that starts TaskManagers to `DeclareWorkers`: it cannot give as many slots as declared. Repeated
+    with another number whenever that changes; `WorkersUnavailable(available_slots >= declared)` takes it back."""
+
+    available_slots: int
+    """Slots that the pool has or can start at most."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """The pool saw a TaskManager's process end, perhaps before any connection told so."""
+
+    resource_id: str
+    reason: str
+
+
+ResourceManagerEvent = (
+    ResourceManagerStarted | WorkersUnavailable | WorkerEnded | MessageReceived | ConnectionLost | TimerFired
+)

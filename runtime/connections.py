@@ -1,0 +1,104 @@
+"""The vocabulary of connections between processes, shared by the cores on both ends and the shells between them.
+
+A connection carries `Fenced` messages in both directions, first-in-first-out, until it is lost for both. The side that
+dials draws its id and asks for it (`OpenConnection`); the side that serves gets an id from its shell with the first
+message. An id is never used twice, so a late word about an old connection cannot hurt a newer one. Cores keep who is
+behind which id; a shell only keeps a table from id to stream. Mirrors what Flink hides in RpcService and RpcGateway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NewType
+
+from dataflow.ids import JobID, LeaderSessionID
+from dataflow.messages import Fenced
+
+ConnectionID = NewType("ConnectionID", str)
+"""Unique within one process. Ids drawn by a core start with `dial-`; a shell must not draw such ids for streams it serves."""
+
+
+class PeerKind(Enum):
+    """Which service of a coordinator is meant."""
+
+    RESOURCE_MANAGER = "resource-manager"
+    JOB_MASTER = "job-master"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whom to dial."""
+
+    kind: PeerKind
+    address: str
+    """host:port."""
+    job_id: JobID = JobID("")
+    """For a JobMaster: of which job."""
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOpened:
+    """Event: an OpenConnection succeeded; the core sends its registration now."""
+
+    connection: ConnectionID
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """Event: an OpenConnection failed, or the connection broke or was closed by the other side. Comes exactly once per
+    connection, unless the core itself said CloseConnection: then it does not come at all."""
+
+    connection: ConnectionID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """Event: a message came in. For a served connection the first one introduces it; there is no other announcement."""
+
+    connection: ConnectionID
+    envelope: Fenced[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceManagerLeaderChanged:
+    """Event for whoever registers there: leader retrieval found the ResourceManager here; an empty address: there is none
+    at the moment."""
+
+    address: str
+    session: LeaderSessionID
+
+
+# --- effects ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenConnection:
+    """Effect: dial; answered by ConnectionOpened or ConnectionLost."""
+
+    connection: ConnectionID
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """Effect: close after everything sent before has left. Nothing of this connection is reported after that. Unknown
+    ids are no error: the other side may have been faster."""
+
+    connection: ConnectionID
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Effect: put the message on the connection. Dropped when the connection is gone; ConnectionLost tells."""
+
+    connection: ConnectionID
+    envelope: Fenced[Any]
+
+
+ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived
+ConnectionEffect = OpenConnection | CloseConnection | Send

@@ -1,0 +1,1 @@
+"""The TaskExecutor core: slots, connections and tasks of one TaskManager."""

@@ -1,0 +1,94 @@
+"""What the TaskExecutor core asks for.
+
+Besides these: OpenConnection, CloseConnection and Send of `runtime.connections`, StartTimer, CancelTimer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataflow.failures import SerializedFailure
+from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
+from dataflow.messages import (
+    HeartbeatResponse,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TaskDeploymentDescriptor,
+    TriggerCheckpoint,
+)
+from runtime.connections import CloseConnection, ConnectionID, OpenConnection, Send
+from runtime.machine import CancelTimer, StartTimer
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Build the task, restore it, run it on a thread of its own. Every state that it enters comes back as
+    TaskEnteredState; a task that cannot even be built reports FAILED."""
+
+    descriptor: TaskDeploymentDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTaskExecution:
+    """Cancel the task and interrupt what can be interrupted. Repeated every `task.cancellation.interval` until the task is
+    over. It reports CANCELED (FINISHED or FAILED when it was faster)."""
+
+    attempt_id: ExecutionAttemptID
+
+
+@dataclass(frozen=True, slots=True)
+class FailTaskExecution:
+    """As CancelTaskExecution, but the task reports FAILED with this failure (Flink: failExternally)."""
+
+    attempt_id: ExecutionAttemptID
+    failure: SerializedFailure
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverToTask:
+    """Put the message into the mailbox of the task."""
+
+    attempt_id: ExecutionAttemptID
+    message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeatResponse:
+    """Send this response in the session on the connection, after filling in the `metrics` of the tasks `executions`. Keeps
+    its place among the `Send` effects for the same connection."""
+
+    connection: ConnectionID
+    session: LeaderSessionID
+    response: HeartbeatResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJobResources:
+    """No slot, task or connection of the job is left here: close what is kept per job (files, clients, modules)."""
+
+    job_id: JobID
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateTaskManager:
+    """End the whole process at once, hard when it must be: nothing after this is performed."""
+
+    reason: str
+    exit_code: int
+    """0: ended because it is not needed; 1: it cannot go on."""
+
+
+TaskExecutorEffect = (
+    StartTask
+    | CancelTaskExecution
+    | FailTaskExecution
+    | DeliverToTask
+    | SendHeartbeatResponse
+    | ReleaseJobResources
+    | TerminateTaskManager
+    | OpenConnection
+    | CloseConnection
+    | Send
+    | StartTimer
+    | CancelTimer
+)

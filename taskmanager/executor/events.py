@@ -1,0 +1,67 @@
+"""What the TaskExecutor core of one TaskManager is told.
+
+Besides these: ResourceManagerLeaderChanged, ConnectionOpened, ConnectionLost and MessageReceived of `runtime.connections`
+(the TaskManager dials all its connections), and `TimerFired`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataflow.failures import SerializedFailure
+from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
+from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, EndOfDataReached, ExecutionState
+from runtime.connections import ConnectionLost, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged
+from runtime.machine import TimerFired
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExecutorStarted:
+    """First event, once: the data server listens. Starts the clock of `taskmanager.registration.timeout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMasterLeaderChanged:
+    """Leader retrieval found the JobMaster of a job that this TaskManager works for; empty address: none now."""
+
+    job_id: JobID
+    address: str
+    session: LeaderSessionID
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnteredState:
+    """A task that was started reports INITIALIZING, RUNNING, FINISHED, CANCELED or FAILED (with its failure). A terminal
+    state is reported once and last, when its thread has ended and what it held is released."""
+
+    attempt_id: ExecutionAttemptID
+    state: ExecutionState
+    failure: SerializedFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSaid:
+    """A running task has something for its JobMaster."""
+
+    message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownRequested:
+    """The host wants the TaskManager to end in order (Spark ends the task body): disconnect from everybody."""
+
+    reason: str
+
+
+TaskExecutorEvent = (
+    TaskExecutorStarted
+    | ResourceManagerLeaderChanged
+    | JobMasterLeaderChanged
+    | TaskEnteredState
+    | TaskSaid
+    | ShutDownRequested
+    | ConnectionOpened
+    | ConnectionLost
+    | MessageReceived
+    | TimerFired
+)
