@@ -1,0 +1,1 @@
+"""The life of one subtask: mailbox, loop, chain of operators, writers. Cores."""

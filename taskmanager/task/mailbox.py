@@ -1,0 +1,122 @@
+"""Control mail of one task: what other threads want done on the task's own.
+
+Decides nothing: it keeps the order of arrival. Thread-safe only in that `put` is one append to a deque, which CPython does
+atomically; the task takes from the other end. The task empties it before it looks at data, which replaces Flink's checkpoint
+lock. Mirrors Flink's TaskMailbox and MailboxProcessor; unlike there, mail is a value, so that a run can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dataflow.elements import CheckpointOptions
+from dataflow.handles import TaskStateSnapshot
+from dataflow.ids import CheckpointID
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpointMail:
+    """The coordinator wants a checkpoint from this source task."""
+
+    checkpoint_id: CheckpointID
+    timestamp_ms: int
+    options: CheckpointOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleteMail:
+    """The checkpoint is durable."""
+
+    checkpoint_id: CheckpointID
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAbortedMail:
+    """The checkpoint will never complete."""
+
+    checkpoint_id: CheckpointID
+    latest_completed_id: CheckpointID
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncSnapshotMail:
+    """The asynchronous part of a snapshot is done: handles, or why not."""
+
+    checkpoint_id: CheckpointID
+    result: TaskStateSnapshot | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class CancelMail:
+    """Stop, and tell CANCELED."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailMail:
+    """Something outside of the task's thread failed on its behalf."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelNonEmptyMail:
+    """A channel of the gate `gate_index` has something to poll."""
+
+    gate_index: int
+    channel_index: int
+    priority: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelFailedMail:
+    """A channel of the gate lost its producer."""
+
+    gate_index: int
+    channel_index: int
+    cause: str
+
+
+Mail = (
+    TriggerCheckpointMail
+    | CheckpointCompleteMail
+    | CheckpointAbortedMail
+    | AsyncSnapshotMail
+    | CancelMail
+    | FailMail
+    | ChannelNonEmptyMail
+    | ChannelFailedMail
+)
+
+
+class Mailbox:
+    """First in, first out; `on_mail` wakes whoever drives the task."""
+
+    def __init__(self, on_mail: Callable[[], None]) -> None:
+        self._mails: deque[Mail] = deque()
+        self._on_mail = on_mail
+        self._closed = False
+
+    def put(self, mail: Mail) -> None:
+        """From any thread. Mail to a task that has ended is dropped."""
+        if not self._closed:
+            self._mails.append(mail)
+            self._on_mail()
+
+    def take(self) -> Mail | None:
+        """Only on the task's thread."""
+        try:
+            return self._mails.popleft()
+        except IndexError:
+            return None
+
+    def close(self) -> None:
+        """The task has ended."""
+        self._closed = True
+        self._mails.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._mails

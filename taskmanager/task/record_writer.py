@@ -1,0 +1,225 @@
+"""One outgoing edge of a task: which subpartition a row goes to, and how large the batches are that leave.
+
+Decides partitioning (forward, hash, rebalance, rescale, broadcast) and adaptive batching: a batch that is large enough
+leaves at once; small ones are gathered up to `execution.batch.target-rows` and leave together, at the latest after
+`execution.buffer-timeout`, and earlier when the task has nothing else to do; too large ones are cut. A watermark waits with the rows before it,
+and a later one replaces it: a watermark may come late, never early. Barriers and end events push out what waits.
+It does not know time beyond what `flush_due` is told, nor who reads. Mirrors Flink's RecordWriter,
+ChannelSelectorRecordWriter and OutputFlusher; for a batch at a time, and without a flusher thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from dataflow.elements import CheckpointBarrier, StreamElement, Watermark, WatermarkStatus
+from dataflow.jobgraph import Partitioning
+from dataflow.key_groups import split_batch
+from dataflow.messages import ResultPartitionDescriptor
+from runtime.machine import check
+from taskmanager.network.contract import ResultSubpartition
+
+MAX_BATCH_BYTES = 4 << 20
+"""A batch with more is cut, so that one credit, one queue slot and one barrier's wait stay bounded."""
+MAX_BATCH_TARGETS = 4
+"""A batch with more than this many times the target rows is cut."""
+LARGE_BATCH_BYTES = 512 << 10
+"""A batch with at least this many bytes is worth sending alone, however few rows it has."""
+IDLE_FLUSH_INTERVAL_MS = 5
+"""Even when idle, small batches leave at most this often, so that a thin stream does not become a flood of tiny batches."""
+
+
+class _Lane:
+    """Rows that wait to leave together."""
+
+    __slots__ = ("batches", "byte_count", "rows", "target")
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        """Subpartition index, -1 when it is chosen on flush."""
+        self.batches: list[pa.RecordBatch] = []
+        self.rows = 0
+        self.byte_count = 0
+
+    def take(self) -> pa.RecordBatch:
+        batches = self.batches
+        self.batches = []
+        self.rows = self.byte_count = 0
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class RecordWriter:
+    """Spreads batches over the subpartitions of one edge."""
+
+    def __init__(
+        self,
+        descriptor: ResultPartitionDescriptor,
+        subpartitions: Sequence[ResultSubpartition],
+        *,
+        subtask_index: int,
+        buffer_timeout_ms: int,
+        target_rows: int,
+    ) -> None:
+        check(len(subpartitions) == descriptor.subpartitions, "an edge has as many subpartitions as its descriptor says")
+        self.descriptor = descriptor
+        self.subpartitions = tuple(subpartitions)
+        self.records_out = 0
+        self.bytes_out = 0
+        self._buffer_timeout_ms = buffer_timeout_ms
+        self._target_rows = max(1, target_rows)
+        self._large_rows = max(1, target_rows // 2) if buffer_timeout_ms > 0 else 1
+        self._max_rows = self._target_rows * MAX_BATCH_TARGETS
+        self._round_robin = subtask_index % len(self.subpartitions)
+        partitioning = descriptor.partitioning
+        per_subpartition = partitioning is Partitioning.HASH or len(self.subpartitions) == 1
+        self._lanes = [_Lane(i) for i in range(len(self.subpartitions))] if per_subpartition else [_Lane(-1)]
+        self._emit: Callable[[pa.RecordBatch], None] = (
+            self._emit_hashed if partitioning is Partitioning.HASH and len(self.subpartitions) > 1 else self._emit_to_lane
+        )
+        self._watermark: Watermark | None = None
+        self._something_waits = False
+        self._deadline_ms: int | None = None
+        self._last_flush_ms: int | None = None
+
+    # --- data -------------------------------------------------------------------------------------------------------
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Send the batch, or let it wait for more."""
+        rows = batch.num_rows
+        if rows:
+            self.records_out += rows
+            self._emit(batch)
+
+    def _emit_to_lane(self, batch: pa.RecordBatch) -> None:
+        self._offer(self._lanes[0], batch)
+
+    def _emit_hashed(self, batch: pa.RecordBatch) -> None:
+        descriptor = self.descriptor
+        parts = split_batch(
+            batch, descriptor.key_columns, descriptor.target_max_parallelism, descriptor.target_parallelism
+        )
+        for lane, part in zip(self._lanes, parts, strict=True):
+            if part.num_rows:
+                self._offer(lane, part)
+
+    def _offer(self, lane: _Lane, batch: pa.RecordBatch) -> None:
+        rows = batch.num_rows
+        byte_count = batch.nbytes
+        self.bytes_out += byte_count
+        if rows >= self._large_rows or byte_count >= LARGE_BATCH_BYTES:
+            if lane.batches:
+                self._send(lane.target, lane.take())
+            self._send(lane.target, batch, byte_count)
+            return
+        if lane.batches and not lane.batches[0].schema.equals(batch.schema):
+            self._send(lane.target, lane.take())
+        lane.batches.append(batch)
+        lane.rows += rows
+        lane.byte_count += byte_count
+        if lane.rows >= self._target_rows or lane.byte_count >= LARGE_BATCH_BYTES:
+            self._send(lane.target, lane.take())
+        else:
+            self._something_waits = True
+
+    def _send(self, target: int, batch: pa.RecordBatch, byte_count: int = 0) -> None:
+        rows = batch.num_rows
+        pieces = max(-(-rows // self._max_rows), -(-byte_count // MAX_BATCH_BYTES))
+        if pieces <= 1:
+            self._send_piece(target, batch)
+            return
+        step = -(-rows // pieces)
+        for start in range(0, rows, step):
+            self._send_piece(target, batch.slice(start, step))
+
+    def _send_piece(self, target: int, batch: pa.RecordBatch) -> None:
+        if target >= 0:
+            self.subpartitions[target].add(batch)
+        elif self.descriptor.partitioning is Partitioning.BROADCAST:
+            for subpartition in self.subpartitions:
+                subpartition.add(batch)
+        else:
+            self.subpartitions[self._round_robin].add(batch)
+            self._round_robin = (self._round_robin + 1) % len(self.subpartitions)
+
+    # --- control ----------------------------------------------------------------------------------------------------
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Send it once the rows before it have left."""
+        if self._buffer_timeout_ms == 0:
+            self._add_to_all(watermark)
+        else:
+            self._watermark = watermark
+            self._something_waits = True
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Send it, and everything before it."""
+        self.flush()
+        self._add_to_all(status)
+
+    def broadcast(self, element: StreamElement, *, priority: bool = False) -> list[tuple[int, Sequence[pa.RecordBatch]]]:
+        """Send a control element to every subpartition, after everything before it. Returns (subpartition, batches) that
+        a priority barrier overtook."""
+        self.flush()
+        return self._add_to_all(element, priority=priority)
+
+    def replay(self, subpartition: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Put restored output channel state back, before anything else is sent."""
+        for batch in batches:
+            self.subpartitions[subpartition].add(batch)
+
+    def time_out(self, barrier: CheckpointBarrier) -> list[tuple[int, Sequence[pa.RecordBatch] | None]]:
+        """The aligned timeout passed: (subpartition, what the barrier overtook; None if it had left)."""
+        return [(index, subpartition.time_out(barrier)) for index, subpartition in enumerate(self.subpartitions)]
+
+    def _add_to_all(
+        self, element: StreamElement, *, priority: bool = False
+    ) -> list[tuple[int, Sequence[pa.RecordBatch]]]:
+        if not priority:
+            for subpartition in self.subpartitions:
+                subpartition.add(element)
+            return []
+        return [(index, subpartition.add(element, priority=True)) for index, subpartition in enumerate(self.subpartitions)]
+
+    # --- flushing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_available(self) -> bool:
+        """Whether every subpartition has room."""
+        for subpartition in self.subpartitions:
+            if not subpartition.is_available:
+                return False
+        return True
+
+    def flush(self) -> None:
+        """Send everything that waits."""
+        if not self._something_waits:
+            return
+        for lane in self._lanes:
+            if lane.batches:
+                self._send(lane.target, lane.take())
+        if self._watermark is not None:
+            watermark, self._watermark = self._watermark, None
+            self._add_to_all(watermark)
+        self._something_waits = False
+        self._deadline_ms = None
+
+    def flush_due(self, now_ms: int, *, idle: bool) -> int | None:
+        """Flush if what waits has waited long enough, which is sooner when the task is idle. Returns when to ask again, at
+        the latest. While a subpartition is full nothing is gained by sending."""
+        if not self._something_waits:
+            return None
+        if self._deadline_ms is None:
+            self._deadline_ms = now_ms + self._buffer_timeout_ms
+        due_ms = self._deadline_ms
+        if idle:
+            last_ms = self._last_flush_ms
+            due_ms = min(due_ms, now_ms if last_ms is None else last_ms + IDLE_FLUSH_INTERVAL_MS)
+        if now_ms < due_ms:
+            return due_ms
+        if not self.is_available:
+            return None
+        self.flush()
+        self._last_flush_ms = now_ms
+        return None
