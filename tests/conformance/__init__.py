@@ -1,0 +1,1 @@
+"""The scenarios of Flink's checkpointing tests, replayed against our components."""

@@ -1,0 +1,1 @@
+"""One adapter per kind of scenario: `replay(scenario)` returns failure lines."""

@@ -1,0 +1,161 @@
+"""Adapter: scenarios of kind `heartbeat` against runtime.heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from runtime.heartbeat import (
+    AnswerHeartbeat,
+    DeliveryFailed,
+    DeliverySucceeded,
+    HeartbeatMonitor,
+    HeartbeatReceived,
+    HeartbeatRequested,
+    HeartbeatRole,
+    HeartbeatSettings,
+    HeartbeatTimedOut,
+    MonitorTarget,
+    RequestHeartbeat,
+    StartHeartbeatRounds,
+    StopHeartbeats,
+    TargetUnreachable,
+    UnmonitorTarget,
+)
+from runtime.machine import CancelTimer, StartTimer, TimerFired
+
+LISTS = ("reported", "replies", "timeouts", "requests_sent", "unreachable")
+STRICT = ("reported", "replies", "timeouts")
+
+
+class Harness:
+    """One monitor, its clock, and the other side as the scenario describes it."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.now_ms = config.get("start_ms", 10_000)
+        self.timers: dict[Hashable, tuple[int, int]] = {}
+        self.armed = 0
+        self.silent: set[str] = set()
+        self.seen: dict[str, list[Any]] = {key: [] for key in LISTS}
+        self.value: Any = None
+        self.error = False
+        self.monitor: HeartbeatMonitor[str] | None = None
+
+    def construct(self) -> HeartbeatMonitor[str]:
+        if self.monitor is None:
+            role = HeartbeatRole(self.config["role"])
+            settings = HeartbeatSettings(
+                interval_ms=self.config.get("interval_ms", 10_000),
+                timeout_ms=self.config["timeout_ms"],
+                rpc_failure_threshold=self.config.get("failed_rpcs_until_unreachable", 2),
+            )
+            self.monitor = HeartbeatMonitor("conformance", role, settings)
+            if role is HeartbeatRole.SENDER:
+                self.feed(StartHeartbeatRounds())
+        return self.monitor
+
+    def payload_for(self, target: str) -> Any:
+        payloads = self.config.get("payloads", {})
+        return payloads.get(target, payloads.get("*"))
+
+    def feed(self, event: Any) -> bool:
+        """Hand one event in; says whether the monitor answered a request."""
+        assert self.monitor is not None
+        answered = False
+        for effect in self.monitor.handle(event, self.now_ms):
+            match effect:
+                case StartTimer(key, at_ms):
+                    self.armed += 1
+                    self.timers[key] = (at_ms, self.armed)
+                case CancelTimer(key):
+                    self.timers.pop(key, None)
+                case RequestHeartbeat(target):
+                    self.seen["requests_sent"].append(
+                        {"to": target, "payload": self.payload_for(target), "at": self.now_ms}
+                    )
+                    if "auto_reply" in self.config and target not in self.silent:
+                        self.receive(target, self.config["auto_reply"])
+                case AnswerHeartbeat(target):
+                    answered = True
+                    if (payload := self.payload_for(target)) is not None:
+                        self.seen["replies"].append({"to": target, "payload": payload})
+                case HeartbeatTimedOut(target):
+                    self.seen["timeouts"].append({"target": target, "at": self.now_ms})
+                case TargetUnreachable(target):
+                    self.seen["unreachable"].append(target)
+        return answered
+
+    def receive(self, origin: str, payload: Any) -> None:
+        self.feed(HeartbeatReceived(origin))
+        if payload is not None:
+            self.seen["reported"].append({"from": origin, "payload": payload})
+
+    def request(self, origin: str, payload: Any, delivery: str) -> None:
+        answered = self.feed(HeartbeatRequested(origin))
+        if not answered:
+            return
+        if payload is not None:
+            self.seen["reported"].append({"from": origin, "payload": payload})
+        self.feed(DeliverySucceeded(origin) if delivery == "ok" else DeliveryFailed(origin))
+
+    def advance(self, duration_ms: int) -> None:
+        end_ms = self.now_ms + duration_ms
+        while due := [(when, key) for key, when in self.timers.items() if when[0] <= end_ms]:
+            (at_ms, _), key = min(due, key=lambda item: item[0])
+            self.now_ms = max(self.now_ms, at_ms)
+            del self.timers[key]
+            self.feed(TimerFired(key))
+        self.now_ms = end_ms
+
+    def play(self, step: dict[str, Any]) -> None:
+        delivery = step.get("delivery", "ok")
+        try:
+            monitor = self.construct()
+        except ValueError:
+            self.error = True
+            return
+        if "monitor" in step:
+            self.feed(MonitorTarget(step["monitor"]))
+        elif "unmonitor" in step:
+            self.feed(UnmonitorTarget(step["unmonitor"]))
+        elif "receive" in step:
+            self.receive(step["receive"]["from"], step["receive"].get("payload"))
+        elif "request" in step:
+            self.request(step["request"]["from"], step["request"].get("payload"), delivery)
+        elif "advance" in step:
+            self.advance(step["advance"])
+        elif "last_heartbeat" in step:
+            self.value = monitor.last_heartbeat_ms(step["last_heartbeat"])
+        elif "target_goes_silent" in step:
+            self.silent.add(step["target_goes_silent"])
+        elif "stop" in step:
+            self.feed(StopHeartbeats())
+
+
+def replay(scenario: dict[str, Any]) -> list[str]:
+    """Failure lines; empty when the monitor did as the scenario says."""
+    harness = Harness(scenario.get("config", {}))
+    failures: list[str] = []
+    for number, step in enumerate(scenario["steps"], 1):
+        harness.seen = {key: [] for key in LISTS}
+        harness.value, harness.error = None, False
+        harness.play(step)
+        expected: dict[str, Any] = step.get("expect", {})
+        for key in LISTS:
+            if key not in expected and key not in STRICT:
+                continue
+            wanted, got = expected.get(key, []), harness.seen[key]
+            if key in {"requests_sent", "timeouts", "unreachable"}:
+                wanted, got = sorted(wanted, key=by_instant), sorted(got, key=by_instant)
+            if wanted != got:
+                failures.append(f"step {number} {step}: {key} expected {wanted}, got {got}")
+        if "value" in expected and expected["value"] != harness.value:
+            failures.append(f"step {number} {step}: value expected {expected['value']}, got {harness.value}")
+        if bool(expected.get("error", False)) != harness.error:
+            failures.append(f"step {number} {step}: error expected {expected.get('error', False)}, got {harness.error}")
+    return failures
+
+
+def by_instant(item: Any) -> tuple[int, str]:
+    return (item["at"], str(item.get("to", item.get("target")))) if isinstance(item, dict) else (0, str(item))
