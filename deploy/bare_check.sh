@@ -38,7 +38,12 @@ rm -f "$base/etc/pip.conf"
 if [ "${with_java:-}" = yes ] && [ ! -e "$base/usr/bin/java" ]; then
     cp /etc/apt/sources.list.d/debian.sources "$base/etc/apt/sources.list.d/" 2>/dev/null || cp /etc/apt/sources.list "$base/etc/apt/"
     mkdir -p "$base/usr/share/man/man1"
-    chroot "$base" sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless' >&2
+    unshare --mount --pid --fork --kill-child bash -euc '
+        mount --make-rprivate /
+        mount -t proc proc "$1/proc"
+        exec chroot "$1" sh -c "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless"
+    ' apt "$base" >/dev/null
+    chroot "$base" apt-get -qq clean
 fi
 
 home=$base/home/builder
@@ -50,9 +55,9 @@ cd
 if [ -d snapline ]; then git -C snapline pull --quiet ../snapline.bundle main; else git clone --quiet --branch main snapline.bundle snapline 2>/dev/null; fi
 cd snapline
 echo "bare: $(id -un) on $(. /etc/os-release && echo "$PRETTY_NAME"), $(python3 --version), java: $(command -v java || echo none), commit $(git rev-parse --short HEAD)"
-for target in "$@"; do
+for target in "$@"; do  # unquoted below: a target may come with variables, "test T=path"
     began=$(date +%s)
-    make "$target" || { echo "bare: make $target FAILED with $?"; exit 1; }
+    make $target || { echo "bare: make $target FAILED with $?"; exit 1; }
     echo "bare: make $target took $(($(date +%s) - began)) s"
     [ -z "$(git status --porcelain)" ] || { echo "bare: make $target left this in the tree:"; git status --short; exit 1; }
 done
