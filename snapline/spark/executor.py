@@ -1,0 +1,107 @@
+"""What runs inside a Spark executor: the body of the one task of the Spark job that carries one TaskManager.
+
+Everything is imported inside the body, in the executor's Python worker: gRPC and Flight must not exist before Spark's daemon
+has forked. The body refuses a second start under the same resource id (Spark's retry or speculation), because a
+TaskManager incarnation is never repeated; the pool on the driver starts a new one instead. It returns, and thereby ends
+the Spark job, when the TaskManager ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name of a variable, not a secret
+"""Spark puts `spark.authenticate.secret` into the environment of every Python worker under this name."""
+
+
+def derive_token(spark_secret: str) -> str:
+    """The cluster's token, derived from Spark's secret on both sides, so that it never travels (HKDF-like, one block)."""
+    return hmac.new(b"snapline/security.auth.token/v1", spark_secret.encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class TaskManagerLaunch:
+    """Everything that the body needs; pickled into the Spark job."""
+
+    resource_id: str
+    coordinator_address: str
+    slots: int
+    python_version: tuple[int, int]
+    """Of the driver; the executor's must be equal, because functions travel as pickled byte code."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""
+    """Empty with `token_from_spark`."""
+    token_from_spark: bool = False
+
+
+@dataclass(frozen=True)
+class TaskManagerExit:
+    """How a TaskManager ended, as the driver sees it."""
+
+    resource_id: str
+    kind: str
+    """`stopped` (was told to), `refused` (second start of the same resource id), `unusable` (this Python cannot run
+    TaskManagers, and no other here will), `failed`."""
+    detail: str = ""
+
+
+def run(launch: TaskManagerLaunch) -> Iterator[TaskManagerExit]:
+    """The body: yields one TaskManagerExit when the TaskManager has ended."""
+    yield _run(launch)
+
+
+def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
+    here = sys.version_info[:2]
+    if here != launch.python_version:
+        return TaskManagerExit(
+            launch.resource_id,
+            "unusable",
+            f"executors run Python {here[0]}.{here[1]} ({sys.executable}), the driver runs "
+            f"{launch.python_version[0]}.{launch.python_version[1]}: set spark.pyspark.python or PYSPARK_PYTHON",
+        )
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        return TaskManagerExit(
+            launch.resource_id, "refused", f"attempt {context.attemptNumber()} of a TaskManager that was lost"
+        )
+    token = launch.token
+    if launch.token_from_spark:
+        secret = os.environ.get(SPARK_SECRET_VARIABLE, "")
+        if not secret:
+            return TaskManagerExit(
+                launch.resource_id, "unusable", f"spark.authenticate is on, but {SPARK_SECRET_VARIABLE} is not set"
+            )
+        token = derive_token(secret)
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    try:
+        from taskmanager.process import TaskManagerConfig, run_task_manager
+    except ImportError as error:
+        return TaskManagerExit(
+            launch.resource_id,
+            "unusable",
+            f"{sys.executable} on the executors cannot import Snapline ({error}): install it there, or ship an "
+            "environment with --archives and spark.pyspark.python",
+        )
+    reason = run_task_manager(
+        TaskManagerConfig(
+            resource_id=launch.resource_id,
+            coordinator_address=launch.coordinator_address,
+            slots=launch.slots,
+            token=token,
+            settings=dict(launch.settings),
+            executor_id=_executor_id(),
+            log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
+        )
+    )
+    return TaskManagerExit(launch.resource_id, "stopped" if reason.clean else "failed", reason.detail)
+
+
+def _executor_id() -> str:
+    return os.environ.get("SPARK_EXECUTOR_DIRS", "").rsplit("/", 1)[-1]

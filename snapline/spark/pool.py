@@ -1,0 +1,196 @@
+"""Keeps TaskManagers alive in a Spark application: one Spark job of one task for each, a new one for each that is gone.
+
+One job each, because one lost executor fails its whole job, and must never take another TaskManager with it. Each job is
+submitted from an InheritableThread with its own job group, so that it can be cancelled alone. A TaskManager that ends
+without being told to is replaced under a new resource id, after a pause that grows while replacements end quickly. What no
+replacement can mend (the executors' Python lacks Snapline, or is of another version) stops the pool and is reported once.
+Spark never kills Python with anything but signal 9, so nothing here relies on clean-up code in the executor.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dataflow.errors import SnaplineError
+from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch, run
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+QUICK_END_S = 10.0
+"""A TaskManager that lives shorter than this ended quickly."""
+PAUSE_MIN_S = 0.05
+PAUSE_MAX_S = 5.0
+QUICK_ENDS_MAX = 8
+"""So many quick ends in a row, without one TaskManager that lived longer, and the pool gives up."""
+
+
+class TaskManagersUnavailable(SnaplineError):
+    """Spark cannot run TaskManagers; the message says why and what to change."""
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """What the pool starts."""
+
+    coordinator_address: str
+    task_managers: int
+    slots: int
+    token: str = ""
+    token_from_spark: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class TaskManagerPool:
+    """Starts `task_managers` Spark jobs and replaces the ones that end, until `stop`."""
+
+    def __init__(self, spark_context: SparkContext, settings: PoolSettings, logger: Any) -> None:
+        """`logger` is a bound structlog logger."""
+        self._context = spark_context
+        self._settings = settings
+        self._log = logger
+        self._condition = threading.Condition()
+        self._stopping = False
+        self._fatal: str = ""
+        self._quick_ends = 0
+        self._groups: dict[int, str] = {}
+        self._threads: list[threading.Thread] = []
+        self._started = 0
+        self._ended = 0
+
+    def start(self) -> None:
+        """Submit the Spark jobs; returns at once."""
+        from pyspark import InheritableThread
+
+        for index in range(self._settings.task_managers):
+            thread = InheritableThread(target=self._keep_alive, args=(index,), name=f"task-manager-pool-{index}")
+            thread.daemon = True
+            self._threads.append(thread)
+            thread.start()
+
+    @property
+    def fatal_error(self) -> str:
+        """Why the pool gave up; empty while it has not."""
+        with self._condition:
+            return self._fatal
+
+    @property
+    def started(self) -> int:
+        """TaskManagers started since the beginning, replacements included."""
+        with self._condition:
+            return self._started
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        """Cancel all Spark jobs of the pool and wait for their threads."""
+        with self._condition:
+            self._stopping = True
+            groups = list(self._groups.values())
+            self._condition.notify_all()
+        for group in groups:
+            try:
+                self._context.cancelJobGroup(group)
+            except Exception as error:  # the SparkContext may be gone already, and its jobs with it
+                self._log.debug("cancel of a TaskManager's Spark job failed", group=group, error=str(error))
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _keep_alive(self, index: int) -> None:
+        pause_s = PAUSE_MIN_S
+        while True:
+            resource_id = f"tm-{index}-{uuid.uuid4().hex[:12]}"
+            with self._condition:
+                if self._stopping or self._fatal:
+                    return
+                self._started += 1
+                self._groups[index] = f"snapline-{resource_id}"
+            begun = time.monotonic()
+            outcome = self._run_one(index, resource_id)
+            lived_s = time.monotonic() - begun
+            with self._condition:
+                self._ended += 1
+                if self._stopping:
+                    return
+                if outcome.kind == "unusable":
+                    self._give_up(outcome.detail)
+                    return
+                self._quick_ends = self._quick_ends + 1 if lived_s < QUICK_END_S else 0
+                if self._quick_ends >= QUICK_ENDS_MAX * self._settings.task_managers:
+                    self._give_up(f"TaskManagers keep ending right after their start; the last: {outcome.detail}")
+                    return
+                pause_s = min(pause_s * 2, PAUSE_MAX_S) if lived_s < QUICK_END_S else PAUSE_MIN_S
+                self._log.warning(
+                    "TaskManager ended, starting another",
+                    resource_id=resource_id,
+                    outcome=outcome.kind,
+                    detail=outcome.detail,
+                    lived_s=round(lived_s, 1),
+                )
+                self._condition.wait(pause_s)
+
+    def _give_up(self, why: str) -> None:
+        self._fatal = self._fatal or why
+        self._condition.notify_all()
+
+    def _run_one(self, index: int, resource_id: str) -> TaskManagerExit:
+        launch = TaskManagerLaunch(
+            resource_id=resource_id,
+            coordinator_address=self._settings.coordinator_address,
+            slots=self._settings.slots,
+            python_version=(sys.version_info[0], sys.version_info[1]),
+            settings=self._settings.settings,
+            token="" if self._settings.token_from_spark else self._settings.token,
+            token_from_spark=self._settings.token_from_spark,
+        )
+        body: Callable[[Any], Any] = _body(launch)
+        try:
+            self._context.setJobGroup(
+                f"snapline-{resource_id}", f"Snapline TaskManager {resource_id}", interruptOnCancel=True
+            )
+            results = self._context.parallelize([0], 1).mapPartitions(body).collect()
+        except (
+            Exception
+        ) as error:  # Spark reports a killed worker, a lost executor and a cancelled job all the same way
+            return TaskManagerExit(resource_id, _kind_of(error), _first_line(error))
+        return results[0] if results else TaskManagerExit(resource_id, "failed", "the task returned nothing")
+
+
+def _body(launch: TaskManagerLaunch) -> Callable[[Any], Any]:
+    def task_manager(rows: Any) -> Any:
+        list(rows)  # a worker whose input was not read to its end is not used again by Spark
+        try:
+            from snapline.spark.executor import run as run_in_executor
+        except ImportError as error:
+            raise ModuleNotFoundError(f"SNAPLINE-UNUSABLE {sys.executable} cannot import snapline: {error}") from error
+        return run_in_executor(launch)
+
+    return task_manager
+
+
+def _kind_of(error: Exception) -> str:
+    text = str(error)
+    signs = ("No module named 'snapline", "SNAPLINE-UNUSABLE", "PYTHON_VERSION_MISMATCH")
+    return "unusable" if any(sign in text for sign in signs) else "failed"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error)
+    for line in text.splitlines():
+        if (
+            "SNAPLINE-UNUSABLE" in line
+            or "PYTHON_VERSION_MISMATCH" in line
+            or "ModuleNotFoundError" in line
+            or "exit code" in line
+            or "crashed" in line
+        ):
+            return line.strip()[:300]
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:300]
+
+
+__all__ = ["PoolSettings", "TaskManagerPool", "TaskManagersUnavailable", "run"]

@@ -1,0 +1,57 @@
+"""Settings are typed, checked, and named when wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataflow.config import (
+    CHECKPOINTING_INTERVAL,
+    CHECKPOINTING_MODE,
+    FILE_THRESHOLD,
+    Configuration,
+    ConfigurationError,
+    parse_duration_ms,
+    parse_size_bytes,
+)
+
+
+def test_unknown_key_names_the_nearest():
+    """A typo costs one look, not a night."""
+    with pytest.raises(ConfigurationError, match=r"did you mean 'execution.checkpointing.interval'"):
+        Configuration({"execution.checkpointing.intervall": "1s"})
+
+
+def test_bad_value_names_key_value_and_form():
+    """All three are in the message."""
+    with pytest.raises(ConfigurationError, match=r"execution.checkpointing.interval = 'soon': expected a duration"):
+        Configuration({"execution.checkpointing.interval": "soon"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10 s", 10_000), ("500ms", 500), ("3 min", 180_000), ("7", 7), ("1.5 s", 1500), ("2 hours", 7_200_000)],
+)
+def test_durations(text, expected):
+    """Flink's spelling."""
+    assert expected == parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("20 kb", 20_480), ("64mb", 67_108_864), ("12", 12), ("1 KiB", 1024)])
+def test_sizes(text, expected):
+    """Powers of 1024."""
+    assert expected == parse_size_bytes(text)
+
+
+def test_defaults_and_layers():
+    """Later layers win; what nobody set has its default."""
+    base = Configuration({CHECKPOINTING_INTERVAL.key: "1 s"})
+    layered = base.with_values({CHECKPOINTING_INTERVAL.key: "2 s", CHECKPOINTING_MODE.key: "at_least_once"})
+
+    assert 2000 == layered.get_option(CHECKPOINTING_INTERVAL)
+    assert "AT_LEAST_ONCE" == layered.get_option(CHECKPOINTING_MODE)
+    assert 20_480 == layered.get_option(FILE_THRESHOLD)
+
+
+def test_secrets_are_hidden():
+    """What is printed can go to a log."""
+    assert "hunter2" not in repr(Configuration({"security.auth.token": "hunter2"}))
