@@ -77,6 +77,11 @@ CONTROL_MESSAGES: dict[str, type] = {
     "task_state_changed": m.TaskStateChanged,
     "end_of_data_reached": m.EndOfDataReached,
     "job_status_changed": m.JobStatusChanged,
+    "shut_down_task_executor": m.ShutDownTaskExecutor,
+    "register_job_master": m.RegisterJobMaster,
+    "declare_required_slots": m.DeclareRequiredSlots,
+    "not_enough_resources": m.NotEnoughResources,
+    "notify_task_manager_lost": m.NotifyTaskManagerLost,
 }
 """Field of ControlMessage -> message. What is not here cannot be sent over a stream."""
 

@@ -17,7 +17,7 @@ class Envelope(_message.Message):
     def __init__(self, leader_session_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ControlMessage, _Mapping]]] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("trigger_checkpoint", "acknowledge_checkpoint", "decline_checkpoint", "notify_checkpoint_complete", "notify_checkpoint_aborted", "register_task_executor", "registration_success", "registration_rejected", "slot_report", "request_slot", "slot_request_rejected", "notify_slot_available", "heartbeat_request", "heartbeat_response", "disconnect", "register_task_executor_at_job_master", "offer_slots", "slot_offers_answered", "free_slot", "submit_tasks", "cancel_task", "task_state_changed", "end_of_data_reached", "job_status_changed")
+    __slots__ = ("trigger_checkpoint", "acknowledge_checkpoint", "decline_checkpoint", "notify_checkpoint_complete", "notify_checkpoint_aborted", "register_task_executor", "registration_success", "registration_rejected", "slot_report", "request_slot", "slot_request_rejected", "notify_slot_available", "heartbeat_request", "heartbeat_response", "disconnect", "register_task_executor_at_job_master", "offer_slots", "slot_offers_answered", "free_slot", "submit_tasks", "cancel_task", "task_state_changed", "end_of_data_reached", "job_status_changed", "shut_down_task_executor", "register_job_master", "declare_required_slots", "not_enough_resources", "notify_task_manager_lost")
     TRIGGER_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     DECLINE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,11 @@ class ControlMessage(_message.Message):
     TASK_STATE_CHANGED_FIELD_NUMBER: _ClassVar[int]
     END_OF_DATA_REACHED_FIELD_NUMBER: _ClassVar[int]
     JOB_STATUS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    SHUT_DOWN_TASK_EXECUTOR_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_JOB_MASTER_FIELD_NUMBER: _ClassVar[int]
+    DECLARE_REQUIRED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NOT_ENOUGH_RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    NOTIFY_TASK_MANAGER_LOST_FIELD_NUMBER: _ClassVar[int]
     trigger_checkpoint: _checkpoint_pb2.TriggerCheckpoint
     acknowledge_checkpoint: _checkpoint_pb2.AcknowledgeCheckpoint
     decline_checkpoint: _checkpoint_pb2.DeclineCheckpoint
@@ -66,7 +71,12 @@ class ControlMessage(_message.Message):
     task_state_changed: TaskStateChanged
     end_of_data_reached: EndOfDataReached
     job_status_changed: _job_pb2.JobStatusChanged
-    def __init__(self, trigger_checkpoint: _Optional[_Union[_checkpoint_pb2.TriggerCheckpoint, _Mapping]] = ..., acknowledge_checkpoint: _Optional[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]] = ..., decline_checkpoint: _Optional[_Union[_checkpoint_pb2.DeclineCheckpoint, _Mapping]] = ..., notify_checkpoint_complete: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointComplete, _Mapping]] = ..., notify_checkpoint_aborted: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointAborted, _Mapping]] = ..., register_task_executor: _Optional[_Union[RegisterTaskExecutor, _Mapping]] = ..., registration_success: _Optional[_Union[RegistrationSuccess, _Mapping]] = ..., registration_rejected: _Optional[_Union[RegistrationRejected, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., request_slot: _Optional[_Union[RequestSlot, _Mapping]] = ..., slot_request_rejected: _Optional[_Union[SlotRequestRejected, _Mapping]] = ..., notify_slot_available: _Optional[_Union[NotifySlotAvailable, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., register_task_executor_at_job_master: _Optional[_Union[RegisterTaskExecutorAtJobMaster, _Mapping]] = ..., offer_slots: _Optional[_Union[OfferSlots, _Mapping]] = ..., slot_offers_answered: _Optional[_Union[SlotOffersAnswered, _Mapping]] = ..., free_slot: _Optional[_Union[FreeSlot, _Mapping]] = ..., submit_tasks: _Optional[_Union[SubmitTasks, _Mapping]] = ..., cancel_task: _Optional[_Union[CancelTask, _Mapping]] = ..., task_state_changed: _Optional[_Union[TaskStateChanged, _Mapping]] = ..., end_of_data_reached: _Optional[_Union[EndOfDataReached, _Mapping]] = ..., job_status_changed: _Optional[_Union[_job_pb2.JobStatusChanged, _Mapping]] = ...) -> None: ...
+    shut_down_task_executor: ShutDownTaskExecutor
+    register_job_master: RegisterJobMaster
+    declare_required_slots: DeclareRequiredSlots
+    not_enough_resources: NotEnoughResources
+    notify_task_manager_lost: NotifyTaskManagerLost
+    def __init__(self, trigger_checkpoint: _Optional[_Union[_checkpoint_pb2.TriggerCheckpoint, _Mapping]] = ..., acknowledge_checkpoint: _Optional[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]] = ..., decline_checkpoint: _Optional[_Union[_checkpoint_pb2.DeclineCheckpoint, _Mapping]] = ..., notify_checkpoint_complete: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointComplete, _Mapping]] = ..., notify_checkpoint_aborted: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointAborted, _Mapping]] = ..., register_task_executor: _Optional[_Union[RegisterTaskExecutor, _Mapping]] = ..., registration_success: _Optional[_Union[RegistrationSuccess, _Mapping]] = ..., registration_rejected: _Optional[_Union[RegistrationRejected, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., request_slot: _Optional[_Union[RequestSlot, _Mapping]] = ..., slot_request_rejected: _Optional[_Union[SlotRequestRejected, _Mapping]] = ..., notify_slot_available: _Optional[_Union[NotifySlotAvailable, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., register_task_executor_at_job_master: _Optional[_Union[RegisterTaskExecutorAtJobMaster, _Mapping]] = ..., offer_slots: _Optional[_Union[OfferSlots, _Mapping]] = ..., slot_offers_answered: _Optional[_Union[SlotOffersAnswered, _Mapping]] = ..., free_slot: _Optional[_Union[FreeSlot, _Mapping]] = ..., submit_tasks: _Optional[_Union[SubmitTasks, _Mapping]] = ..., cancel_task: _Optional[_Union[CancelTask, _Mapping]] = ..., task_state_changed: _Optional[_Union[TaskStateChanged, _Mapping]] = ..., end_of_data_reached: _Optional[_Union[EndOfDataReached, _Mapping]] = ..., job_status_changed: _Optional[_Union[_job_pb2.JobStatusChanged, _Mapping]] = ..., shut_down_task_executor: _Optional[_Union[ShutDownTaskExecutor, _Mapping]] = ..., register_job_master: _Optional[_Union[RegisterJobMaster, _Mapping]] = ..., declare_required_slots: _Optional[_Union[DeclareRequiredSlots, _Mapping]] = ..., not_enough_resources: _Optional[_Union[NotEnoughResources, _Mapping]] = ..., notify_task_manager_lost: _Optional[_Union[NotifyTaskManagerLost, _Mapping]] = ...) -> None: ...
 
 class TaskManagerInfo(_message.Message):
     __slots__ = ("resource_id", "exchange_address", "slots", "version", "host", "pid", "executor_id", "log_url")
@@ -199,6 +209,52 @@ class Disconnect(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ShutDownTaskExecutor(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class RegisterJobMaster(_message.Message):
+    __slots__ = ("job_id", "job_name", "address", "job_master_session")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    JOB_MASTER_SESSION_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    job_name: str
+    address: str
+    job_master_session: str
+    def __init__(self, job_id: _Optional[str] = ..., job_name: _Optional[str] = ..., address: _Optional[str] = ..., job_master_session: _Optional[str] = ...) -> None: ...
+
+class DeclareRequiredSlots(_message.Message):
+    __slots__ = ("job_id", "required")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    required: int
+    def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ...) -> None: ...
+
+class NotEnoughResources(_message.Message):
+    __slots__ = ("job_id", "required", "available", "reason")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    required: int
+    available: int
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ..., available: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class NotifyTaskManagerLost(_message.Message):
+    __slots__ = ("resource_id", "reason")
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    resource_id: str
+    reason: str
+    def __init__(self, resource_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RegisterTaskExecutorAtJobMaster(_message.Message):
     __slots__ = ("job_id", "info")

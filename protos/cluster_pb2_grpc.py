@@ -31,7 +31,11 @@ class ResourceManagerGatewayStub:
     The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
     first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
     SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, Disconnect.
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+
+    A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
+    DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
+    HeartbeatRequest, NotEnoughResources, NotifyTaskManagerLost, Disconnect.
     """
 
     def __init__(self, channel):
@@ -53,7 +57,11 @@ class ResourceManagerGatewayServicer:
     The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
     first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
     SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, Disconnect.
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+
+    A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
+    DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
+    HeartbeatRequest, NotEnoughResources, NotifyTaskManagerLost, Disconnect.
     """
 
     def Connect(self, request_iterator, context):
@@ -84,7 +92,11 @@ class ResourceManagerGateway:
     The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
     first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
     SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, Disconnect.
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+
+    A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
+    DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
+    HeartbeatRequest, NotEnoughResources, NotifyTaskManagerLost, Disconnect.
     """
 
     @staticmethod

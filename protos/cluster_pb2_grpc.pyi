@@ -37,7 +37,11 @@ class ResourceManagerGatewayStub:
     The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
     first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
     SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, Disconnect.
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+
+    A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
+    DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
+    HeartbeatRequest, NotEnoughResources, NotifyTaskManagerLost, Disconnect.
     """
 
     @_typing.overload
@@ -53,7 +57,11 @@ class ResourceManagerGatewayAsyncStub(ResourceManagerGatewayStub):
     The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
     first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
     SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, Disconnect.
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+
+    A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
+    DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
+    HeartbeatRequest, NotEnoughResources, NotifyTaskManagerLost, Disconnect.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -65,7 +73,11 @@ class ResourceManagerGatewayServicer(metaclass=_abc_1.ABCMeta):
     The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
     first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
     SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, Disconnect.
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+
+    A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
+    DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
+    HeartbeatRequest, NotEnoughResources, NotifyTaskManagerLost, Disconnect.
     """
 
     @_abc_1.abstractmethod
