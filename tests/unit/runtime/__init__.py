@@ -1,0 +1,1 @@
+"""Unit tests of what both processes are built from."""
