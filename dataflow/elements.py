@@ -6,7 +6,7 @@ StreamElement and RuntimeEvent families; a data element is a whole `pyarrow.Reco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -73,6 +73,31 @@ class CheckpointOptions:
         """Whether the barrier starts aligned and turns unaligned after a timeout."""
         return self.alignment is AlignmentType.ALIGNED and self.aligned_checkpoint_timeout_ms >= 0
 
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether what follows the barrier in its channel has to wait for the barriers of the other channels."""
+        return self.alignment in (AlignmentType.ALIGNED, AlignmentType.FORCED_ALIGNED)
+
+    @property
+    def needs_channel_state(self) -> bool:
+        """Whether data in flight may become part of the snapshot."""
+        return self.is_unaligned or self.is_timeoutable
+
+    def as_unaligned(self) -> CheckpointOptions:
+        """After the aligned timeout."""
+        return replace(self, alignment=AlignmentType.UNALIGNED, aligned_checkpoint_timeout_ms=NO_ALIGNED_TIMEOUT_MS)
+
+    def with_unaligned_unsupported(self) -> CheckpointOptions:
+        """For an output whose data must not be overtaken (committables on their way to a committer)."""
+        return replace(self, alignment=AlignmentType.FORCED_ALIGNED) if self.needs_channel_state else self
+
+    def with_unaligned_supported(self) -> CheckpointOptions:
+        """Behind such an output: the barrier goes on as it was meant."""
+        if self.alignment is not AlignmentType.FORCED_ALIGNED:
+            return self
+        timeoutable = self.aligned_checkpoint_timeout_ms >= 0
+        return replace(self, alignment=AlignmentType.ALIGNED if timeoutable else AlignmentType.UNALIGNED)
+
 
 DEFAULT_CHECKPOINT_OPTIONS = CheckpointOptions()
 
@@ -104,6 +129,14 @@ class CheckpointBarrier:
     def is_checkpoint(self) -> bool:
         """False for savepoints."""
         return not self.options.snapshot_type.is_savepoint
+
+    def as_unaligned(self) -> CheckpointBarrier:
+        """After the aligned timeout."""
+        return self.with_options(self.options.as_unaligned())
+
+    def with_options(self, options: CheckpointOptions) -> CheckpointBarrier:
+        """The same checkpoint, otherwise treated."""
+        return replace(self, options=options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,21 @@ def store_u64(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, types.intp, types.uint64), codegen
 
 
+@intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    """`prefetch(array, i)`: ask for the cache line of element `i`, and go on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte_pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], function_type)
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], 8)
+        builder.call(function, [pointer, number(0), number(3), number(1)])  # for reading, keep in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
 @inlined
 def copy_bytes(source: Any, start: Any, target: Any, position: Any, length: Any) -> None:
     """Copy `length` bytes, eight at a time; neither side is touched beyond them."""

@@ -1,0 +1,329 @@
+"""KeyIndex for keys that are byte strings: one string or binary column, or the encoded rows of several columns.
+
+The table's entries are 8 bytes: the upper 32 bits of XXH64 of the key, then its slot. A probe that meets another key is
+settled by those 32 bits nearly always, so the key's bytes are read once, to confirm. Positions are the top bits of the same
+32, so growing needs no key at all and reads and writes sequentially. Bytes lie in an arena that only grows at its end;
+what removed keys leave behind is squeezed out, into a new arena, when it is more than half.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dataflow.arrow_columns import BoolArray, BytesArray, Int64Array
+from dataflow.gather import gather_binary
+from dataflow.kernel import BOOLs, I64, I32s, I64s, RO_BOOLs, RO_I32s, RO_I64s, RO_U8s, U8s, U64, VOID, inlined
+from dataflow.kernel import copy_bytes, kernel, load_u64, prefetch
+from dataflow.key_hash import xxh64
+from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, doubled, grown, next_slot, release_slot
+
+_MIN_BITS = 8
+_BLOCK = 64
+_EMPTY = np.int64(-1)
+_SLOT_BITS = np.uint64(32)
+_SLOT_MASK = np.int64(0xFFFFFFFF)
+
+USED, GARBAGE = 0, 1
+"""Indexes into the counters of the arena: bytes used, and how many of them belong to removed keys."""
+ROW, NEEDED = 0, 1
+"""What `_lookup_or_insert` reports: the row it stopped at, and the bytes for which the arena has no room (0: no slot)."""
+
+
+@inlined
+def _equal(left: Any, left_start: Any, right: Any, right_start: Any, length: Any) -> Any:
+    done = 0
+    while done + 8 <= length:
+        if load_u64(left, left_start + done) != load_u64(right, right_start + done):
+            return False
+        done += 8
+    while done < length:
+        if left[left_start + done] != right[right_start + done]:
+            return False
+        done += 1
+    return True
+
+
+@inlined
+def _position(tag: Any, shift: Any) -> Any:
+    """`tag`: the upper 32 bits of the hash; `shift`: 32 - bits of the table."""
+    return np.int64(tag >> shift)
+
+
+@inlined
+def _tag_of(entry: Any) -> Any:
+    return np.uint64(entry) >> _SLOT_BITS
+
+
+@inlined
+def _guess(offsets: Any, data: Any, first: Any, count: Any, table: Any, shift: Any, spans: Any, arena: Any, guesses: Any, tags: Any) -> None:  # fmt: skip
+    """For a block of rows: the hash, and the slot that it leads to (-1: none), whose key is still to be compared.
+
+    In passes over the block, each of which asks for the memory that the next one needs, so that the waiting for memory
+    overlaps: with a million keys that is five times as fast as one row after the other.
+    """
+    mask = table.shape[0] - 1
+    for row in range(count):
+        start = offsets[first + row]
+        tag = xxh64(data, start, offsets[first + row + 1] - start) >> _SLOT_BITS
+        tags[row] = np.int64(tag)
+        prefetch(table, np.int64(tag >> shift))
+    for row in range(count):
+        tag = np.uint64(tags[row])
+        position = _position(tag, shift)
+        while table[position] != _EMPTY and _tag_of(table[position]) != tag:
+            position = (position + 1) & mask
+        entry = table[position]
+        guesses[row] = -1 if entry == _EMPTY else entry & _SLOT_MASK
+        if entry != _EMPTY:
+            prefetch(spans, 2 * guesses[row])
+    for row in range(count):
+        if guesses[row] >= 0:
+            prefetch(arena, spans[2 * guesses[row]])
+
+
+@inlined
+def _is_key_of(slot: Any, data: Any, start: Any, length: Any, spans: Any, arena: Any) -> Any:
+    known = spans[2 * slot]
+    return spans[2 * slot + 1] - known == length and _equal(data, start, arena, known, length)
+
+
+@kernel(VOID(RO_I64s, RO_U8s, RO_BOOLs, I64s, I64s, U64, I64s, U8s, I64s, I64s, I32s, BOOLs, I64s, I32s))
+def _lookup_or_insert(
+    offsets: Any, data: Any, valid: Any, report: Any, table: Any, shift: Any, spans: Any, arena: Any,
+    arena_counters: Any, counters: Any, free: Any, live: Any, scratch: Any, slots: Any,
+) -> None:  # fmt: skip
+    """Fill slots from row `report[ROW]`. `valid`: empty if every row is; rows that are not are left alone."""
+    mask = table.shape[0] - 1
+    capacity = spans.shape[0] // 2
+    guesses, tags = scratch[:_BLOCK], scratch[_BLOCK:]
+    first = report[ROW]
+    while first < slots.shape[0]:
+        count = min(_BLOCK, slots.shape[0] - first)
+        _guess(offsets, data, first, count, table, shift, spans, arena, guesses, tags)
+        for row in range(first, first + count):
+            if valid.shape[0] > 0 and not valid[row]:
+                continue
+            start = offsets[row]
+            length = offsets[row + 1] - start
+            slot = guesses[row - first]
+            if slot >= 0 and _is_key_of(slot, data, start, length, spans, arena):
+                slots[row] = np.int32(slot)
+                continue
+            tag = np.uint64(tags[row - first])
+            position = _position(tag, shift)
+            while True:
+                entry = table[position]
+                if entry == _EMPTY:
+                    if counters[FREE] == 0 and counters[HIGH] == capacity:
+                        report[ROW], report[NEEDED] = row, 0
+                        return
+                    used = arena_counters[USED]
+                    if used + length > arena.shape[0]:
+                        report[ROW], report[NEEDED] = row, length
+                        return
+                    slot = np.int64(next_slot(counters, free, live))
+                    table[position] = np.int64((tag << _SLOT_BITS) | np.uint64(slot))
+                    copy_bytes(data, start, arena, used, length)
+                    spans[2 * slot], spans[2 * slot + 1] = used, used + length
+                    arena_counters[USED] = used + length
+                    break
+                slot = entry & _SLOT_MASK
+                if _tag_of(entry) == tag and _is_key_of(slot, data, start, length, spans, arena):
+                    break
+                position = (position + 1) & mask
+            slots[row] = np.int32(slot)
+        first += count
+    report[ROW] = slots.shape[0]
+
+
+@kernel(VOID(RO_I64s, RO_U8s, I64s, U64, I64s, U8s, I64s, I32s))
+def _lookup(
+    offsets: Any, data: Any, table: Any, shift: Any, spans: Any, arena: Any, scratch: Any, slots: Any
+) -> None:
+    mask = table.shape[0] - 1
+    guesses, tags = scratch[:_BLOCK], scratch[_BLOCK:]
+    first = 0
+    while first < slots.shape[0]:
+        count = min(_BLOCK, slots.shape[0] - first)
+        _guess(offsets, data, first, count, table, shift, spans, arena, guesses, tags)
+        for row in range(first, first + count):
+            start = offsets[row]
+            length = offsets[row + 1] - start
+            found = guesses[row - first]
+            if found >= 0 and not _is_key_of(found, data, start, length, spans, arena):
+                tag = np.uint64(tags[row - first])
+                position = _position(tag, shift)
+                found = np.int64(-1)
+                while table[position] != _EMPTY:
+                    slot = table[position] & _SLOT_MASK
+                    if _tag_of(table[position]) == tag and _is_key_of(slot, data, start, length, spans, arena):
+                        found = slot
+                        break
+                    position = (position + 1) & mask
+            slots[row] = np.int32(found)
+        first += count
+
+
+@kernel(VOID(I64s, I64s, U64))
+def _rehash(old: Any, table: Any, shift: Any) -> None:
+    """Start at an empty entry, so that a run that wraps around the end is met in its own order."""
+    old_mask = old.shape[0] - 1
+    mask = table.shape[0] - 1
+    first = 0
+    while old[first] != _EMPTY:
+        first += 1
+    for step in range(old.shape[0]):
+        entry = old[(first + step) & old_mask]
+        if entry != _EMPTY:
+            position = _position(_tag_of(entry), shift)
+            while table[position] != _EMPTY:
+                position = (position + 1) & mask
+            table[position] = entry
+
+
+@kernel(VOID(RO_I32s, I64, I64s, U64, I64s, U8s, I64s, I64s, I32s, BOOLs))
+def _remove(
+    slots: Any, null_slot: int, table: Any, shift: Any, spans: Any, arena: Any, arena_counters: Any,
+    counters: Any, free: Any, live: Any,
+) -> None:  # fmt: skip
+    mask = table.shape[0] - 1
+    for row in range(slots.shape[0]):
+        slot = slots[row]
+        if not live[slot]:
+            continue
+        release_slot(slot, counters, free, live)
+        if slot == null_slot:
+            continue
+        start = spans[2 * slot]
+        length = spans[2 * slot + 1] - start
+        arena_counters[GARBAGE] += length
+        hole = _position(xxh64(arena, start, length) >> _SLOT_BITS, shift)
+        while table[hole] & _SLOT_MASK != slot:
+            hole = (hole + 1) & mask
+        candidate = hole
+        while True:
+            candidate = (candidate + 1) & mask
+            moved = table[candidate]
+            if moved == _EMPTY:
+                break
+            home = _position(_tag_of(moved), shift)
+            if ((candidate - home) & mask) >= ((candidate - hole) & mask):
+                table[hole] = moved
+                hole = candidate
+        table[hole] = _EMPTY
+
+
+class BytesKeyIndex:
+    """Byte strings to slots; a null is a key like any other."""
+
+    __slots__ = ("_arena", "_arena_counters", "_null_slot", "_scratch", "_shift", "_spans", "_table", "allocator")
+
+    def __init__(self) -> None:
+        capacity = 1 << (_MIN_BITS - 1)
+        self.allocator = SlotAllocator(capacity)
+        self._spans: Int64Array = np.zeros(2 * capacity, np.int64)  # start and end in the arena, by slot
+        self._arena: BytesArray = np.zeros(16 * capacity, np.uint8)
+        self._arena_counters: Int64Array = np.zeros(2, np.int64)
+        self._table: Int64Array = np.full(2 * capacity, _EMPTY, np.int64)
+        self._shift = np.uint64(32 - _MIN_BITS)
+        self._scratch: Int64Array = np.zeros(2 * _BLOCK, np.int64)
+        self._null_slot = NO_SLOT
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        return len(self.allocator)
+
+    def lookup_or_insert(self, offsets: Int64Array, data: BytesArray, valid: BoolArray | None) -> Slots:
+        """The slot of each row's key; keys not seen before get one, in row order."""
+        length = len(offsets) - 1
+        slots = np.empty(length, np.int32)
+        allocator = self.allocator
+        report = np.zeros(2, np.int64)
+        mask = np.zeros(0, np.bool_) if valid is None else valid
+        while True:
+            _lookup_or_insert(
+                offsets, data, mask, report, self._table, self._shift, self._spans, self._arena,
+                self._arena_counters, allocator.counters, allocator.free, allocator.live, self._scratch, slots,
+            )  # fmt: skip
+            if report[ROW] == length:
+                break
+            if report[NEEDED]:
+                self._grow_arena(int(report[NEEDED]))
+            else:
+                self._grow()
+        if valid is not None:
+            if self._null_slot == NO_SLOT and not valid.all():
+                if len(allocator) == allocator.capacity:
+                    self._grow()
+                self._null_slot = int(allocator.allocate(1)[0])
+                self._spans[2 * self._null_slot : 2 * self._null_slot + 2] = 0
+            slots[~valid] = self._null_slot
+        return slots
+
+    def lookup(self, offsets: Int64Array, data: BytesArray, valid: BoolArray | None) -> Slots:
+        """The slot of each row's key, -1 where it is not known."""
+        slots = np.empty(len(offsets) - 1, np.int32)
+        _lookup(offsets, data, self._table, self._shift, self._spans, self._arena, self._scratch, slots)
+        if valid is not None:
+            slots[~valid] = self._null_slot
+        return slots
+
+    def remove(self, slots: Slots) -> None:
+        """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
+        allocator = self.allocator
+        _remove(
+            slots, self._null_slot, self._table, self._shift, self._spans, self._arena,
+            self._arena_counters, allocator.counters, allocator.free, allocator.live,
+        )  # fmt: skip
+        if self._null_slot != NO_SLOT and not allocator.live[self._null_slot]:
+            self._null_slot = NO_SLOT
+
+    def freeze(self) -> FrozenBytes:
+        """The keys as they are now. The arena is shared: below what is used it never changes."""
+        high = self.allocator.high_water
+        return FrozenBytes(self._spans[: 2 * high].copy(), self._arena, self._null_slot)
+
+    def view(self) -> FrozenBytes:
+        """The keys, valid until the next change."""
+        return FrozenBytes(self._spans, self._arena, self._null_slot)
+
+    def _grow(self) -> None:
+        capacity = 2 * self.allocator.capacity
+        self.allocator.grow(capacity)
+        self._spans = grown(self._spans, 2 * capacity)
+        table: Int64Array = np.full(2 * capacity, _EMPTY, np.int64)
+        self._shift -= np.uint64(1)
+        _rehash(self._table, table, self._shift)
+        self._table = table
+
+    def _grow_arena(self, needed: int) -> None:
+        used, garbage = (int(count) for count in self._arena_counters)
+        if 2 * garbage > used:
+            live = self.allocator.live_slots()
+            offsets, squeezed, _ = self.view().gather(live)
+            spans = self._spans.reshape(-1, 2)
+            spans[live, 0], spans[live, 1] = offsets[:-1], offsets[1:]
+            used = len(squeezed)
+            self._arena_counters[:] = used, 0
+            # as large as before: what was garbage is room now; the old one stays as it is for whom it was frozen
+            self._arena = grown(squeezed, max(len(self._arena), used))
+        if used + needed > len(self._arena):
+            self._arena = grown(self._arena, doubled(len(self._arena), used + needed))
+
+
+class FrozenBytes:
+    """Byte strings by slot at one moment."""
+
+    __slots__ = ("_arena", "_null_slot", "_spans")
+
+    def __init__(self, spans: Int64Array, arena: BytesArray, null_slot: int) -> None:
+        self._spans, self._arena, self._null_slot = spans, arena, null_slot
+
+    def gather(self, slots: Slots) -> tuple[Int64Array, BytesArray, BoolArray | None]:
+        """Offsets, bytes and validity of these slots' keys."""
+        spans = self._spans.reshape(-1, 2)[slots]
+        starts, ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
+        offsets, data = gather_binary(starts, ends, self._arena, np.arange(len(slots), dtype=np.int32))
+        return offsets, data, None if self._null_slot == NO_SLOT else slots != self._null_slot
