@@ -18,9 +18,9 @@ from dataflow.messages import CheckpointMetrics
 from taskmanager.checkpointing.contract import (
     AbortCheckpointOnBarrier,
     BarrierHandlerEffect,
-    InputChannelInfo,
     TriggerCheckpointOnBarrier,
 )
+from taskmanager.network.contract import InputChannelInfo
 
 NO_CHECKPOINT = CheckpointID(-1)
 """`latest_checkpoint_id` before the first barrier."""

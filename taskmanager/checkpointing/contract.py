@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,21 +19,7 @@ from dataflow.failures import CheckpointFailureReason
 from dataflow.ids import CheckpointID
 from dataflow.messages import CheckpointMetrics
 from runtime.machine import CancelTimer, StartTimer
-
-
-class InputChannelInfo(NamedTuple):
-    """Names one input channel of a task (Flink: InputChannelInfo)."""
-
-    gate_index: int
-    channel_index: int
-
-
-class ResultSubpartitionInfo(NamedTuple):
-    """Names one subpartition of a task's outputs (Flink: ResultSubpartitionInfo)."""
-
-    partition_index: int
-    subpartition_index: int
-
+from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
 
 # --- effects of barrier handlers on the input gates --------------------------------------------------------------------
 

@@ -10,12 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from dataflow.elements import CheckpointBarrier, StreamElement
 from dataflow.ids import CheckpointID
+
+
+class InputChannelInfo(NamedTuple):
+    """Names one input channel of a task (Flink: InputChannelInfo)."""
+
+    gate_index: int
+    channel_index: int
+
+
+class ResultSubpartitionInfo(NamedTuple):
+    """Names one subpartition of a task's outputs (Flink: ResultSubpartitionInfo)."""
+
+    partition_index: int
+    subpartition_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,11 @@ class ResultSubpartition(Protocol):
         element, and return the batches that it overtakes; None when it has left already."""
         ...
 
+    def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether the aligned barrier of this checkpoint is still queued here. While a timeoutable checkpoint waits for
+        that, the availability listener is called when its barrier leaves, too."""
+        ...
+
     def create_view(self) -> SubpartitionView:
         """The one view; a second call after `release` of the first serves a reconnecting consumer."""
         ...
@@ -94,15 +113,18 @@ class InputChannel(Protocol):
         ...
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """An unaligned checkpoint was triggered: remember the data that arrived before its barrier on this channel."""
+        """An unaligned checkpoint was triggered. The gate remembers what it polls before the barrier; a remote channel
+        needs to know which barrier `inflight_batches` is about, a local one nothing (what its barrier overtook is output
+        channel state of the producer)."""
         ...
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None:
-        """Stop remembering."""
+        """The checkpoint is over."""
         ...
 
     def inflight_batches(self) -> Sequence[pa.RecordBatch]:
-        """Data batches received and not yet polled that precede the barrier, if it has arrived; does not remove."""
+        """Data batches received and not yet polled that stood before the last polled barrier, which overtook them; does
+        not remove. Empty for a local channel."""
         ...
 
     def convert_to_priority(self, sequence_number: int) -> None:

@@ -1,0 +1,212 @@
+"""The queue of one subpartition: what a producing subtask has emitted for one consumer, and the consumer has not taken.
+
+Decides order (first in, first out, except that priority elements go first), when consumption pauses (behind an aligned
+barrier of an exactly-once job, until the consumer resumes it), which batches a barrier overtakes, and when the producer
+should stop (bounds in batches and bytes; only data counts). It refuses nothing for being full: a task asks
+`is_available` before it processes the next batch, and what that batch yields must find a place. It does not know
+threads, credits or connections; whoever shares it locks around it. Mirrors Flink's PipelinedSubpartition without its
+buffers; flushing does not exist, because batches are whole when they arrive here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
+from dataflow.ids import CheckpointID
+from runtime.machine import check
+from taskmanager.network.contract import BufferAndBacklog
+from taskmanager.network.prioritized_deque import PrioritizedDeque
+
+DEFAULT_MAX_QUEUED_BATCHES = 16
+DEFAULT_MAX_QUEUED_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AddOutcome:
+    """What became of an added element."""
+
+    accepted: bool
+    """False after `finish` or `release`: the element is dropped."""
+    overtaken: tuple[pa.RecordBatch, ...] = ()
+    """The data that a priority barrier left behind: its output channel state, in order."""
+    notify_consumer: bool = False
+    """The consumer had nothing to take, or no priority element, before."""
+
+
+_REFUSED = AddOutcome(accepted=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Queued:
+    element: StreamElement
+    size_bytes: int
+
+
+class PipelinedSubpartition:
+    """One subpartition, both ends of it. Not thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        max_queued_batches: int = DEFAULT_MAX_QUEUED_BATCHES,
+        max_queued_bytes: int = DEFAULT_MAX_QUEUED_BYTES,
+    ) -> None:
+        check(max_queued_batches > 0 and max_queued_bytes > 0, "a subpartition must have room for at least one batch")
+        self._max_queued_batches = max_queued_batches
+        self._max_queued_bytes = max_queued_bytes
+        self._queue: PrioritizedDeque[_Queued] = PrioritizedDeque()
+        #: Number and size of all and only the queued data batches.
+        self._backlog = 0
+        self._queued_bytes = 0
+        self._sequence_number = 0
+        self._blocked = False
+        self._finished = False
+        self._released = False
+
+    # --- the producer's end -------------------------------------------------------------------------------------------
+
+    def add(self, element: StreamElement, *, priority: bool = False) -> AddOutcome:
+        """Queue an element. A priority barrier says which data it overtook."""
+        if self._finished or self._released:
+            return _REFUSED
+        is_data = isinstance(element, pa.RecordBatch)
+        check(not (priority and is_data), "data never has priority")
+        notify = not self._blocked and (self._queue.num_priority_elements == 0 if priority else len(self._queue) == 0)
+        size_bytes = element.nbytes if isinstance(element, pa.RecordBatch) else 0
+        self._queue.add(_Queued(element, size_bytes), priority=priority)
+        if is_data:
+            self._backlog += 1
+            self._queued_bytes += size_bytes
+        overtaken = self._batches() if priority and isinstance(element, CheckpointBarrier) else ()
+        return AddOutcome(accepted=True, overtaken=overtaken, notify_consumer=notify)
+
+    def time_out(self, barrier: CheckpointBarrier) -> tuple[pa.RecordBatch, ...] | None:
+        """The aligned timeout of this barrier passed. If it is still queued it becomes an unaligned priority element;
+        returns the batches that it overtakes. None when it has left, or never came."""
+        queued = self._find_waiting(barrier.checkpoint_id)
+        if queued is None:
+            return None
+        overtaken: list[pa.RecordBatch] = []
+        for entry in self._queue:
+            if entry is queued:
+                break
+            if isinstance(entry.element, pa.RecordBatch):
+                overtaken.append(entry.element)
+        self._queue.get_and_remove(lambda entry: entry is queued)
+        self._queue.add(_Queued(barrier.as_unaligned(), 0), priority=True)
+        return tuple(overtaken)
+
+    def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether the aligned barrier of this checkpoint still waits here behind data or events (the output channel
+        state of a timeoutable checkpoint is not final before it has left or timed out)."""
+        return self._find_waiting(checkpoint_id) is not None
+
+    def finish(self) -> bool:
+        """Nothing follows but EndOfPartition, which is added now. False when it was finished or released before."""
+        accepted = self.add(EndOfPartition()).accepted
+        self._finished = True
+        return accepted
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the queue is below its bounds. A released one always is: what is added there is dropped."""
+        return self._backlog < self._max_queued_batches and self._queued_bytes < self._max_queued_bytes
+
+    # --- the consumer's end -------------------------------------------------------------------------------------------
+
+    def poll(self) -> BufferAndBacklog | None:
+        """The next element, None when there is none or consumption is blocked."""
+        if self._blocked:
+            return None
+        is_priority = self._queue.num_priority_elements > 0
+        entry = self._queue.poll()
+        if entry is None:
+            return None
+        if isinstance(entry.element, pa.RecordBatch):
+            self._backlog -= 1
+            self._queued_bytes -= entry.size_bytes
+        if isinstance(entry.element, CheckpointBarrier) and entry.element.options.needs_alignment:
+            self._blocked = True
+        number = self._sequence_number
+        self._sequence_number += 1
+        return BufferAndBacklog(
+            entry.element,
+            number,
+            self._backlog,
+            is_priority=is_priority,
+            more_available=self.has_available_element,
+        )
+
+    def resume_consumption(self) -> None:
+        """The consumer has processed the aligned barrier. Raises InvariantViolation unless one was handed out."""
+        check(self._blocked or self._released, "resume_consumption: the subpartition is not blocked")
+        self._blocked = False
+
+    def release(self) -> None:
+        """The consumer is gone: drop everything, and what is added later."""
+        self._released = True
+        self._blocked = False
+        self._queue.clear()
+        self._backlog = self._queued_bytes = 0
+
+    @property
+    def has_available_element(self) -> bool:
+        """Whether `poll` would return something."""
+        return not self._blocked and len(self._queue) > 0
+
+    @property
+    def has_priority_element(self) -> bool:
+        """Whether `poll` would return a priority element."""
+        return not self._blocked and self._queue.num_priority_elements > 0
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """Queued data batches; events do not count."""
+        return self._backlog
+
+    @property
+    def queued_bytes(self) -> int:
+        """Size of the queued data batches."""
+        return self._queued_bytes
+
+    @property
+    def queued_elements(self) -> int:
+        """Everything queued, events too."""
+        return len(self._queue)
+
+    @property
+    def next_sequence_number(self) -> int:
+        """What the next polled element will carry."""
+        return self._sequence_number
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether an aligned barrier was handed out and not yet resumed."""
+        return self._blocked
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the producer has said that nothing follows."""
+        return self._finished
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the consumer is gone."""
+        return self._released
+
+    def _batches(self) -> tuple[pa.RecordBatch, ...]:
+        return tuple(entry.element for entry in self._queue if isinstance(entry.element, pa.RecordBatch))
+
+    def _find_waiting(self, checkpoint_id: CheckpointID) -> _Queued | None:
+        return self._queue.find(
+            lambda entry: (
+                isinstance(entry.element, CheckpointBarrier)
+                and entry.element.checkpoint_id == checkpoint_id
+                and not entry.element.options.is_unaligned
+            )
+        )
