@@ -42,8 +42,8 @@ $(FLIGHTS): requirements-data.lock examples/flights_data.py | $(STAMP)
 demo: setup data ## Real flights through a job on Spark whose processes are killed; compares every row of the output
 	@$(BIN)/python -m examples.demo
 
-test: setup ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
-	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos data; fi
+test: setup data ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
+	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
 
 lint: setup ## ruff and mypy
