@@ -30,6 +30,7 @@ CORES = (
     "runtime.machine",
     "runtime.heartbeat",
     "runtime.registration",
+    "runtime.connections",
     "coordinator.checkpoint",
     "coordinator.dispatcher",
     "coordinator.jobmaster",
