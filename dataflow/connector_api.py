@@ -44,6 +44,10 @@ class Polled:
     batch: pa.RecordBatch | None = None
     wake_at_ms: int | None = None
     """With NOTHING_AVAILABLE: when to ask again, for example because of a rate limit. None: soon."""
+    split_id: str = ""
+    """Split that the batch came from. Without it, a watermark per split is the watermark of all rows."""
+    finished_splits: tuple[str, ...] = ()
+    """Splits that ended with this poll; they hold the watermark back no longer."""
 
 
 class SourceContextInfo(Protocol):
