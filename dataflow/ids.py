@@ -32,6 +32,13 @@ CheckpointID = NewType("CheckpointID", int)
 """Rises over the life of a job, across restarts and leaders; the first is 1."""
 
 
+class ExecutionVertexID(NamedTuple):
+    """One parallel instance of a vertex, whatever attempt runs it (Flink: ExecutionVertexID)."""
+
+    vertex_id: JobVertexID
+    subtask_index: int
+
+
 class ExecutionAttemptID(NamedTuple):
     """One attempt to run one subtask (Flink: ExecutionAttemptID)."""
 
@@ -40,6 +47,11 @@ class ExecutionAttemptID(NamedTuple):
     vertex_id: JobVertexID
     subtask_index: int
     attempt_number: int
+
+    @property
+    def execution_vertex_id(self) -> ExecutionVertexID:
+        """The subtask that this is an attempt of."""
+        return ExecutionVertexID(self.vertex_id, self.subtask_index)
 
     def __str__(self) -> str:
         """`graph_vertex_subtask_attempt`, as Flink prints it."""
