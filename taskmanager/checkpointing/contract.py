@@ -26,7 +26,7 @@ from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInf
 
 @dataclass(frozen=True, slots=True)
 class BlockConsumption:
-    """Do not poll this channel until ResumeConsumption."""
+    """The channel has delivered its aligned barrier; nothing that follows it is processed until ResumeConsumption."""
 
     channel: InputChannelInfo
 

@@ -1,0 +1,295 @@
+"""The input side of a task: which channel is polled next, which must wait, and what is in flight for a checkpoint.
+
+`InputGate` reads the channels of one logical input, `UnionInputGate` all gates of the task. Polling is fair: a channel
+that has more goes to the end of the line, one with a priority element to its front. A channel stops by itself behind an
+aligned barrier, at both of its ends; here is only written down which ones the barrier handler holds. What barriers mean is
+the barrier handler's business. Pure: the shell
+collects notifications from other threads and calls `notify_channel_non_empty` on the task's thread. Mirrors Flink's
+SingleInputGate and UnionInputGate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dataflow.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement
+from dataflow.ids import CheckpointID
+from runtime.machine import check
+from taskmanager.network.channel_state_persister import ChannelStatePersister
+from taskmanager.network.contract import InputChannel, InputChannelInfo
+from taskmanager.network.prioritized_deque import PrioritizedDeque
+
+
+@dataclass(frozen=True, slots=True)
+class BufferOrEvent:
+    """One element and the channel that it came from (Flink: BufferOrEvent)."""
+
+    element: StreamElement
+    channel: InputChannelInfo
+    sequence_number: int
+    is_priority: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """One channel's place in the line; compared by identity."""
+
+    channel_index: int
+
+
+class InputGate:
+    """The channels of one logical input. Not thread-safe."""
+
+    def __init__(self, gate_index: int, channels: Sequence[InputChannel]) -> None:
+        self.gate_index = gate_index
+        self._channels = tuple(channels)
+        self._infos = tuple(InputChannelInfo(gate_index, index) for index in range(len(self._channels)))
+        self._persisters = tuple(ChannelStatePersister() for _ in self._channels)
+        self._line: PrioritizedDeque[_Line] = PrioritizedDeque()
+        #: Place in the line of all and only the channels that stand in it.
+        self._places: dict[int, _Line] = {}
+        self._blocked: set[int] = set()
+        self._ended: set[int] = set()
+        self._data_ended: dict[int, bool] = {}
+        for index in range(len(self._channels)):
+            self.notify_channel_non_empty(index, priority=False)
+
+    # --- availability -------------------------------------------------------------------------------------------------
+
+    def notify_channel_non_empty(self, channel_index: int, *, priority: bool) -> None:
+        """Something can be polled from this channel."""
+        if channel_index in self._ended:
+            return
+        place = self._places.get(channel_index)
+        if place is None:
+            place = self._places[channel_index] = _Line(channel_index)
+            self._line.add(place, priority=priority)
+        elif priority:
+            self._line.prioritize(place)
+
+    @property
+    def has_available_channel(self) -> bool:
+        """Whether polling may return something. After a notification it may also turn out that there is nothing."""
+        return len(self._line) > 0
+
+    @property
+    def has_priority_channel(self) -> bool:
+        """Whether some channel in the line has a priority element."""
+        return self._line.num_priority_elements > 0
+
+    # --- polling ------------------------------------------------------------------------------------------------------
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next element of the first channel in the line that has one."""
+        while (place := self._line.poll()) is not None:
+            del self._places[place.channel_index]
+            polled = self.poll_channel(place.channel_index)
+            if polled is not None:
+                return polled
+        return None
+
+    def poll_channel(self, channel_index: int) -> BufferOrEvent | None:
+        """The next element of this channel, None when it has none, or stops behind an aligned barrier."""
+        if channel_index in self._ended:
+            return None
+        channel = self._channels[channel_index]
+        polled = channel.poll()
+        if polled is None:
+            return None
+        element = polled.element
+        persister = self._persisters[channel_index]
+        if isinstance(element, pa.RecordBatch):
+            persister.maybe_persist(element)
+        elif isinstance(element, CheckpointBarrier):
+            persister.barrier_polled(element.checkpoint_id, channel.inflight_batches())
+        elif isinstance(element, EndOfData):
+            self._data_ended[channel_index] = element.drain
+        elif isinstance(element, EndOfPartition):
+            persister.end_of_partition_polled()
+            self._ended.add(channel_index)
+        if polled.more_available:
+            self.notify_channel_non_empty(channel_index, priority=False)
+        return BufferOrEvent(element, self._infos[channel_index], polled.sequence_number, polled.is_priority)
+
+    # --- what the barrier handler asks for ----------------------------------------------------------------------------
+
+    def block_consumption(self, channel_index: int) -> None:
+        """The channel has delivered its aligned barrier, and waits for `resume_consumption`."""
+        self._blocked.add(channel_index)
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Poll this channel again; its producer, which stopped behind the barrier, is told. A channel that the handler did
+        not block may still have stopped: behind a barrier that came too late."""
+        self._blocked.discard(channel_index)
+        if channel_index in self._ended:
+            return
+        self._channels[channel_index].resume_consumption()
+        self.notify_channel_non_empty(channel_index, priority=False)
+
+    def convert_to_priority(self, channel_index: int, sequence_number: int) -> None:
+        """The announced barrier timed out: it is polled next."""
+        check(channel_index not in self._ended, "convert_to_priority: the channel has ended")
+        self._channels[channel_index].convert_to_priority(sequence_number)
+        self.notify_channel_non_empty(channel_index, priority=True)
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """An unaligned checkpoint was triggered: remember what its barriers have not reached yet."""
+        for index, channel in enumerate(self._channels):
+            if index not in self._ended:
+                self._persisters[index].start_persisting(barrier.checkpoint_id)
+                channel.checkpoint_started(barrier)
+
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]:
+        """The checkpoint is over: what was remembered, without the channels that had nothing in flight."""
+        remembered: dict[InputChannelInfo, tuple[pa.RecordBatch, ...]] = {}
+        for index, channel in enumerate(self._channels):
+            batches = self._persisters[index].stop_persisting(checkpoint_id)
+            if batches:
+                remembered[self._infos[index]] = batches
+            if index not in self._ended:
+                channel.checkpoint_stopped(checkpoint_id)
+        return remembered
+
+    # --- ends -----------------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """The task is over."""
+        for channel in self._channels:
+            channel.release()
+        self._line.clear()
+        self._places.clear()
+
+    @property
+    def channel_infos(self) -> tuple[InputChannelInfo, ...]:
+        """All channels, ended ones too."""
+        return self._infos
+
+    @property
+    def number_of_channels(self) -> int:
+        """All channels, ended ones too."""
+        return len(self._channels)
+
+    @property
+    def blocked_channels(self) -> frozenset[int]:
+        """Channels that wait behind their aligned barrier."""
+        return frozenset(self._blocked)
+
+    @property
+    def has_received_end_of_data(self) -> bool:
+        """Every channel has said that no more rows follow."""
+        return len(self._data_ended) == len(self._channels)
+
+    @property
+    def should_drain(self) -> bool:
+        """Every channel ended its data for good, so that windows and timers are to be flushed."""
+        return self.has_received_end_of_data and all(self._data_ended.values())
+
+    @property
+    def is_finished(self) -> bool:
+        """Every channel has ended."""
+        return len(self._ended) == len(self._channels)
+
+
+class UnionInputGate:
+    """All gates of a task as one. Not thread-safe."""
+
+    def __init__(self, gates: Sequence[InputGate]) -> None:
+        self._gates = tuple(gates)
+        check(
+            all(gate.gate_index == index for index, gate in enumerate(self._gates)),
+            "gates must stand in the order of their index",
+        )
+        self._next = 0
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next element: of a gate with a priority element first, else of the gates in turn."""
+        for gate in self._gates:
+            if gate.has_priority_channel:
+                polled = gate.poll_next()
+                if polled is not None:
+                    return polled
+        for _ in self._gates:
+            gate = self._gates[self._next]
+            self._next = (self._next + 1) % len(self._gates)
+            polled = gate.poll_next()
+            if polled is not None:
+                return polled
+        return None
+
+    def notify_channel_non_empty(self, channel: InputChannelInfo, *, priority: bool) -> None:
+        """Something can be polled from this channel."""
+        self._gates[channel.gate_index].notify_channel_non_empty(channel.channel_index, priority=priority)
+
+    def block_consumption(self, channel: InputChannelInfo) -> None:
+        """The channel waits for `resume_consumption`."""
+        self._gates[channel.gate_index].block_consumption(channel.channel_index)
+
+    def resume_consumption(self, channel: InputChannelInfo) -> None:
+        """Poll this channel again."""
+        self._gates[channel.gate_index].resume_consumption(channel.channel_index)
+
+    def convert_to_priority(self, channel: InputChannelInfo, sequence_number: int) -> None:
+        """The announced barrier timed out."""
+        self._gates[channel.gate_index].convert_to_priority(channel.channel_index, sequence_number)
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """An unaligned checkpoint was triggered."""
+        for gate in self._gates:
+            gate.checkpoint_started(barrier)
+
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]:
+        """The checkpoint is over: what all gates remembered."""
+        remembered: dict[InputChannelInfo, tuple[pa.RecordBatch, ...]] = {}
+        for gate in self._gates:
+            remembered.update(gate.checkpoint_stopped(checkpoint_id))
+        return remembered
+
+    def release(self) -> None:
+        """The task is over."""
+        for gate in self._gates:
+            gate.release()
+
+    @property
+    def gates(self) -> tuple[InputGate, ...]:
+        """One gate per logical input, by index."""
+        return self._gates
+
+    @property
+    def number_of_channels(self) -> int:
+        """Over all gates."""
+        return sum(gate.number_of_channels for gate in self._gates)
+
+    @property
+    def channel_infos(self) -> tuple[InputChannelInfo, ...]:
+        """Over all gates."""
+        return tuple(info for gate in self._gates for info in gate.channel_infos)
+
+    @property
+    def blocked_channels(self) -> frozenset[InputChannelInfo]:
+        """Channels that wait behind their aligned barrier."""
+        return frozenset(
+            InputChannelInfo(gate.gate_index, index) for gate in self._gates for index in gate.blocked_channels
+        )
+
+    @property
+    def has_available_channel(self) -> bool:
+        """Whether polling may return something."""
+        return any(gate.has_available_channel for gate in self._gates)
+
+    @property
+    def has_received_end_of_data(self) -> bool:
+        """Every channel has said that no more rows follow."""
+        return all(gate.has_received_end_of_data for gate in self._gates)
+
+    @property
+    def should_drain(self) -> bool:
+        """Every channel ended its data for good."""
+        return all(gate.should_drain for gate in self._gates)
+
+    @property
+    def is_finished(self) -> bool:
+        """Every channel has ended."""
+        return all(gate.is_finished for gate in self._gates)
