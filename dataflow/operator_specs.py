@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dataflow.connector_api import Sink, Source, SourceSplit
 from dataflow.functions import KeyedProcessFunction, Row, SourceFunction
+from dataflow.two_phase_commit import SinkFunction
 from dataflow.watermarks import WatermarkStrategy
 from dataflow.windows import Aggregate, WindowAssigner
 
@@ -124,6 +125,14 @@ class SinkSpec:
 
 
 @dataclass(frozen=True)
+class SinkFunctionSpec:
+    """Hand every batch (or row) to a user's SinkFunction, which may be a TwoPhaseCommitSinkFunction."""
+
+    function: SinkFunction
+    row_wise: bool = False
+
+
+@dataclass(frozen=True)
 class CustomOperatorSpec:
     """A runtime operator that the user brings, built by a callable in the task."""
 
@@ -144,5 +153,6 @@ OperatorSpec = (
     | RunningAggregateSpec
     | WindowAggregateSpec
     | SinkSpec
+    | SinkFunctionSpec
     | CustomOperatorSpec
 )

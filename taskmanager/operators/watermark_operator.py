@@ -1,0 +1,131 @@
+"""Event time and watermarks assigned in the middle of a stream.
+
+Decides that watermarks from upstream are ignored, but for the last one, and when own ones are due: `pipeline.
+auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows
+leaves the watermark to others. The greatest event time lies in the snapshot, so that a restored job does not let late rows in
+that were late before. Mirrors Flink's TimestampsAndWatermarksOperator.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from dataflow.config import WATERMARK_INTERVAL
+from dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from dataflow.handles import OperatorStateMode
+from dataflow.ids import CheckpointID
+from dataflow.operator_specs import WatermarkSpec
+from taskmanager.operators.contract import OperatorContext, OperatorSnapshot, Output, RestoredState, StreamOperator
+from taskmanager.operators.event_time import WatermarkGenerator
+from taskmanager.operators.operator_state import OperatorStateBackend
+
+STATE_NAME = "watermark-greatest-event-time"
+
+
+class WatermarkCadence:
+    """When a generator's watermark may be emitted, and when a stream counts as idle. Knows the time it is told."""
+
+    def __init__(self, generator: WatermarkGenerator, interval_ms: int, idle_timeout_ms: int) -> None:
+        self._generator = generator
+        self._interval_ms = interval_ms
+        self._idle_timeout_ms = idle_timeout_ms
+        self._next_ms: int | None = None
+        self._active_ms: int | None = None
+        self._idle = False
+        self._dirty = False
+
+    def on_batch(self, now_ms: int, output: Output) -> None:
+        """Rows went out; emit a watermark if one is due."""
+        self._dirty = True
+        self._active_ms = now_ms
+        if self._idle:
+            self._idle = False
+            output.emit_watermark_status(WatermarkStatus.ACTIVE)
+        self.on_time(now_ms, output)
+
+    def on_time(self, now_ms: int, output: Output) -> None:
+        """Emit what is due."""
+        if self._dirty and (self._next_ms is None or now_ms >= self._next_ms):
+            self._dirty = False
+            self._next_ms = now_ms + self._interval_ms
+            watermark_ms = self._generator.next_watermark_ms()
+            if watermark_ms is not None:
+                output.emit_watermark(Watermark(watermark_ms))
+        if self._idle_timeout_ms:
+            if self._active_ms is None:
+                self._active_ms = now_ms
+            elif not self._idle and now_ms >= self._active_ms + self._idle_timeout_ms:
+                self._idle = True
+                output.emit_watermark_status(WatermarkStatus.IDLE)
+
+    def split_finished(self) -> None:
+        """The watermark may rise without rows."""
+        self._dirty = True
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When `on_time` has something to do, if no rows come before."""
+        times = []
+        if self._dirty and self._next_ms is not None:
+            times.append(self._next_ms)
+        if self._idle_timeout_ms and not self._idle and self._active_ms is not None:
+            times.append(self._active_ms + self._idle_timeout_ms)
+        return min(times, default=None)
+
+
+def watermark_interval_ms(context: OperatorContext) -> int:
+    """`pipeline.auto-watermark-interval` of the job."""
+    return WATERMARK_INTERVAL.read(context.configuration.get(WATERMARK_INTERVAL.key, WATERMARK_INTERVAL.default))
+
+
+class WatermarkOperator(StreamOperator):
+    """Passes batches on, and says what their event time promises."""
+
+    def __init__(self, spec: WatermarkSpec) -> None:
+        self._strategy = spec.strategy
+        self._generator = WatermarkGenerator(spec.strategy)
+        self._timer_at_ms: int | None = None
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        self._state = OperatorStateBackend(restored.operator_lists)
+        elements = self._state.list_state(STATE_NAME, OperatorStateMode.UNION).get()
+        known = [ms for ms in elements if ms is not None]
+        if known and len(known) == len(elements):
+            self._generator.add_splits({}, min(known))
+
+    def open(self) -> None:
+        self._cadence = WatermarkCadence(
+            self._generator, watermark_interval_ms(self.context), self._strategy.idle_timeout_ms
+        )
+        if self._strategy.idle_timeout_ms:
+            self._on_timer(self.context.processing_time.now_ms())
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        self.output.emit_batch(batch)
+        self._generator.on_batch(batch)
+        self._cadence.on_batch(self.context.processing_time.now_ms(), self.output)
+        self._arm()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark.timestamp_ms == MAX_WATERMARK_MS:
+            self.output.emit_watermark(watermark)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Not passed on: this operator decides itself who is idle, unless it has no timeout."""
+        if not self._strategy.idle_timeout_ms:
+            self.output.emit_watermark_status(status)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        self._state.list_state(STATE_NAME, OperatorStateMode.UNION).update([self._generator.greatest_ms])
+        return OperatorSnapshot(operator_lists=self._state.snapshot())
+
+    def _arm(self) -> None:
+        wake_at_ms = self._cadence.wake_at_ms
+        if wake_at_ms is not None and (self._timer_at_ms is None or wake_at_ms < self._timer_at_ms):
+            self._timer_at_ms = wake_at_ms
+            self.context.processing_time.register_timer(wake_at_ms, self._on_timer)
+
+    def _on_timer(self, at_ms: int) -> None:
+        self._timer_at_ms = None
+        self._cadence.on_time(max(at_ms, self.context.processing_time.now_ms()), self.output)
+        self._arm()
