@@ -1,16 +1,23 @@
 """The storage port: the few operations that checkpoints need of a file system or object store.
 
-Paths are relative, with forward slashes, below the base that the adapter was made for. Adapters: `runtime.object_storage`
-(local file system and S3, GCS, Azure through obstore), `runtime.memory_storage` (tests, simulator); one contract suite runs
-against all. Every method may raise StorageError; nothing is half visible after one.
+Paths are relative, with forward slashes, below the base that the adapter was made for. Adapters: `runtime.local_storage`,
+`runtime.object_storage` (S3, GCS, Azure through obstore; and `open_storage`, which picks the adapter), `runtime.hadoop_storage`
+(HDFS), `runtime.memory_storage` (tests, simulator); one contract suite runs against all. Every method may raise StorageError;
+nothing is half visible after one. Adapters may be used from several threads at once.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from dataflow.errors import SnaplineError
+
+Buffer = bytes | bytearray | memoryview
+"""What adapters that take several parts accept for each; anything else with the buffer protocol works, too."""
 
 
-class StorageError(Exception):
+class StorageError(SnaplineError):
     """Storage failed, names the path and what to check. May be worth a retry."""
 
 
@@ -65,3 +72,33 @@ class Storage(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Move a file, atomically where the store can; replaces the target. Raises StorageNotFound."""
         ...
+
+
+@runtime_checkable
+class ScatterStorage(Storage, Protocol):
+    """A store that can write a file from several buffers without joining them first. Optional: `put_parts` below falls
+    back to `put`."""
+
+    def put_parts(self, path: str, parts: Sequence[Buffer]) -> None:
+        """As `put`, of the concatenation of `parts`."""
+        ...
+
+
+def put_parts(storage: Storage, path: str, parts: Sequence[Buffer]) -> None:
+    """Write the concatenation of `parts` atomically and durably, with as few copies as the store allows."""
+    if isinstance(storage, ScatterStorage):
+        storage.put_parts(path, parts)
+    elif len(parts) == 1 and isinstance(parts[0], bytes):
+        storage.put(path, parts[0])
+    else:
+        storage.put(path, b"".join(parts))
+
+
+def checked_path(path: str, *, empty: bool = False) -> str:
+    """The path without slashes around it. Raises StorageError for one that is absolute, empty or climbs out of the base."""
+    stripped = path.rstrip("/")
+    if not stripped and empty:
+        return ""
+    if not stripped or path.startswith("/") or any(part in ("", ".", "..") for part in stripped.split("/")):
+        raise StorageError(f"not a path below the storage's base: {path!r}; give a relative one without '.' and '..'")
+    return stripped

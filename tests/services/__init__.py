@@ -1,0 +1,1 @@
+"""Real servers for tests, started and stopped by fixtures, on the loopback device and free ports."""
