@@ -310,6 +310,9 @@ TASKMANAGER_REGISTRATION_TIMEOUT = _duration(
     "taskmanager.registration.timeout", "5 min", "A TaskManager that cannot register within this ends itself."
 )
 TASKMANAGER_SLOTS = _int("taskmanager.numberOfTaskSlots", "1", "Slots per TaskManager.")
+TASKMANAGER_INSTANCES = _int(
+    "taskmanager.instances", "0", "TaskManagers that a Spark application starts; 0: as many as its cores and the job allow."
+)
 TASKMANAGER_SLOT_TIMEOUT = _duration(
     "taskmanager.slot.timeout", "10 s", "An allocated slot that is not used is free again after this."
 )
@@ -355,6 +358,11 @@ HA_ZOOKEEPER_ROOT = _string("high-availability.zookeeper.path.root", "/snapline"
 SECURITY_TOKEN = _string(
     "security.auth.token", "", "Shared secret of all processes of a cluster; empty: none (loopback only)."
 )
+SECURITY_SSL_CA = _string(
+    "security.ssl.ca-file", "", "PEM file of the authority that signed the cluster's certificates; set: TLS everywhere."
+)
+SECURITY_SSL_CERTIFICATE = _string("security.ssl.certificate-file", "", "PEM file of this process's certificate.")
+SECURITY_SSL_KEY = _string("security.ssl.key-file", "", "PEM file of the certificate's private key.")
 S3_ENDPOINT = _string("s3.endpoint", "", "Address of an S3 compatible server.")
 S3_ACCESS_KEY = _string("s3.access-key", "", "Access key; otherwise from the environment.")
 S3_SECRET_KEY = _string("s3.secret-key", "", "Secret key; otherwise from the environment.")

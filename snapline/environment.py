@@ -32,36 +32,47 @@ from dataflow.operator_specs import SourceFunctionSpec, SourceSpec
 from dataflow.stream_graph import StreamEdge, StreamGraph
 from dataflow.translation import Translation, translate
 from dataflow.watermarks import WatermarkStrategy
+from snapline.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
 
 if TYPE_CHECKING:
     from snapline.execution import JobExecutionResult
 
-ENVIRONMENT_PREFIX = "SNAPLINE_CONF_"
-"""`SNAPLINE_CONF_execution__checkpointing__interval=1s`: two underscores stand for a dot, one for a hyphen."""
-
 
 class StreamExecutionEnvironment:
     """Gathers the operators of one job (Flink: StreamExecutionEnvironment)."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        """Use `get_execution_environment`."""
-        self.configuration = configuration
+    def __init__(self, configuration: Configuration, weaker: Mapping[str, Setting] | None = None) -> None:
+        """Use `get_execution_environment`. `weaker` are settings that Spark conf may still override."""
+        self.explicit = configuration
+        self.weaker = dict(weaker or {})
         self.graph = StreamGraph()
         self.savepoint_restore = SavepointRestoreSettings()
 
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
         """A new environment; `conf` wins over the process environment. Raises ConfigurationError for an unknown key."""
-        given = {key: _text(value) for key, value in (conf or {}).items()}
-        return cls(Configuration(settings_of_process_environment(os.environ)).with_values(given))
+        given = {key: text_of(value) for key, value in (conf or {}).items()}
+        environment = cls(Configuration(given), default_layers(os.environ))
+        resolve(environment.weaker)
+        return environment
 
     # --- settings ------------------------------------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> Configuration:
+        """All settings known so far; Spark conf (`spark.snapline.*`) joins them in `execute`."""
+        return self.configuration_with({})
+
+    def configuration_with(self, spark: Mapping[str, Setting]) -> Configuration:
+        """All settings, those of Spark conf included."""
+        explicit = {key: Setting(value, "the program") for key, value in self.explicit.items()}
+        return resolve(self.weaker, spark, explicit)
 
     def configure(self, key: str, value: object) -> StreamExecutionEnvironment:
         """Set one key. Raises ConfigurationError when it is unknown or the value cannot be read."""
         check_key(key)
-        self.configuration = self.configuration.with_values({key: _text(value)})
+        self.explicit = self.explicit.with_values({key: text_of(value)})
         return self
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
@@ -138,13 +149,15 @@ class StreamExecutionEnvironment:
 
     # --- running -------------------------------------------------------------------------------------------------------
 
-    def translate(self, job_name: str = "snapline job", job_id: str = "") -> Translation:
+    def translate(
+        self, job_name: str = "snapline job", job_id: str = "", configuration: Configuration | None = None
+    ) -> Translation:
         """The JobGraph, without running it. Raises JobDefinitionError that names the operator."""
         return translate(
             self.graph,
             job_id=JobID(job_id or uuid.uuid4().hex),
             name=job_name,
-            configuration=self.configuration,
+            configuration=configuration or self.configuration,
             savepoint_restore=self.savepoint_restore,
         )
 
@@ -153,16 +166,3 @@ class StreamExecutionEnvironment:
         from snapline.execution import execute
 
         return execute(self, job_name)
-
-
-def settings_of_process_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings given as `SNAPLINE_CONF_...` variables."""
-    return {
-        name.removeprefix(ENVIRONMENT_PREFIX).replace("__", ".").replace("_", "-"): value
-        for name, value in environment.items()
-        if name.startswith(ENVIRONMENT_PREFIX)
-    }
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,236 @@
+"""The client of a coordinator: submit jobs, control and watch them, look at checkpoints and the cluster.
+
+A thin layer over the gRPC ClientService: values of `dataflow` go in, the published protobuf messages come out, and every
+failure is a SnaplineError of one line. Watching survives a coordinator that is away for a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dataflow.errors import SnaplineError
+from dataflow.failures import SerializedFailure
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus
+from dataflow.wire import decode, decode_job_status, encode_job_graph
+from protos import client_pb2 as pb
+
+if TYPE_CHECKING:
+    import grpc
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 30.0
+SAVEPOINT_TIMEOUT_S = 3600.0
+RECONNECT_PAUSE_S = 0.2
+
+
+class CoordinatorUnreachable(SnaplineError):
+    """No coordinator answers at the address."""
+
+
+class RequestRefused(SnaplineError):
+    """The coordinator refused; the message says why and what to do."""
+
+
+class JobFailed(SnaplineError):
+    """The job ended other than FINISHED. `failure` holds the traceback of the task, operator uid and position."""
+
+    def __init__(self, message: str, failure: SerializedFailure | None) -> None:
+        """`failure` is None for a cancelled job."""
+        super().__init__(message)
+        self.failure = failure
+
+
+class ClusterClient:
+    """One connection to a coordinator. Use as a context manager, or `close` it."""
+
+    def __init__(self, address: str, token: str = "") -> None:
+        """Does not connect yet. `address` is host:port."""
+        from protos.client_pb2_grpc import ClientServiceStub
+        from runtime.grpc_channels import open_channel
+
+        self.address = address
+        self._channel: grpc.Channel = open_channel(address, token=token)
+        self._stub = ClientServiceStub(self._channel)
+
+    def __enter__(self) -> ClusterClient:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    # --- jobs ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, job_graph: JobGraph) -> str:
+        """Submit; returns the job id once the coordinator has accepted the job."""
+        request = pb.SubmitJobRequest(job_graph=encode_job_graph(job_graph))
+        return self._call(self._stub.SubmitJob, request).job_id
+
+    def list_jobs(self) -> list[pb.JobOverview]:
+        """Newest first."""
+        return list(self._call(self._stub.ListJobs, pb.ListJobsRequest()).jobs)
+
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        """Vertices, subtasks, failures, counts."""
+        return self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id))
+
+    def resolve_job(self, text: str) -> str:
+        """The id of the job with this id, unique beginning of an id, or name (the newest). Raises RequestRefused."""
+        jobs = self.list_jobs()
+        for job in jobs:
+            if text in {job.job_id, job.name}:
+                return job.job_id
+        matches = [job.job_id for job in jobs if text and job.job_id.startswith(text)]
+        if len(matches) == 1:
+            return matches[0]
+        known = ", ".join(f"{job.name} ({job.job_id[:8]})" for job in jobs[:5]) or "none"
+        which = "more than one job begins" if matches else "there is no job"
+        raise RequestRefused(f"{which} with {text!r}; jobs here: {known}")
+
+    def cancel(self, job_id: str) -> None:
+        """Begin to cancel."""
+        self._call(self._stub.CancelJob, pb.CancelJobRequest(job_id=job_id))
+
+    def stop_with_savepoint(self, job_id: str, directory: str = "", *, drain: bool = False) -> str:
+        """Path of the savepoint. Raises RequestRefused when it failed; the job goes on then."""
+        request = pb.StopWithSavepointRequest(job_id=job_id, target_directory=directory, drain=drain)
+        return self._savepoint(self._call(self._stub.StopWithSavepoint, request, SAVEPOINT_TIMEOUT_S))
+
+    def trigger_savepoint(self, job_id: str, directory: str = "") -> str:
+        """Path of the savepoint. Raises RequestRefused when it failed."""
+        request = pb.TriggerSavepointRequest(job_id=job_id, target_directory=directory)
+        return self._savepoint(self._call(self._stub.TriggerSavepoint, request, SAVEPOINT_TIMEOUT_S))
+
+    def trigger_checkpoint(self, job_id: str, *, full: bool = False) -> pb.TriggerCheckpointResponse:
+        """Id and path of the completed checkpoint. Raises RequestRefused when it failed."""
+        request = pb.TriggerCheckpointRequest(job_id=job_id, full=full)
+        response = self._call(self._stub.TriggerCheckpoint, request, SAVEPOINT_TIMEOUT_S)
+        if response.HasField("failure"):
+            raise RequestRefused(response.failure.message)
+        return response
+
+    def rescale(self, job_id: str, parallelism: int) -> None:
+        """Change the parallelism of all vertices."""
+        self._call(self._stub.Rescale, pb.RescaleRequest(job_id=job_id, parallelism=parallelism), SAVEPOINT_TIMEOUT_S)
+
+    # --- checkpoints and cluster ---------------------------------------------------------------------------------------
+
+    def list_checkpoints(self, job_id: str) -> pb.ListCheckpointsResponse:
+        """Counts, history, summary."""
+        return self._call(self._stub.ListCheckpoints, pb.ListCheckpointsRequest(job_id=job_id))
+
+    def get_checkpoint(self, job_id: str, checkpoint_id: int) -> pb.CheckpointDetails:
+        """One checkpoint by subtask."""
+        request = pb.GetCheckpointRequest(job_id=job_id, checkpoint_id=checkpoint_id)
+        return self._call(self._stub.GetCheckpoint, request)
+
+    def list_task_managers(self) -> list[pb.TaskManagerDetails]:
+        """TaskManagers that are registered."""
+        return list(self._call(self._stub.ListTaskManagers, pb.ListTaskManagersRequest()).task_managers)
+
+    def required_resources(self) -> pb.RequiredResources:
+        """Slots that jobs need, and that there are."""
+        return self._call(self._stub.GetRequiredResources, pb.GetRequiredResourcesRequest())
+
+    def overview(self) -> pb.ClusterOverview:
+        """The coordinator itself."""
+        return self._call(self._stub.GetClusterOverview, pb.GetClusterOverviewRequest())
+
+    # --- waiting -------------------------------------------------------------------------------------------------------
+
+    def watch_job(self, job_id: str, patience_s: float = 60.0) -> Iterator[pb.JobDetails]:
+        """Details now and after each change, until the job has ended. A coordinator that is away is waited for."""
+        import grpc
+
+        away_since: float | None = None
+        while True:
+            try:
+                for details in self._stub.WatchJob(pb.WatchJobRequest(job_id=job_id)):
+                    away_since = None
+                    yield details
+                    if decode_job_status(details.overview.status).is_globally_terminal:
+                        return
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise self._error(error) from None
+                now = time.monotonic()
+                away_since = away_since or now
+                if now - away_since > patience_s:
+                    raise self._error(error) from None
+            time.sleep(RECONNECT_PAUSE_S)
+
+    def wait(self, job_id: str, on_change: Callable[[pb.JobDetails], None] | None = None) -> pb.JobDetails:
+        """Wait for the end of the job. Raises JobFailed unless it is FINISHED."""
+        last: pb.JobDetails | None = None
+        for last in self.watch_job(job_id):
+            if on_change:
+                on_change(last)
+        if last is None:
+            raise RequestRefused(f"job {job_id} is not known at {self.address}")
+        raise_unless_finished(last)
+        return last
+
+    # --- inner ---------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _savepoint(response: pb.SavepointResponse) -> str:
+        if response.HasField("failure"):
+            raise RequestRefused(f"no savepoint: {response.failure.message}")
+        return response.path
+
+    def _call(self, method: Callable[..., T], request: Any, timeout_s: float = CALL_TIMEOUT_S) -> T:
+        import grpc
+
+        try:
+            return method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+
+    def _error(self, error: Any) -> SnaplineError:
+        import grpc
+
+        code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return CoordinatorUnreachable(
+                f"no coordinator answers at {self.address} ({details}): is `snapline coordinator` running there?"
+            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return CoordinatorUnreachable(f"the coordinator at {self.address} did not answer in time")
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return RequestRefused(
+                f"the coordinator at {self.address} does not accept the token: set security.auth.token"
+            )
+        return RequestRefused(details or code.name)
+
+
+def raise_unless_finished(details: pb.JobDetails) -> None:
+    """Raise JobFailed for a job that ended otherwise."""
+    overview = details.overview
+    status = decode_job_status(overview.status)
+    if status is JobStatus.FINISHED:
+        return
+    if status is JobStatus.CANCELED:
+        raise JobFailed(f"job {overview.name!r} ({overview.job_id}) was cancelled", None)
+    failure = decode(SerializedFailure, overview.failure) if overview.HasField("failure") else None
+    raise JobFailed(describe_failure(overview.name, failure), failure)
+
+
+def describe_failure(job_name: str, failure: SerializedFailure | None) -> str:
+    """One line: what failed, where, on which rows."""
+    if failure is None:
+        return f"job {job_name!r} failed"
+    where = f" in operator {failure.operator_uid!r}" if failure.operator_uid else ""
+    position = f" at {failure.position}" if failure.position else ""
+    return f"job {job_name!r} failed{where}{position}: {failure.summary}"

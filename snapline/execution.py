@@ -1,0 +1,161 @@
+"""`execute()`: run one job to its end, here or on a coordinator that is running already.
+
+Shows progress on a terminal, checks that the job still has what it needs while it waits, and turns the end into a
+JobExecutionResult or a JobFailed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
+from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph
+from dataflow.wire import decode_job_status
+from protos import client_pb2 as pb
+from runtime.logs import make_logger
+from snapline.client import ClusterClient, raise_unless_finished
+from snapline.environment import StreamExecutionEnvironment
+from snapline.progress import ProgressDisplay, rows_expected
+from snapline.session import EmbeddedCluster, open_spark, slots_required
+
+CHECK_INTERVAL_S = 0.5
+DETACHED_VARIABLE = "SNAPLINE_DETACHED"
+"""Set by `snapline run --detached`: `execute` returns once the job is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobExecutionResult:
+    """How a job went (Flink: JobExecutionResult)."""
+
+    job_id: JobID
+    name: str
+    status: str
+    duration_ms: int
+    restarts: int
+    checkpoints_completed: int
+    rows_read: int
+    """Rows that sources emitted, those read again after restarts included."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return (
+            f"{self.status} in {self.duration_ms / 1000:.1f} s: {self.rows_read:,} rows read, "
+            f"{self.checkpoints_completed} checkpoints, {self.restarts} restarts"
+        )
+
+
+def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecutionResult:
+    """Run the environment's job. Raises JobFailed, or what stopped it from starting."""
+    configuration = environment.configuration
+    if COORDINATOR_ADDRESS.key in configuration:
+        translation = environment.translate(job_name, configuration=configuration)
+        logger = _logger(configuration, translation.warnings)
+        token = configuration.get_option(SECURITY_TOKEN)
+        with ClusterClient(configuration.get_option(COORDINATOR_ADDRESS), token) as client:
+            job_id = client.submit(translation.job_graph)
+            logger.info("job submitted", job_id=job_id, job=job_name)
+            if os.environ.get(DETACHED_VARIABLE):
+                return JobExecutionResult(JobID(job_id), job_name, "CREATED", 0, 0, 0, 0)
+            return _follow(client, translation.job_graph, lambda: None)
+    environment.translate(
+        job_name, configuration=configuration
+    )  # what is wrong with the job is said before Spark starts
+    spark = open_spark(job_name)
+    try:
+        configuration = environment.configuration_with(spark.settings)
+        translation = environment.translate(job_name, configuration=configuration)
+        logger = _logger(configuration, translation.warnings)
+        cluster = EmbeddedCluster(spark, configuration, slots_required(translation.job_graph), logger)
+    except BaseException:
+        if spark.ours:
+            spark.session.stop()
+        raise
+    with cluster:
+        return run_in(cluster, translation.job_graph)
+
+
+def run_in(
+    cluster: EmbeddedCluster, job_graph: JobGraph, on_change: Callable[[pb.JobDetails], None] | None = None
+) -> JobExecutionResult:
+    """Run a job on an embedded cluster that was started."""
+    client = cluster.client
+    if client is None:
+        raise RuntimeError("the cluster was not entered")
+    client.submit(job_graph)
+    return _follow(client, job_graph, cluster.check, on_change)
+
+
+def _follow(
+    client: ClusterClient,
+    job_graph: JobGraph,
+    check: Callable[[], None],
+    on_change: Callable[[pb.JobDetails], None] | None = None,
+) -> JobExecutionResult:
+    latest: list[pb.JobDetails] = []
+    failure: list[BaseException] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        try:
+            for details in client.watch_job(job_graph.job_id):
+                latest[:] = [details]
+                if on_change:
+                    on_change(details)
+                display.show(details)
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            ended.set()
+
+    with ProgressDisplay(job_graph.name, rows_expected(job_graph), sys.stderr) as display:
+        watcher = threading.Thread(target=watch, name="job-watch", daemon=True)
+        watcher.start()
+        try:
+            while not ended.wait(CHECK_INTERVAL_S):
+                check()
+        except KeyboardInterrupt:
+            client.cancel(job_graph.job_id)
+            ended.wait(30)
+            raise
+    if failure:
+        raise failure[0]
+    raise_unless_finished(latest[0])
+    return _result(latest[0])
+
+
+def _result(details: pb.JobDetails) -> JobExecutionResult:
+    overview = details.overview
+    return JobExecutionResult(
+        job_id=JobID(overview.job_id),
+        name=overview.name,
+        status=decode_job_status(overview.status).value,
+        duration_ms=max(0, overview.end_time_ms - overview.start_time_ms),
+        restarts=overview.restarts,
+        checkpoints_completed=details.checkpoint_counts.completed,
+        rows_read=rows_read(details),
+    )
+
+
+def rows_read(details: pb.JobDetails) -> int:
+    """Rows that the sources emitted so far: subtasks of vertices without inputs."""
+    with_input = {edge.target for edge in details.edges}
+    return sum(
+        subtask.records_out
+        for vertex in details.vertices
+        if vertex.vertex_id not in with_input
+        for subtask in vertex.subtasks
+    )
+
+
+def _logger(configuration: Configuration, warnings: tuple[str, ...]) -> Any:
+    logger = make_logger("snapline", configuration.get_option(LOG_LEVEL))
+    for warning in warnings:
+        logger.warning(warning)
+    return logger

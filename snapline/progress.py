@@ -1,0 +1,78 @@
+"""What a person sees while a job runs: one live line on a terminal, one line now and then otherwise nothing."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import IO
+
+import cloudpickle
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from dataflow.jobgraph import JobGraph
+from dataflow.operator_specs import SourceSpec
+from dataflow.wire import decode_job_status
+from protos import client_pb2 as pb
+
+
+def rows_expected(job_graph: JobGraph) -> int | None:
+    """Rows of all sources, when every split says how many it has; else None."""
+    total = 0
+    for vertex in job_graph.vertices:
+        if not vertex.is_source:
+            continue
+        spec = cloudpickle.loads(vertex.operators[0].payload)
+        if not isinstance(spec, SourceSpec) or not spec.source.bounded:
+            return None
+        for split in spec.splits:
+            rows = split.description.get("rows")
+            if not isinstance(rows, int):
+                return None
+            total += rows
+    return total
+
+
+class ProgressDisplay:
+    """A bar for bounded jobs of known size, a counter for others; silent where nobody looks."""
+
+    def __init__(self, name: str, total_rows: int | None, stream: IO[str]) -> None:
+        """`stream` is where the line goes, if it is a terminal."""
+        self._name = name
+        self._total = total_rows
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=Console(file=stream),
+            disable=not stream.isatty(),
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> ProgressDisplay:
+        """Begin to draw."""
+        self._progress.start()
+        self._task = self._progress.add_task(self._name, total=self._total, text="waiting for TaskManagers")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Remove the line."""
+        self._progress.stop()
+
+    def show(self, details: pb.JobDetails) -> None:
+        """Draw the newest figures."""
+        if self._task is None:
+            return
+        with_input = {edge.target for edge in details.edges}
+        rows = sum(s.records_out for v in details.vertices if v.vertex_id not in with_input for s in v.subtasks)
+        overview = details.overview
+        text = (
+            f"{decode_job_status(overview.status).value.lower()}  {rows:,} rows  "
+            f"{details.checkpoint_counts.completed} checkpoints  {overview.restarts} restarts"
+        )
+        shown = rows if self._total is None else min(rows, self._total)
+        self._progress.update(self._task, completed=shown, text=text)

@@ -1,0 +1,207 @@
+"""A coordinator beside this process and TaskManagers in a Spark application: the sidecar and the embedded mode.
+
+The order matters: SparkContext first, gRPC after (PySpark forks to start Java); on the way down the other way round. With
+a session of Spark that was there already, nothing of it is changed or stopped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dataflow.config import (
+    CHECKPOINTS_DIRECTORY,
+    SECURITY_TOKEN,
+    TASKMANAGER_INSTANCES,
+    TASKMANAGER_SLOTS,
+    Configuration,
+)
+from dataflow.errors import SnaplineError
+from dataflow.jobgraph import JobGraph
+from snapline.client import ClusterClient
+from snapline.settings import Setting, from_spark
+from snapline.spark.executor import derive_token
+from snapline.spark.java import NoJavaError, ensure_java
+from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from coordinator.process import CoordinatorProcess
+
+LOOPBACK_MASTERS = ("local", "spark://127.0.0.1", "spark://localhost")
+
+
+class NoSpark(SnaplineError):
+    """PySpark, Java or a usable Spark session is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkHandle:
+    """The Spark session that TaskManagers will run in."""
+
+    session: SparkSession
+    ours: bool
+    """Whether we made it, and stop it."""
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """`spark.snapline.*`."""
+        return from_spark(self.session.sparkContext.getConf().getAll())
+
+
+def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHandle:
+    """The active Spark session, or a new one: `local[*]` unless spark-submit or spark-defaults say otherwise.
+
+    Raises NoSpark with one line that says what is missing.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise NoSpark("PySpark is not installed: pip install 'snapline[spark]'")
+    under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not under_submit:
+        try:
+            ensure_java()
+        except NoJavaError as error:
+            raise NoSpark(str(error)) from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        _refuse_idle_kill(active)
+        return SparkHandle(active, ours=False)
+    builder = SparkSession.builder.appName(app_name)
+    wanted = {"spark.speculation": "false", "spark.python.worker.faulthandler.enabled": "true", **(conf or {})}
+    if not under_submit:
+        master = wanted.get("spark.master", os.environ.get("MASTER", "local[*]"))
+        wanted.setdefault("spark.master", master)
+        wanted.setdefault("spark.ui.enabled", "false")
+        wanted.setdefault("spark.ui.showConsoleProgress", "false")
+        if master.startswith(LOOPBACK_MASTERS):
+            wanted.setdefault("spark.driver.host", "127.0.0.1")
+            wanted.setdefault("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise NoSpark(f"Spark does not start: {first}") from None
+    if not under_submit:
+        session.sparkContext.setLogLevel("OFF")
+    _refuse_idle_kill(session)
+    return SparkHandle(session, ours=True)
+
+
+def _refuse_idle_kill(session: SparkSession) -> None:
+    conf = session.sparkContext.getConf()
+    if conf.get("spark.python.worker.killOnIdleTimeout", "false") == "true" and conf.get(
+        "spark.python.worker.idleTimeoutSeconds", "0"
+    ) not in {"0", "0s"}:
+        raise NoSpark(
+            "spark.python.worker.killOnIdleTimeout would kill TaskManagers, whose Spark task emits nothing for days: "
+            "set it to false"
+        )
+
+
+def slots_required(job_graph: JobGraph) -> int:
+    """Slots that the job takes: per slot sharing group, the highest parallelism."""
+    groups: dict[str, int] = {}
+    for vertex in job_graph.vertices:
+        groups[vertex.slot_sharing_group] = max(groups.get(vertex.slot_sharing_group, 0), vertex.parallelism)
+    return sum(groups.values())
+
+
+class EmbeddedCluster:
+    """Coordinator process and TaskManager pool of one Spark application; a context manager."""
+
+    def __init__(self, spark: SparkHandle, configuration: Configuration, slots: int, logger: Any) -> None:
+        """Nothing is started yet. `slots` is what the jobs will need; TaskManagers are started to fit."""
+        self.spark = spark
+        self.logger = logger
+        context = spark.session.sparkContext
+        conf = context.getConf()
+        self._authenticated = conf.get("spark.authenticate", "false") == "true"
+        secret = conf.get("spark.authenticate.secret", "") or ""
+        token = configuration.get_option(SECURITY_TOKEN)
+        if not token:
+            token = derive_token(secret) if self._authenticated and secret else secrets.token_hex(32)
+        self._token_from_spark = bool(self._authenticated and secret and not configuration.get_option(SECURITY_TOKEN))
+        self.token = token
+        master = str(context.master)
+        self.host = "127.0.0.1" if master.startswith(LOOPBACK_MASTERS) else conf.get("spark.driver.host", "127.0.0.1")
+        instances = configuration.get_option(TASKMANAGER_INSTANCES)
+        cores = max(1, context.defaultParallelism)
+        if not instances:
+            per_manager = configuration.get_option(TASKMANAGER_SLOTS)
+            instances = min(cores, max(1, -(-slots // per_manager)))
+        self.instances = instances
+        self.slots_each = max(configuration.get_option(TASKMANAGER_SLOTS), -(-slots // instances))
+        if CHECKPOINTS_DIRECTORY.key not in configuration:
+            self._directory: str | None = tempfile.mkdtemp(prefix="snapline-checkpoints-")
+            configuration = configuration.with_values({CHECKPOINTS_DIRECTORY.key: self._directory})
+        else:
+            self._directory = None
+        self.configuration = configuration
+        self._coordinator: CoordinatorProcess | None = None
+        self.pool: TaskManagerPool | None = None
+        self.client: ClusterClient | None = None
+
+    def __enter__(self) -> EmbeddedCluster:
+        """Start coordinator, then TaskManagers."""
+        from coordinator.process import CoordinatorProcess
+
+        try:
+            self._coordinator = CoordinatorProcess.start(
+                bind=f"{self.host}:0", settings=dict(self.configuration), token=self.token
+            )
+            self.client = ClusterClient(self._coordinator.address, self.token)
+            self.pool = TaskManagerPool(
+                self.spark.session.sparkContext,
+                PoolSettings(
+                    coordinator_address=self._coordinator.address,
+                    task_managers=self.instances,
+                    slots=self.slots_each,
+                    token=self.token,
+                    token_from_spark=self._token_from_spark,
+                    settings={k: v for k, v in self.configuration.items() if k != SECURITY_TOKEN.key},
+                ),
+                self.logger,
+            )
+            self.pool.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop everything that was started."""
+        self.close()
+
+    def check(self) -> None:
+        """Raise when Spark cannot give TaskManagers or the coordinator is gone."""
+        if self.pool is not None and self.pool.fatal_error:
+            raise TaskManagersUnavailable(self.pool.fatal_error)
+        if self._coordinator is not None and not self._coordinator.is_alive:
+            raise SnaplineError(f"the coordinator has ended: {self._coordinator.last_words}")
+
+    def close(self) -> None:
+        """TaskManagers, client, coordinator; Spark too, if it is ours."""
+        if self.client is not None:
+            self.client.close()
+        if self._coordinator is not None:
+            self._coordinator.stop()
+        if self.pool is not None:
+            self.pool.stop()
+        if self.spark.ours:
+            self.spark.session.stop()

@@ -1,0 +1,98 @@
+"""Where settings come from, and which wins.
+
+Weakest first: a TOML file (`SNAPLINE_CONFIG`, else `snapline.toml` in the working directory), the process environment
+(`SNAPLINE_CONF_...`), Spark conf (`spark.snapline.*`), the API and command line. Every value keeps its origin, so that
+`snapline config` can say where it is from.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataflow.config import OPTIONS, Configuration, ConfigurationError, check_key
+
+ENVIRONMENT_PREFIX = "SNAPLINE_CONF_"
+"""`SNAPLINE_CONF_execution__checkpointing__interval=1s`: two underscores stand for a dot, one for a hyphen."""
+SPARK_PREFIX = "spark.snapline."
+CONFIG_FILE_VARIABLE = "SNAPLINE_CONFIG"
+CONFIG_FILE = "snapline.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value and where it came from."""
+
+    value: str
+    origin: str
+
+
+def from_toml(path: Path) -> dict[str, Setting]:
+    """Settings of a TOML file; tables and dotted keys are the same. Raises ConfigurationError naming the file."""
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
+    return {key: Setting(text_of(value), f"file {path}") for key, value in _flatten(content, "")}
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Setting]:
+    """Settings given as `SNAPLINE_CONF_...` variables. Raises ConfigurationError naming the variable."""
+    by_spelling = {key.replace(".", "__").replace("-", "_").lower(): key for key in OPTIONS}
+    found = {}
+    for name, value in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        spelled = name.removeprefix(ENVIRONMENT_PREFIX)
+        key = by_spelling.get(spelled.lower(), spelled.replace("__", ".").replace("_", "-"))
+        found[key] = Setting(value, f"environment variable {name}")
+    return found
+
+
+def from_spark(conf: Iterable[tuple[str, str]]) -> dict[str, Setting]:
+    """Settings among Spark's, prefix `spark.snapline.`."""
+    return {
+        key.removeprefix(SPARK_PREFIX): Setting(value, f"Spark conf {key}")
+        for key, value in conf
+        if key.startswith(SPARK_PREFIX)
+    }
+
+
+def default_layers(environment: Mapping[str, str]) -> dict[str, Setting]:
+    """File and environment, merged."""
+    named = environment.get(CONFIG_FILE_VARIABLE, "")
+    path = Path(named) if named else Path(CONFIG_FILE)
+    layers = from_toml(path) if named or path.exists() else {}
+    return {**layers, **from_environment(environment)}
+
+
+def resolve(*layers: Mapping[str, Setting]) -> Configuration:
+    """Merge, weakest first. Raises ConfigurationError that also names where the value came from."""
+    merged: dict[str, Setting] = {}
+    for layer in layers:
+        merged.update(layer)
+    for key, setting in merged.items():
+        try:
+            check_key(key)
+            OPTIONS[key].read(setting.value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error} (from {setting.origin})") from None
+    return Configuration({key: setting.value for key, setting in merged.items()})
+
+
+def text_of(value: object) -> str:
+    """A value as settings spell it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _flatten(table: Mapping[str, object], prefix: str) -> Iterable[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
