@@ -8,6 +8,33 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class WatchLeadersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LeaderInformation(_message.Message):
+    __slots__ = ("address", "leader_session_id")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    leader_session_id: str
+    def __init__(self, address: _Optional[str] = ..., leader_session_id: _Optional[str] = ...) -> None: ...
+
+class LeaderTable(_message.Message):
+    __slots__ = ("resource_manager", "job_masters")
+    class JobMastersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: LeaderInformation
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[LeaderInformation, _Mapping]] = ...) -> None: ...
+    RESOURCE_MANAGER_FIELD_NUMBER: _ClassVar[int]
+    JOB_MASTERS_FIELD_NUMBER: _ClassVar[int]
+    resource_manager: LeaderInformation
+    job_masters: _containers.MessageMap[str, LeaderInformation]
+    def __init__(self, resource_manager: _Optional[_Union[LeaderInformation, _Mapping]] = ..., job_masters: _Optional[_Mapping[str, LeaderInformation]] = ...) -> None: ...
+
 class Envelope(_message.Message):
     __slots__ = ("leader_session_id", "messages")
     LEADER_SESSION_ID_FIELD_NUMBER: _ClassVar[int]

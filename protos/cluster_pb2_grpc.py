@@ -28,9 +28,9 @@ if _version_not_supported:
 class ResourceManagerGatewayStub:
     """Where TaskManagers register, report their slots and are asked for them.
 
-    The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
-    first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
-    SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
+    The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
+    LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
     RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
@@ -54,9 +54,9 @@ class ResourceManagerGatewayStub:
 class ResourceManagerGatewayServicer:
     """Where TaskManagers register, report their slots and are asked for them.
 
-    The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
-    first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
-    SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
+    The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
+    LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
     RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
@@ -89,9 +89,9 @@ def add_ResourceManagerGatewayServicer_to_server(servicer, server):
 class ResourceManagerGateway:
     """Where TaskManagers register, report their slots and are asked for them.
 
-    The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
-    first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
-    SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
+    The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
+    LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
     RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
@@ -209,6 +209,82 @@ class JobMasterGateway:
             '/snapline.v1.JobMasterGateway/Connect',
             protos_dot_cluster__pb2.Envelope.SerializeToString,
             protos_dot_cluster__pb2.Envelope.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class LeaderRetrievalStub:
+    """Where the leaders are: who wants to register somewhere asks here first, and again when its connection is lost.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Watch = channel.unary_stream(
+                '/snapline.v1.LeaderRetrieval/Watch',
+                request_serializer=protos_dot_cluster__pb2.WatchLeadersRequest.SerializeToString,
+                response_deserializer=protos_dot_cluster__pb2.LeaderTable.FromString,
+                _registered_method=True)
+
+
+class LeaderRetrievalServicer:
+    """Where the leaders are: who wants to register somewhere asks here first, and again when its connection is lost.
+    """
+
+    def Watch(self, request, context):
+        """The table of leaders, now and after each change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_LeaderRetrievalServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=protos_dot_cluster__pb2.WatchLeadersRequest.FromString,
+                    response_serializer=protos_dot_cluster__pb2.LeaderTable.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'snapline.v1.LeaderRetrieval', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('snapline.v1.LeaderRetrieval', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class LeaderRetrieval:
+    """Where the leaders are: who wants to register somewhere asks here first, and again when its connection is lost.
+    """
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/snapline.v1.LeaderRetrieval/Watch',
+            protos_dot_cluster__pb2.WatchLeadersRequest.SerializeToString,
+            protos_dot_cluster__pb2.LeaderTable.FromString,
             options,
             channel_credentials,
             insecure,

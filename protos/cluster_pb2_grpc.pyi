@@ -34,9 +34,9 @@ GRPC_VERSION: str
 class ResourceManagerGatewayStub:
     """Where TaskManagers register, report their slots and are asked for them.
 
-    The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
-    first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
-    SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
+    The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
+    LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
     RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
@@ -54,9 +54,9 @@ class ResourceManagerGatewayStub:
 class ResourceManagerGatewayAsyncStub(ResourceManagerGatewayStub):
     """Where TaskManagers register, report their slots and are asked for them.
 
-    The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
-    first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
-    SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
+    The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
+    LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
     RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
@@ -70,9 +70,9 @@ class ResourceManagerGatewayAsyncStub(ResourceManagerGatewayStub):
 class ResourceManagerGatewayServicer(metaclass=_abc_1.ABCMeta):
     """Where TaskManagers register, report their slots and are asked for them.
 
-    The server's initial metadata carry `snapline-leader-session`, the session that every envelope to it has to name. The
-    first message of the TaskManager is RegisterTaskExecutor. TaskManager sends: RegisterTaskExecutor, SlotReport,
-    SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. ResourceManager sends: RegistrationSuccess,
+    The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
+    LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
     RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
@@ -137,3 +137,34 @@ class JobMasterGatewayServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_cluster_pb2.Envelope], _abc.AsyncIterator[_cluster_pb2.Envelope]]: ...
 
 def add_JobMasterGatewayServicer_to_server(servicer: JobMasterGatewayServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class LeaderRetrievalStub:
+    """Where the leaders are: who wants to register somewhere asks here first, and again when its connection is lost."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> LeaderRetrievalAsyncStub: ...
+    Watch: _grpc.UnaryStreamMultiCallable[_cluster_pb2.WatchLeadersRequest, _cluster_pb2.LeaderTable]
+    """The table of leaders, now and after each change."""
+
+@_typing.type_check_only
+class LeaderRetrievalAsyncStub(LeaderRetrievalStub):
+    """Where the leaders are: who wants to register somewhere asks here first, and again when its connection is lost."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Watch: _aio.UnaryStreamMultiCallable[_cluster_pb2.WatchLeadersRequest, _cluster_pb2.LeaderTable]  # type: ignore[assignment]
+    """The table of leaders, now and after each change."""
+
+class LeaderRetrievalServicer(metaclass=_abc_1.ABCMeta):
+    """Where the leaders are: who wants to register somewhere asks here first, and again when its connection is lost."""
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _cluster_pb2.WatchLeadersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_cluster_pb2.LeaderTable], _abc.AsyncIterator[_cluster_pb2.LeaderTable]]:
+        """The table of leaders, now and after each change."""
+
+def add_LeaderRetrievalServicer_to_server(servicer: LeaderRetrievalServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

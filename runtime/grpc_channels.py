@@ -1,0 +1,175 @@
+"""How gRPC is used everywhere: options of channels and servers, the shared secret, optional TLS.
+
+gRPC objects must not exist before a fork, and its fork handlers must be off, because PySpark starts the JVM with a plain
+fork: import this module before anything else of gRPC, in shells only, and never at the top of a module that Spark's daemon
+imports.
+
+The shared secret travels as metadata of every call; `security.auth.token` without TLS is for loopback and trusted networks. It
+is compared in constant time and never logged.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from dataflow.config import SECURITY_SSL_CA, SECURITY_SSL_CERTIFICATE, SECURITY_SSL_KEY, SECURITY_TOKEN, Configuration
+from dataflow.errors import SnaplineError
+
+MAX_MESSAGE_BYTES = 256 << 20
+"""Largest envelope: inline state below the threshold of thousands of subtasks fits, a runaway message does not."""
+
+KEEPALIVE_TIME_MS = 20_000
+KEEPALIVE_TIMEOUT_MS = 20_000
+
+TOKEN_METADATA_KEY = "snapline-token"  # noqa: S105 - the name of a header
+
+UNAUTHENTICATED_SERVICES = ("/grpc.health.v1.Health/",)
+"""Health checks carry no secret: probes of Kubernetes and load balancers have none."""
+
+CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 4),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class SecurityError(SnaplineError):
+    """A certificate or key cannot be used; names the file and the setting."""
+
+
+@dataclass(frozen=True)
+class Security:
+    """What both ends of a channel have to agree on."""
+
+    token: str = ""
+    """Shared secret; empty: none is asked for."""
+    ca: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
+
+    @property
+    def tls(self) -> bool:
+        """Whether channels are encrypted; then both sides show a certificate."""
+        return bool(self.ca)
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration) -> Security:
+        """Reads the files. Raises SecurityError naming the one that cannot be read, or the one that is missing."""
+        options = (SECURITY_SSL_CA, SECURITY_SSL_CERTIFICATE, SECURITY_SSL_KEY)
+        paths = [configuration.get_option(option) for option in options]
+        token = configuration.get_option(SECURITY_TOKEN)
+        if not any(paths):
+            return cls(token)
+        contents = []
+        for option, path in zip(options, paths, strict=True):
+            if not path:
+                raise SecurityError(f"{option.key} is not set; TLS needs {', '.join(o.key for o in options)}")
+            try:
+                contents.append(Path(path).read_bytes())
+            except OSError as error:
+                raise SecurityError(f"{option.key}: cannot read {path}: {error.strerror}") from error
+        return cls(token, *contents)
+
+    def __repr__(self) -> str:
+        """Says what is on, not what it is."""
+        return f"Security(token={'set' if self.token else 'none'}, tls={self.tls})"
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a client sends with each call."""
+        return ((TOKEN_METADATA_KEY, self.token),) if self.token else ()
+
+
+def open_channel(address: str, security: Security) -> grpc.Channel:
+    """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call."""
+    if security.tls:
+        credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
+        return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
+    """Listen; returns the port. Raises RuntimeError or OSError from gRPC when that is not possible."""
+    if security.tls:
+        credentials = grpc.ssl_server_credentials([(security.key, security.certificate)], security.ca, True)
+        return server.add_secure_port(address, credentials)
+    return server.add_insecure_port(address)
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls without the shared secret."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(UNAUTHENTICATED_SERVICES):
+            return handler
+        for key, value in handler_call_details.invocation_metadata:
+            if key == TOKEN_METADATA_KEY and hmac.compare_digest(str(value).encode(), self._token):
+                return handler
+        return _refusal(handler)
+
+
+async def _refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    await context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "the call carries no or another token: set security.auth.token to the cluster's",
+    )
+
+
+async def _refuse_stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    await _refuse(request, context)
+    yield None  # never reached: makes this a stream
+
+
+def _refusal(handler: Any) -> Any:
+    """A handler of the same shape that refuses."""
+    if handler.request_streaming and handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler(_refuse_stream)
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler(_refuse)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(_refuse_stream)
+    return grpc.unary_unary_rpc_method_handler(_refuse)
+
+
+def reason_of(error: grpc.RpcError | Exception) -> str:
+    """One line about a failed call."""
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details() or 'no details'}"
+    return f"{type(error).__name__}: {error}"

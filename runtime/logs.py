@@ -1,0 +1,129 @@
+"""Structured logs: one JSON object per line, or lines for people on a terminal.
+
+Keys are those of Spark's structured logging (`ts`, `level`, `msg`, `logger`, `context`, `exception`), so that executor logs of
+both can be read by one program. No process-wide configuration: the composition root makes one logger with `make_logger` and
+hands bound children on (`logger.bind(job_id=...)`). Values under names that look like secrets are never written.
+
+`capture_standard_logging` sends what libraries say through `logging` (pykka, gRPC, kazoo) the same way; only a process of
+ours does that, never a user's driver.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from dataflow.config import is_secret
+
+Logger = FilteringBoundLogger
+
+REDACTED = "*********(redacted)"
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def redact(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with the values of secret-looking names replaced, nested mappings too."""
+    return {
+        key: REDACTED if is_secret(key) else redact(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+    }
+
+
+def make_logger(name: str, level: str = "info", stream: TextIO | None = None, *, as_json: bool | None = None) -> Logger:
+    """A logger that writes to `stream` (standard error). JSON unless the stream is a terminal. Raises ValueError for an
+    unknown level."""
+    if level.lower() not in LEVELS:
+        raise ValueError(f"unknown log level {level!r}: one of {', '.join(LEVELS)}")
+    out = sys.stderr if stream is None else stream
+    json_lines = not out.isatty() if as_json is None else as_json
+    render = _render_json if json_lines else _render_line
+    logger: Logger = structlog.wrap_logger(
+        structlog.WriteLogger(out),
+        processors=[_shape, render],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
+        cache_logger_on_first_use=False,
+    ).bind(logger=name)
+    return logger
+
+
+def silent_logger() -> Logger:
+    """A logger that writes nothing, for tests and embedded use."""
+    logger: Logger = structlog.wrap_logger(
+        structlog.ReturnLogger(),
+        processors=[lambda *_: ""],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+    ).bind()
+    return logger
+
+
+def logs_debug(logger: Logger) -> bool:
+    """Whether debug lines are written; ask before computing them on a hot path."""
+    return bool(logger.is_enabled_for(logging.DEBUG))
+
+
+def _shape(_logger: Any, method: str, values: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Order of the keys, time, redaction, exception."""
+    said: dict[str, Any] = dict(values)
+    name, message, error = said.pop("logger", ""), said.pop("event", ""), said.pop("exc_info", None)
+    line: dict[str, Any] = {
+        "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": {"warn": "WARN", "warning": "WARN", "exception": "ERROR", "critical": "FATAL"}.get(
+            method, method.upper()
+        ),
+        "msg": str(message),
+    }
+    if said:
+        line["context"] = redact(said)
+    if error:
+        line["exception"] = _exception(error if isinstance(error, BaseException) else sys.exc_info()[1])
+    line["logger"] = name
+    return line
+
+
+def _exception(error: BaseException | None) -> dict[str, Any]:
+    if error is None:
+        return {}
+    return {
+        "class": f"{type(error).__module__}.{type(error).__qualname__}",
+        "msg": str(error),
+        "stacktrace": "".join(traceback.format_exception(error)),
+    }
+
+
+def _render_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
+    return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+def _render_line(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
+    context = " ".join(f"{key}={value}" for key, value in line.get("context", {}).items())
+    text = f"{line['ts'][11:23]} {line['level']:<5} {line['logger']}: {line['msg']}{'  ' if context else ''}{context}"
+    return f"{text}\n{line['exception'].get('stacktrace', '').rstrip()}" if "exception" in line else text
+
+
+class _ToStructlog(logging.Handler):
+    def __init__(self, logger: Logger) -> None:
+        super().__init__()
+        self._structured = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        values = {"exc_info": error} if error else {}
+        self._structured.bind(logger=record.name).log(record.levelno, record.getMessage(), **values)
+
+
+def capture_standard_logging(logger: Logger, level: str = "warning") -> None:
+    """Send the standard library's logging to `logger`, from `level` up. For processes that are ours."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _ToStructlog)]:
+        root.removeHandler(handler)
+    root.addHandler(_ToStructlog(logger))
+    root.setLevel(LEVELS[level.lower()])

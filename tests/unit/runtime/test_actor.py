@@ -1,0 +1,151 @@
+"""The actor shell: events in, effects performed in order, and what happens when the core breaks."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass
+
+import pykka
+import pytest
+
+from dataflow.ids import LeaderSessionID
+from dataflow.messages import Disconnect, Fenced
+from runtime.actor import Events, Incoming, MachineActor, Query, describe, tell_if_alive
+from runtime.clock import ManualClock, SystemClock
+from runtime.connections import ConnectionID, MessageReceived
+from runtime.logs import silent_logger
+from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
+from runtime.timers import TimerService
+
+
+@dataclass(frozen=True)
+class Say:
+    text: str
+
+
+class Parrot:
+    """A core that does what the event says."""
+
+    def __init__(self):
+        self.events = []
+
+    def handle(self, event, now_ms):
+        self.events.append(event)
+        if isinstance(event, Exception):
+            raise event
+        return event if isinstance(event, list) else []
+
+
+class Cage:
+    def __init__(self, clock=None):
+        self.core = Parrot()
+        self.said = queue.Queue()
+        self.crashes = []
+        self.clock = clock or SystemClock()
+        self.timers = TimerService(self.clock)
+        self.actor = MachineActor.start(
+            "parrot", self.core, {Say: lambda effect: self.said.put(effect.text)}, self.timers, self.clock,
+            silent_logger(), self.crashes.append, lambda: self.said.put("flush"),
+        )  # fmt: skip
+
+    def next(self, n):
+        return [self.said.get(timeout=10) for _ in range(n)]
+
+
+@pytest.fixture
+def cage():
+    cage = Cage()
+    yield cage
+    cage.timers.close()
+    tell_if_alive(cage.actor, None)
+    cage.actor.actor_stopped.wait(0)
+    if cage.actor.is_alive():
+        cage.actor.stop()
+
+
+def test_effects_are_performed_in_order_and_leave_together(cage):
+    """What performers buffer leaves once per message of the inbox, not once per effect."""
+    cage.actor.tell([Say("a"), Say("b")])
+    cage.actor.tell(Events(([Say("c")], [Say("d")])))
+    assert cage.next(6) == ["a", "b", "flush", "c", "d", "flush"]
+
+
+def test_an_envelope_is_one_event_per_message(cage):
+    """In order, each with the session of the envelope."""
+    said = [Disconnect("one"), Disconnect("two")]
+    cage.actor.tell(Incoming(ConnectionID("c"), LeaderSessionID("s"), said))
+    cage.next(1)
+    assert cage.core.events == [MessageReceived(ConnectionID("c"), Fenced(LeaderSessionID("s"), word)) for word in said]
+
+
+def test_timers_of_the_core_come_back_as_events(cage):
+    """Except the cancelled one."""
+    cage.actor.tell([StartTimer("kept", 0), StartTimer("dropped", 10**15), CancelTimer("dropped")])
+    cage.next(2)  # the message, and the timer
+    assert cage.actor.ask(Query(lambda core: core.events[-1])) == TimerFired("kept")
+
+
+def test_a_query_reads_the_core(cage):
+    """After everything that was told before it."""
+    cage.actor.tell([])
+    assert cage.actor.ask(Query(lambda core: len(core.events))) == 1
+    assert cage.core.events == [[]]
+
+
+def test_a_query_that_fails_is_its_askers_business(cage):
+    """The actor goes on."""
+    with pytest.raises(ZeroDivisionError):
+        cage.actor.ask(Query(lambda core: 1 / 0))
+    cage.actor.tell([Say("still here")])
+    assert cage.next(2) == ["still here", "flush"]
+
+
+@pytest.mark.parametrize("how", ["tell", "ask"])
+def test_a_core_that_raises_stops_its_actor(cage, how):
+    """Under ask too, where pykka alone would go on; nothing that comes later is handled."""
+    broken = InvariantViolation("two pending checkpoints with one id")
+    if how == "ask":
+        cage.actor.ask(broken)
+    else:
+        cage.actor.tell(broken)
+    assert cage.actor.actor_stopped.wait(10)
+    with pytest.raises(pykka.ActorDeadError):
+        cage.actor.tell([Say("too late")])
+    assert [(crash.name, crash.error) for crash in cage.crashes] == [("parrot", broken)]
+    assert cage.said.empty()
+
+
+def test_an_effect_that_nobody_performs_stops_the_actor(cage):
+    """A composition that forgot one must not look as if it worked."""
+    cage.actor.tell([Say("a"), 42])
+    assert cage.actor.actor_stopped.wait(10)
+    assert "parrot cannot perform int" in str(cage.crashes[0].error)
+
+
+def test_telling_a_stopped_actor_says_so(cage):
+    """The one who tells is often a timer or a stream, and only wants to know."""
+    cage.actor.stop()
+    assert not tell_if_alive(cage.actor, [])
+
+
+def test_descriptions_are_bounded():
+    """A log line must not hold a job's payload."""
+    assert len(describe("x" * 10_000)) == 400
+    assert describe(Fenced(LeaderSessionID("s"), 1)) == "Fenced(leader_session_id='s', message=1)"
+
+
+def test_the_core_gets_the_time_of_the_clock():
+    """And nothing else reads a clock."""
+    seen = []
+
+    class Watch:
+        def handle(self, event, now_ms):
+            seen.append(now_ms)
+            return []
+
+    clock = ManualClock(1234)
+    timers = TimerService(clock)
+    actor = MachineActor.start("watch", Watch(), {}, timers, clock, silent_logger(), seen.append)
+    actor.ask("event")
+    actor.stop()
+    assert seen == [1234]

@@ -1,0 +1,88 @@
+"""Log lines: keys of Spark's structured logs, secrets hidden, one line each."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from runtime.logs import REDACTED, capture_standard_logging, logs_debug, make_logger, silent_logger
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def lines(stream: io.StringIO) -> list[dict]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_lines_have_sparks_keys():
+    """ts, level, msg, context, logger: what programs that read executor logs know."""
+    out = io.StringIO()
+    make_logger("jobmaster", stream=out).bind(job_id="j1").warning("checkpoint declined", checkpoint_id=7)
+    (line,) = lines(out)
+    assert line.pop("ts").endswith("Z")
+    assert line == {
+        "level": "WARN",
+        "msg": "checkpoint declined",
+        "context": {"job_id": "j1", "checkpoint_id": 7},
+        "logger": "jobmaster",
+    }
+
+
+def test_secrets_are_never_written():
+    """By the words that Spark redacts, at any depth."""
+    out = io.StringIO()
+    make_logger("x", stream=out).info("settings", **{"security.auth.token": "geheim", "s3": {"secret-key": "geheim", "region": "eu"}})
+    assert "geheim" not in out.getvalue()
+    assert lines(out)[0]["context"] == {"security.auth.token": REDACTED, "s3": {"secret-key": REDACTED, "region": "eu"}}
+
+
+def test_an_exception_is_part_of_its_line():
+    """Class, message and stack as data, still one line."""
+    out = io.StringIO()
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError as error:
+        make_logger("x", stream=out).error("broke", exc_info=error)
+    (line,) = lines(out)
+    assert line["exception"]["class"] == "builtins.ZeroDivisionError"
+    assert line["exception"]["msg"] == "division by zero"
+    assert "Traceback" in line["exception"]["stacktrace"]
+
+
+def test_a_terminal_gets_lines_for_people():
+    """No JSON to read with the eyes."""
+    out = Terminal()
+    make_logger("x", stream=out).info("job finished", rows=5)
+    assert out.getvalue().rstrip().endswith("INFO  x: job finished  rows=5")
+
+
+def test_levels():
+    """Debug lines are not written by default, and hot paths can ask before they compute one."""
+    out = io.StringIO()
+    make_logger("x", stream=out).debug("detail")
+    assert out.getvalue() == ""
+    assert logs_debug(make_logger("x", "DEBUG", out))
+    assert not logs_debug(silent_logger())
+    with pytest.raises(ValueError, match="unknown log level 'loud'"):
+        make_logger("x", "loud")
+
+
+def test_what_libraries_log_goes_the_same_way():
+    """pykka, gRPC and kazoo speak through logging."""
+    out = io.StringIO()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        capture_standard_logging(make_logger("x", stream=out))
+        capture_standard_logging(make_logger("x", stream=out))  # once, however often it is called
+        logging.getLogger("kazoo.client").warning("lost %s", "connection")
+        assert [(line["logger"], line["msg"]) for line in lines(out)] == [("kazoo.client", "lost connection")]
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
