@@ -29,6 +29,8 @@ from snapline.aggregates import count, max_, mean, min_, sum_
 from snapline.environment import StreamExecutionEnvironment
 from snapline.stream import DataStream, KeyedStream, WindowedStream
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Aggregate",
     "AggregatingStateDescriptor",

@@ -21,6 +21,8 @@ from protos import client_pb2 as pb
 if TYPE_CHECKING:
     import grpc
 
+    from runtime.grpc_channels import Security
+
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 30.0
@@ -48,13 +50,14 @@ class JobFailed(SnaplineError):
 class ClusterClient:
     """One connection to a coordinator. Use as a context manager, or `close` it."""
 
-    def __init__(self, address: str, token: str = "") -> None:
+    def __init__(self, address: str, security: Security) -> None:
         """Does not connect yet. `address` is host:port."""
         from protos.client_pb2_grpc import ClientServiceStub
         from runtime.grpc_channels import open_channel
 
         self.address = address
-        self._channel: grpc.Channel = open_channel(address, token=token)
+        self._metadata = security.metadata
+        self._channel: grpc.Channel = open_channel(address, security)
         self._stub = ClientServiceStub(self._channel)
 
     def __enter__(self) -> ClusterClient:
@@ -157,7 +160,7 @@ class ClusterClient:
         away_since: float | None = None
         while True:
             try:
-                for details in self._stub.WatchJob(pb.WatchJobRequest(job_id=job_id)):
+                for details in self._stub.WatchJob(pb.WatchJobRequest(job_id=job_id), metadata=self._metadata):
                     away_since = None
                     yield details
                     if decode_job_status(details.overview.status).is_globally_terminal:
@@ -194,7 +197,7 @@ class ClusterClient:
         import grpc
 
         try:
-            return method(request, timeout=timeout_s)
+            return method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._error(error) from None
 

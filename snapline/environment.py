@@ -37,6 +37,9 @@ from snapline.stream import DataStream
 
 if TYPE_CHECKING:
     from snapline.execution import JobExecutionResult
+RESTORE_VARIABLE = "SNAPLINE_RESTORE_FROM"
+"""Set by `snapline run --from-savepoint`."""
+ALLOW_NON_RESTORED_VARIABLE = "SNAPLINE_ALLOW_NON_RESTORED_STATE"
 
 
 class StreamExecutionEnvironment:
@@ -55,6 +58,10 @@ class StreamExecutionEnvironment:
         given = {key: text_of(value) for key, value in (conf or {}).items()}
         environment = cls(Configuration(given), default_layers(os.environ))
         resolve(environment.weaker)
+        if os.environ.get(RESTORE_VARIABLE):
+            environment.restore_from(
+                os.environ[RESTORE_VARIABLE], allow_non_restored_state=bool(os.environ.get(ALLOW_NON_RESTORED_VARIABLE))
+            )
         return environment
 
     # --- settings ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
+from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, Configuration
 from dataflow.ids import JobID
 from dataflow.jobgraph import JobGraph
 from dataflow.wire import decode_job_status
@@ -57,8 +57,10 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
     if COORDINATOR_ADDRESS.key in configuration:
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
-        token = configuration.get_option(SECURITY_TOKEN)
-        with ClusterClient(configuration.get_option(COORDINATOR_ADDRESS), token) as client:
+        from runtime.grpc_channels import Security
+
+        security = Security.from_configuration(configuration)
+        with ClusterClient(configuration.get_option(COORDINATOR_ADDRESS), security) as client:
             job_id = client.submit(translation.job_graph)
             logger.info("job submitted", job_id=job_id, job=job_name)
             if os.environ.get(DETACHED_VARIABLE):

@@ -158,12 +158,16 @@ class EmbeddedCluster:
     def __enter__(self) -> EmbeddedCluster:
         """Start coordinator, then TaskManagers."""
         from coordinator.process import CoordinatorProcess
+        from runtime.grpc_channels import Security
 
         try:
             self._coordinator = CoordinatorProcess.start(
                 bind=f"{self.host}:0", settings=dict(self.configuration), token=self.token
             )
-            self.client = ClusterClient(self._coordinator.address, self.token)
+            self.client = ClusterClient(
+                self._coordinator.address,
+                Security.from_configuration(self.configuration.with_values({SECURITY_TOKEN.key: self.token})),
+            )
             self.pool = TaskManagerPool(
                 self.spark.session.sparkContext,
                 PoolSettings(

@@ -115,7 +115,7 @@ class TaskManagerPool:
             lived_s = time.monotonic() - begun
             with self._condition:
                 self._ended += 1
-                if self._stopping:
+                if self._is_stopping():
                     return
                 if outcome.kind == "unusable":
                     self._give_up(outcome.detail)
@@ -133,6 +133,9 @@ class TaskManagerPool:
                     lived_s=round(lived_s, 1),
                 )
                 self._condition.wait(pause_s)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     def _give_up(self, why: str) -> None:
         self._fatal = self._fatal or why

@@ -1,0 +1,47 @@
+"""`snapline taskmanagers`: a Spark application whose only purpose is to bring TaskManagers to a coordinator elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
+from runtime.logs import make_logger
+from snapline.session import open_spark
+from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
+
+CHECK_INTERVAL_S = 0.5
+
+
+def bring_task_managers(configuration: Configuration, *, instances: int, slots: int) -> None:
+    """Keep `instances` TaskManagers of `slots` slots alive until SIGINT or SIGTERM.
+
+    Raises TaskManagersUnavailable when Spark cannot run them.
+    """
+    logger = make_logger("snapline.taskmanagers", configuration.get_option(LOG_LEVEL))
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    spark = open_spark("snapline-taskmanagers")
+    address = configuration.get_option(COORDINATOR_ADDRESS)
+    pool = TaskManagerPool(
+        spark.session.sparkContext,
+        PoolSettings(
+            coordinator_address=address,
+            task_managers=instances,
+            slots=slots,
+            token=configuration.get_option(SECURITY_TOKEN),
+            settings={k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key},
+        ),
+        logger,
+    )
+    pool.start()
+    logger.info("TaskManagers started", coordinator=address, instances=instances, slots=slots)
+    try:
+        while not stopping.wait(CHECK_INTERVAL_S):
+            if pool.fatal_error:
+                raise TaskManagersUnavailable(pool.fatal_error)
+    finally:
+        pool.stop()
+        if spark.ours:
+            spark.session.stop()

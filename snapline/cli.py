@@ -1,0 +1,335 @@
+"""The command `snapline`. Every command answers in a table, or with `--output json` as JSON; errors are one line and exit 1."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+
+import snapline
+from dataflow.config import COORDINATOR_ADDRESS, OPTIONS, SECURITY_TOKEN, Configuration, is_secret
+from dataflow.errors import SnaplineError
+from dataflow.wire import decode_job_status
+from protos import checkpoint_pb2, job_pb2
+from protos import client_pb2 as pb
+from snapline.client import ClusterClient, JobFailed
+from snapline.settings import Setting, default_layers, resolve
+
+TRACEBACK_VARIABLE = "SNAPLINE_TRACEBACK"
+
+
+class Target:
+    """Which coordinator, and how to print."""
+
+    def __init__(self, coordinator: str, token: str, output: str) -> None:
+        layers = default_layers(os.environ)
+        given = {}
+        if coordinator:
+            given[COORDINATOR_ADDRESS.key] = Setting(coordinator, "--coordinator")
+        if token:
+            given[SECURITY_TOKEN.key] = Setting(token, "--token")
+        self.configuration: Configuration = resolve(layers, given)
+        self.as_json = output == "json"
+
+    def client(self) -> ClusterClient:
+        """A connection to the coordinator."""
+        from runtime.grpc_channels import Security
+
+        address = self.configuration.get_option(COORDINATOR_ADDRESS)
+        return ClusterClient(address, Security.from_configuration(self.configuration))
+
+    def show(self, messages: Sequence[Message], columns: Sequence[str], row: Callable[[Any], Sequence[str]]) -> None:
+        """Print messages, one row each."""
+        if self.as_json:
+            dicts = [MessageToDict(m, preserving_proto_field_name=True) for m in messages]
+            click.echo(json.dumps(dicts, indent=2))
+            return
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for column in columns:
+            table.add_column(column)
+        for message in messages:
+            table.add_row(*row(message))
+        Console(soft_wrap=True).print(table)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(snapline.__version__, prog_name="snapline")
+def cli() -> None:
+    """Exactly-once streaming Python on Spark."""
+
+
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that every client command has."""
+    import functools
+
+    @click.option("--coordinator", "-m", default="", help="host:port (setting jobmanager.rpc.address)")
+    @click.option("--token", default="", help="shared secret (setting security.auth.token)")
+    @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
+    @functools.wraps(command)
+    def wrapped(coordinator: str, token: str, output: str, **others: Any) -> None:
+        command(Target(coordinator, token, output), **others)
+
+    return wrapped
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def coordinator(arguments: tuple[str, ...]) -> None:
+    """Run a coordinator in the foreground (`snapline coordinator --help` for its options)."""
+    from coordinator.__main__ import main as run_coordinator
+
+    sys.exit(run_coordinator(list(arguments)))
+
+
+@cli.command()
+@click.option("--detached", "-d", is_flag=True, help="return once the job is accepted")
+@click.option("--from-savepoint", "-s", default="", help="start from this savepoint or retained checkpoint")
+@click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@with_target
+def run(
+    target: Target,
+    script: Path,
+    arguments: tuple[str, ...],
+    *,
+    detached: bool,
+    from_savepoint: str,
+    allow_non_restored_state: bool,
+) -> None:
+    """Run a job script against a coordinator: `snapline run job.py -- --its-own options`."""
+    prefix = snapline.settings.ENVIRONMENT_PREFIX
+    os.environ[prefix + "jobmanager__rpc__address"] = target.configuration.get_option(COORDINATOR_ADDRESS)
+    token = target.configuration.get_option(SECURITY_TOKEN)
+    if token:
+        os.environ[prefix + "security__auth__token"] = token
+    if detached:
+        os.environ["SNAPLINE_DETACHED"] = "1"
+    if from_savepoint:
+        os.environ["SNAPLINE_RESTORE_FROM"] = from_savepoint
+        os.environ["SNAPLINE_ALLOW_NON_RESTORED_STATE"] = "1" if allow_non_restored_state else ""
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    runpy.run_path(str(script), run_name="__main__")
+
+
+@cli.command("list")
+@with_target
+def list_jobs(target: Target) -> None:
+    """All jobs, newest first."""
+    with target.client() as client:
+        jobs = client.list_jobs()
+    target.show(jobs, ["JOB ID", "NAME", "STATUS", "STARTED", "RESTARTS", "CHECKPOINT"], _job_row)
+
+
+@cli.command()
+@click.argument("job")
+@with_target
+def status(target: Target, job: str) -> None:
+    """One job with its tasks. JOB is an id, the beginning of one, or a name."""
+    with target.client() as client:
+        details = client.get_job(client.resolve_job(job))
+    if target.as_json:
+        click.echo(json.dumps(MessageToDict(details, preserving_proto_field_name=True), indent=2))
+        return
+    overview = details.overview
+    click.echo(
+        f"{overview.name} ({overview.job_id})  {decode_job_status(overview.status).value}  {overview.restarts} restarts"
+    )
+    if overview.HasField("failure"):
+        click.echo(f"last failure: {overview.failure.summary}")
+    target.show(
+        list(details.vertices),
+        ["TASK", "PARALLELISM", "STATES", "ROWS IN", "ROWS OUT", "BUSY", "BACK-PRESSURED"],
+        _vertex_row,
+    )
+
+
+@cli.command()
+@click.argument("job")
+@with_target
+def cancel(target: Target, job: str) -> None:
+    """Cancel a job; its committed output and retained checkpoints stay."""
+    with target.client() as client:
+        job_id = client.resolve_job(job)
+        client.cancel(job_id)
+    click.echo(json.dumps({"job_id": job_id}) if target.as_json else f"cancelling {job_id}")
+
+
+@cli.command()
+@click.argument("job")
+@with_target
+def checkpoints(target: Target, job: str) -> None:
+    """Checkpoints of a job, newest first."""
+    with target.client() as client:
+        answer = client.list_checkpoints(client.resolve_job(job))
+    if target.as_json:
+        click.echo(json.dumps(MessageToDict(answer, preserving_proto_field_name=True), indent=2))
+        return
+    counts = answer.counts
+    click.echo(
+        f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed, "
+        f"{counts.in_progress} in progress, {counts.restored} restored"
+    )
+    target.show(
+        list(answer.history), ["ID", "KIND", "STATUS", "ACKS", "TRIGGERED", "DURATION", "SIZE", "WHY"], _checkpoint_row
+    )
+
+
+@cli.command()
+@click.argument("job")
+@click.argument("directory", default="")
+@with_target
+def savepoint(target: Target, job: str, directory: str) -> None:
+    """Take a savepoint; prints its path."""
+    with target.client() as client:
+        path = client.trigger_savepoint(client.resolve_job(job), directory)
+    click.echo(json.dumps({"path": path}) if target.as_json else path)
+
+
+@cli.command()
+@click.argument("job")
+@click.option("--directory", "-p", default="", help="where the savepoint goes")
+@click.option("--drain", is_flag=True, help="fire all windows and timers first; the job ends for good")
+@with_target
+def stop(target: Target, job: str, directory: str, *, drain: bool) -> None:
+    """Stop a job with a savepoint; prints its path."""
+    with target.client() as client:
+        path = client.stop_with_savepoint(client.resolve_job(job), directory, drain=drain)
+    click.echo(json.dumps({"path": path}) if target.as_json else path)
+
+
+@cli.command("task-managers")
+@with_target
+def task_managers(target: Target) -> None:
+    """TaskManagers that are registered."""
+    with target.client() as client:
+        found = client.list_task_managers()
+    target.show(
+        found,
+        ["RESOURCE ID", "HOST", "PID", "EXECUTOR", "SLOTS", "FREE"],
+        lambda t: [t.resource_id, t.host, str(t.pid), t.executor_id, str(t.slots), str(t.free_slots)],
+    )
+
+
+@cli.command()
+@click.option("--instances", default=1, help="how many TaskManagers")
+@click.option("--slots", default=1, help="slots of each")
+@with_target
+def taskmanagers(target: Target, *, instances: int, slots: int) -> None:
+    """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
+    from snapline.bring import bring_task_managers
+
+    bring_task_managers(target.configuration, instances=instances, slots=slots)
+
+
+@cli.command()
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
+def config(output: str) -> None:
+    """All settings: value, where it is from, what it does."""
+    layers = default_layers(os.environ)
+    resolve(layers)
+    rows = []
+    for key, option in sorted(OPTIONS.items()):
+        setting = layers.get(key)
+        value = setting.value if setting else option.default
+        rows.append(
+            {
+                "key": key,
+                "value": "***" if is_secret(key) and value else value,
+                "origin": setting.origin if setting else "default",
+                "description": option.description,
+            }
+        )
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("KEY", "VALUE", "FROM", "WHAT IT DOES"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(row["key"], row["value"], row["origin"], row["description"])
+    Console().print(table)
+
+
+def _job_row(job: pb.JobOverview) -> list[str]:
+    return [
+        job.job_id,
+        job.name,
+        decode_job_status(job.status).value,
+        _time(job.start_time_ms),
+        str(job.restarts),
+        str(job.latest_completed_checkpoint_id or "-"),
+    ]
+
+
+def _vertex_row(vertex: pb.VertexDetails) -> list[str]:
+    states: dict[str, int] = {}
+    for subtask in vertex.subtasks:
+        name = job_pb2.ExecutionState.Name(subtask.state).removeprefix("EXECUTION_STATE_")
+        states[name] = states.get(name, 0) + 1
+    busy = sum(s.busy_ms for s in vertex.subtasks)
+    pressed = sum(s.backpressured_ms for s in vertex.subtasks)
+    total = max(1, busy + pressed + sum(s.idle_ms for s in vertex.subtasks))
+    return [
+        vertex.name,
+        str(vertex.parallelism),
+        ", ".join(f"{n} {name}" for name, n in sorted(states.items())),
+        f"{sum(s.records_in for s in vertex.subtasks):,}",
+        f"{sum(s.records_out for s in vertex.subtasks):,}",
+        f"{100 * busy // total} %",
+        f"{100 * pressed // total} %",
+    ]
+
+
+def _checkpoint_row(checkpoint: pb.CheckpointOverview) -> list[str]:
+    return [
+        str(checkpoint.checkpoint_id),
+        checkpoint_pb2.SnapshotType.Name(checkpoint.snapshot_type)
+        .removeprefix("SNAPSHOT_TYPE_")
+        .lower(),
+        pb.CheckpointStatus.Name(checkpoint.status).removeprefix("CHECKPOINT_STATUS_").lower(),
+        f"{checkpoint.subtasks_acknowledged}/{checkpoint.subtasks_total}",
+        _time(checkpoint.trigger_timestamp_ms),
+        f"{checkpoint.end_to_end_duration_ms} ms",
+        f"{checkpoint.checkpointed_size_bytes:,} B",
+        checkpoint.failure.message if checkpoint.HasField("failure") else "",
+    ]
+
+
+def _time(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if timestamp_ms else "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: one line for what a user can mend, a traceback only when asked for."""
+    try:
+        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=True)
+    except SnaplineError as error:
+        print_error(error)
+        sys.exit(1)
+
+
+def print_error(error: SnaplineError) -> None:
+    """One line; with SNAPLINE_TRACEBACK=1 also the task's traceback, and ours."""
+    click.echo(f"snapline: {error}", err=True)
+    if os.environ.get(TRACEBACK_VARIABLE):
+        if isinstance(error, JobFailed) and error.failure is not None and error.failure.traceback:
+            click.echo(error.failure.traceback, err=True)
+        click.echo(traceback.format_exc(), err=True)
+
+
+if __name__ == "__main__":
+    main()
