@@ -1,0 +1,185 @@
+"""`make demo`: a year of real flights through TaskManagers in Spark executors, some of which are killed with signal 9.
+
+Shows progress while the job runs, and compares every row of the output with an answer computed without Snapline. Exits 0
+when all are equal, 1 when one is lost, doubled or different.
+
+    python -m examples.demo [--kills 3] [--rows-per-second 15000] [--unaligned] [--seed 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dataflow.wire import decode_job_status
+from examples.flights import build
+from examples.flights_answer import Comparison, compare_outputs
+from protos import client_pb2 as pb
+from runtime.logs import silent_logger
+from snapline import SnaplineError, StreamExecutionEnvironment
+from snapline.client import ClusterClient
+from snapline.execution import JobExecutionResult, rows_read, run_in
+from snapline.session import EmbeddedCluster, open_spark, slots_required
+
+FLIGHTS = Path(sys.prefix) / "data" / "flights.parquet"
+MASTER = "local-cluster[2,1,1024]"
+MEMORY = {"spark.executor.memory": "512m"}
+
+
+@dataclass
+class Progress:
+    """What the job's watcher saw last."""
+
+    details: pb.JobDetails | None = None
+    kills: list[str] = field(default_factory=list)
+    finished: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def checkpoints(self) -> int:
+        """Completed so far."""
+        return self.details.checkpoint_counts.completed if self.details else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether every task runs."""
+        return self.details is not None and decode_job_status(self.details.overview.status).value == "RUNNING"
+
+    def line(self, elapsed_s: float) -> str:
+        """One line for the terminal."""
+        if self.details is None:
+            return f"{elapsed_s:6.1f} s  waiting for TaskManagers"
+        overview = self.details.overview
+        return (
+            f"{elapsed_s:6.1f} s  {decode_job_status(overview.status).value:<10} {rows_read(self.details):>9,} rows read  "
+            f"{self.checkpoints:>3} checkpoints  {overview.restarts:>2} restarts  {len(self.kills):>2} kills"
+        )
+
+
+def kill_task_managers(client: ClusterClient, progress: Progress, kills: int, chance: random.Random) -> None:
+    """Kill a process that holds a TaskManager, `kills` times, each after at least one more checkpoint has completed."""
+    seen = 0
+    while len(progress.kills) < kills and not progress.finished.wait(0.1):
+        if not progress.running or progress.checkpoints <= seen:
+            continue
+        if progress.finished.wait(chance.uniform(0.2, 1.5)):
+            return
+        try:
+            holders = [manager for manager in client.list_task_managers() if manager.free_slots < manager.slots]
+        except SnaplineError:
+            continue
+        if not holders or not progress.running:
+            continue
+        victim = chance.choice(sorted(holders, key=lambda manager: manager.resource_id))
+        try:
+            os.kill(victim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        seen = progress.checkpoints + 1
+        progress.kills.append(victim.resource_id)
+        print(f"          kill -9 {victim.pid}: the Python process that holds {victim.resource_id}", flush=True)
+
+
+def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, Progress]:
+    """Run the job on Spark and kill what holds it."""
+    environment = StreamExecutionEnvironment.get_execution_environment(
+        {
+            "execution.checkpointing.unaligned.enabled": options.unaligned,
+            "restart-strategy.type": "exponential-delay",
+            "restart-strategy.exponential-delay.initial-backoff": "100 ms",
+            "restart-strategy.exponential-delay.max-backoff": "2 s",
+        }
+    )
+    environment.set_parallelism(2).enable_checkpointing(options.checkpoint_interval)
+    environment.set_checkpoint_dir(str(output / "_checkpoints"))
+    build(environment, str(options.input), str(output), options.rows_per_second or None)
+    environment.translate("flights")
+    print(f"starting Spark {options.master} ...", flush=True)
+    spark = open_spark("snapline-demo", {"spark.master": options.master, **MEMORY})
+    graph = environment.translate("flights", configuration=environment.configuration_with(spark.settings)).job_graph
+    progress = Progress()
+    begun = time.monotonic()
+
+    def narrate() -> None:
+        while not progress.finished.wait(1.0):
+            print(progress.line(time.monotonic() - begun), flush=True)
+
+    def note(details: pb.JobDetails) -> None:
+        progress.details = details
+
+    with EmbeddedCluster(spark, environment.configuration, slots_required(graph), silent_logger()) as cluster:
+        if cluster.client is None:
+            raise RuntimeError("the cluster has no client")
+        chance = random.Random(options.seed)
+        threads = [
+            threading.Thread(target=narrate, name="narrator"),
+            threading.Thread(
+                target=kill_task_managers, args=(cluster.client, progress, options.kills, chance), name="killer"
+            ),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            result = run_in(cluster, graph, note)
+        finally:
+            progress.finished.set()
+            for thread in threads:
+                thread.join()
+        print(progress.line(time.monotonic() - begun), flush=True)
+    return result, progress
+
+
+def judge(comparisons: list[Comparison]) -> bool:
+    """Print what was compared; True when all is equal."""
+    for comparison in comparisons:
+        verdict = "equal" if comparison.equal else "DIFFERENT"
+        print(
+            f"{comparison.output:>8}: {comparison.actual_rows:,} rows, {comparison.expected_rows:,} expected: {verdict}"
+        )
+        for difference in comparison.differences:
+            print(f"          {difference}")
+    return all(comparison.equal for comparison in comparisons)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, compare, say so."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--input", type=Path, default=FLIGHTS)
+    parser.add_argument("--output", type=Path, default=None, help="kept when given, else temporary")
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--rows-per-second", type=int, default=15_000, help="0: as fast as possible")
+    parser.add_argument("--checkpoint-interval", type=int, default=1000, help="milliseconds")
+    parser.add_argument("--unaligned", action="store_true")
+    parser.add_argument("--master", default=MASTER)
+    parser.add_argument("--seed", type=int, default=None, help="of which process is killed when")
+    options = parser.parse_args(arguments)
+    output = options.output or Path(tempfile.mkdtemp(prefix="snapline-demo-"))
+    try:
+        result, progress = run(options, output)
+        print(f"job {result.summary}, {len(progress.kills)} processes killed with signal 9")
+        print("comparing every row with polars over the same file ...")
+        comparisons = compare_outputs(options.input, output)
+        equal = judge(comparisons)
+        if len(progress.kills) < options.kills:
+            print(f"only {len(progress.kills)} of {options.kills} kills happened before the job was done")
+            return 1
+        print("EQUAL: nothing lost, nothing doubled" if equal else "NOT EQUAL")
+        return 0 if equal else 1
+    except SnaplineError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if options.output is None:
+            shutil.rmtree(output, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
