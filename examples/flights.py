@@ -88,7 +88,8 @@ class ThirdTimeLate(KeyedProcessFunction):
 
     def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterator[Row]:
         """All flights up to this time are there: take them in order."""
-        due, later = [], []
+        due: list[Row] = []
+        later: list[Row] = []
         for flight in self.waiting.get():
             (due if _epoch_ms(flight["scheduled_departure"]) <= timestamp_ms else later).append(flight)
         self.waiting.update(later)

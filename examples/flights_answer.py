@@ -70,7 +70,7 @@ def read_output(directory: Path, like: pl.DataFrame) -> pl.DataFrame:
     files = sorted(
         p for p in directory.glob("**/*.parquet") if not any(part.startswith(("_", ".")) for part in p.parts)
     )
-    frames = [pl.read_parquet(file).select(like.columns).cast(dict(like.schema)) for file in files]
+    frames = [pl.read_parquet(file).select(like.columns).cast(like.schema) for file in files]
     return pl.concat(frames) if frames else like.clear()
 
 
