@@ -221,6 +221,9 @@ class SourceOperatorContract(StreamOperator):
         """With NOTHING_AVAILABLE: when to ask again at the latest; None: only after `context.wake_up`."""
         return None
 
+    def stop_emitting(self, checkpoint_id: CheckpointID) -> None:
+        """The job stops with a savepoint: emit now what the position already covers; nothing is emitted after this."""
+
     def cancel(self) -> None:
         """The task is cancelled; stop threads soon. Called from any thread."""
 

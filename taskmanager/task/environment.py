@@ -1,0 +1,70 @@
+"""What a task needs from the process that it runs in. Implemented by the TaskManager's shell, and by the simulator.
+
+Every method is called on the task's own thread and returns soon, except that reads of restored state may take as long as the
+storage does. Mirrors Flink's Environment, CheckpointResponder and TaskManagerActions.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dataflow.handles import StreamStateHandle
+from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, EndOfDataReached, TaskStateChanged
+from taskmanager.network.contract import Exchange
+from taskmanager.operators.contract import SnapshotSink
+from taskmanager.operators.push_source import PushSourceRunner
+
+
+class StateBlob(Protocol):
+    """One restored blob."""
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        ...
+
+    def read_range(self, offset: int, size: int) -> bytes:
+        """Some of its bytes. Raises what the storage raises."""
+        ...
+
+
+class Environment(Protocol):
+    """The world of one attempt."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """Where result partitions and input channels come from."""
+        ...
+
+    @property
+    def snapshot_sink(self) -> SnapshotSink:
+        """Where the asynchronous part of snapshots goes."""
+        ...
+
+    def open_state(self, handle: StreamStateHandle) -> StateBlob:
+        """A blob of the snapshot that the task restores from."""
+        ...
+
+    def create_push_source_runner(self) -> PushSourceRunner:
+        """What runs a SourceFunction beside the task."""
+        ...
+
+    def wake_up(self) -> None:
+        """Make somebody call `StreamTask.step` soon. Called from any thread, and often."""
+        ...
+
+    def task_state_changed(self, change: TaskStateChanged) -> None:
+        """The attempt entered a state. A terminal state comes once and last, when everything is released."""
+        ...
+
+    def acknowledge_checkpoint(self, message: AcknowledgeCheckpoint) -> None:
+        """To the JobMaster."""
+        ...
+
+    def decline_checkpoint(self, message: DeclineCheckpoint) -> None:
+        """To the JobMaster."""
+        ...
+
+    def end_of_data_reached(self, message: EndOfDataReached) -> None:
+        """To the JobMaster."""
+        ...

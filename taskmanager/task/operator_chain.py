@@ -1,0 +1,249 @@
+"""The operators of one task, wired: what one emits goes straight into the next, or out of the task.
+
+Decides wiring (main and side outputs, chained inputs, edges), the order of life-cycle calls (tail to head for opening,
+head to tail for the end), which operator's pending work goes first, and whose an exception is. It does not know channels or checkpoints: the
+task loop says when. Mirrors Flink's OperatorChain, ChainingOutput, BroadcastingOutputCollector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dataflow.elements import Watermark, WatermarkStatus
+from dataflow.messages import OperatorDescriptor
+from runtime.machine import InvariantViolation, check
+from taskmanager.operators.contract import OperatorContext, RestoredState, SourceOperatorContract, StreamOperator
+from taskmanager.operators.failure import OperatorFailure
+from taskmanager.task.processing_time import TaskProcessingTime
+from taskmanager.task.record_writer import RecordWriter
+
+
+@dataclass(slots=True, eq=False)
+class ChainedOperator:
+    """One operator in its place."""
+
+    descriptor: OperatorDescriptor
+    operator: StreamOperator
+    records_in: int = 0
+
+    def failure(self, activity: str, cause: BaseException) -> OperatorFailure:
+        """The cause, attributed to this operator."""
+        return OperatorFailure(self.descriptor.uid, self.descriptor.name, activity, cause)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        """Deliver a batch."""
+        self.records_in += batch.num_rows
+        try:
+            self.operator.process_batch(batch, input_index)
+        except (OperatorFailure, InvariantViolation):
+            raise
+        except Exception as error:
+            raise self.failure("process_batch", error) from error
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Deliver a watermark."""
+        try:
+            self.operator.process_watermark(watermark)
+        except (OperatorFailure, InvariantViolation):
+            raise
+        except Exception as error:
+            raise self.failure("process_watermark", error) from error
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Deliver a status."""
+        self.run("process_watermark_status", lambda: self.operator.process_watermark_status(status))
+
+    def run(self, activity: str, call: Callable[[], object]) -> None:
+        """Make any other call, attributed."""
+        try:
+            call()
+        except (OperatorFailure, InvariantViolation):
+            raise
+        except Exception as error:
+            raise self.failure(activity, error) from error
+
+
+class ChainOutput:
+    """Where one operator of the chain emits (Output)."""
+
+    def __init__(self) -> None:
+        self._chained: list[tuple[ChainedOperator, int]] = []
+        self._writers: list[RecordWriter] = []
+        self._side: dict[str, ChainOutput] = {}
+        self.records_out = 0
+
+    def add_chained(self, consumer: ChainedOperator, input_index: int) -> None:
+        """An operator of this chain reads here."""
+        self._chained.append((consumer, input_index))
+
+    def add_writer(self, writer: RecordWriter) -> None:
+        """An edge begins here."""
+        self._writers.append(writer)
+
+    def side(self, tag: str) -> ChainOutput:
+        """The side output of this tag; created for those who read it."""
+        return self._side.setdefault(tag, ChainOutput())
+
+    def emit_batch(self, batch: pa.RecordBatch) -> None:
+        """To the main output. Empty batches are dropped."""
+        rows = batch.num_rows
+        if rows == 0:
+            return
+        self.records_out += rows
+        for consumer, input_index in self._chained:
+            consumer.process_batch(batch, input_index)
+        for writer in self._writers:
+            writer.emit(batch)
+
+    def emit_side(self, tag: str, batch: pa.RecordBatch) -> None:
+        """To the side output `tag`; dropped when nobody reads it."""
+        side = self._side.get(tag)
+        if side is not None:
+            side.emit_batch(batch)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """To all outputs."""
+        for consumer, _ in self._chained:
+            consumer.process_watermark(watermark)
+        for writer in self._writers:
+            writer.emit_watermark(watermark)
+        for side in self._side.values():
+            side.emit_watermark(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """To all outputs."""
+        for consumer, _ in self._chained:
+            consumer.process_watermark_status(status)
+        for writer in self._writers:
+            writer.emit_watermark_status(status)
+        for side in self._side.values():
+            side.emit_watermark_status(status)
+
+
+class _OperatorProcessingTime:
+    """The task's processing time, with failures of callbacks attributed to one operator (ProcessingTimeService)."""
+
+    def __init__(self, service: TaskProcessingTime, owner: ChainedOperator) -> None:
+        self._service = service
+        self._owner = owner
+        self.now_ms = service.now_ms
+
+    def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> object:
+        owner = self._owner
+        return self._service.register_timer(
+            at_ms, lambda due_ms: owner.run("a processing-time timer", lambda: callback(due_ms))
+        )
+
+    def cancel_timer(self, token: object) -> None:
+        self._service.cancel_timer(token)
+
+
+class OperatorChain:
+    """The operators of one task. `operators[0]` is the head."""
+
+    def __init__(
+        self,
+        operators: Sequence[tuple[OperatorDescriptor, StreamOperator]],
+        writers: Sequence[RecordWriter],
+        context_of: Callable[[OperatorDescriptor], OperatorContext],
+        processing_time: TaskProcessingTime,
+    ) -> None:
+        check(len(operators) > 0, "a task has at least one operator")
+        self.operators = tuple(ChainedOperator(descriptor, operator) for descriptor, operator in operators)
+        self._outputs = tuple(ChainOutput() for _ in self.operators)
+        position_of = {item.descriptor.operator_id: index for index, item in enumerate(self.operators)}
+        for index, item in enumerate(self.operators):
+            upstream = item.descriptor.chained_input
+            check((upstream < 0) == (index == 0), "exactly the head of a chain has no chained input")
+            check(upstream < index, "a chain lists operators after those that they read from")
+            if upstream >= 0:
+                output = self._output_of(upstream, item.descriptor.chained_side_output_tag)
+                output.add_chained(item, item.descriptor.chained_input_index)
+        for writer in writers:
+            source = writer.descriptor.source_operator
+            check(source in position_of, f"edge {writer.descriptor.edge_id} begins at an operator of another task")
+            self._output_of(position_of[source], writer.descriptor.side_output_tag).add_writer(writer)
+        for item, output in zip(self.operators, self._outputs, strict=True):
+            context = replace(
+                context_of(item.descriptor), processing_time=_OperatorProcessingTime(processing_time, item)
+            )
+            item.operator.setup(context, output)
+        self._pending_possible = tuple(
+            item.operator
+            for item in reversed(self.operators)
+            if type(item.operator).has_pending_work is not StreamOperator.has_pending_work
+        )
+        self._opened: list[ChainedOperator] = []
+        self._finished = 0
+
+    def _output_of(self, position: int, tag: str) -> ChainOutput:
+        output = self._outputs[position]
+        return output.side(tag) if tag else output
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def initialize_and_open(self, restored_of: Callable[[OperatorDescriptor], RestoredState]) -> None:
+        """Restore and open every operator, tail to head."""
+        for item in reversed(self.operators):
+            self._opened.append(item)
+            restored = restored_of(item.descriptor)
+            item.run("initialize_state", lambda item=item, restored=restored: item.operator.initialize_state(restored))  # type: ignore[misc]
+            item.run("open", item.operator.open)
+
+    def end_input(self, input_index: int) -> None:
+        """The head's input has ended."""
+        self.head.run("end_input", lambda: self.head.operator.end_input(input_index))
+
+    def finish_next(self) -> bool:
+        """Finish the next operator, head to tail. False when all are finished. The caller lets pending work end between
+        two calls, so that what an operator flushes is processed before the next one flushes."""
+        if self._finished == len(self.operators):
+            return False
+        item = self.operators[self._finished]
+        if self._finished > 0:
+            item.run("end_input", lambda: item.operator.end_input(item.descriptor.chained_input_index))
+        item.run("finish", item.operator.finish)
+        self._finished += 1
+        return True
+
+    def close(self) -> list[BaseException]:
+        """Close whatever was initialised, head to tail, whatever is raised. Returns what was raised."""
+        raised: list[BaseException] = []
+        for item in reversed(self._opened):
+            try:
+                item.operator.close()
+            except Exception as error:
+                raised.append(item.failure("close", error))
+        self._opened.clear()
+        return raised
+
+    # --- data -------------------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> ChainedOperator:
+        """The operator that reads the gates, or the source."""
+        return self.operators[0]
+
+    @property
+    def source(self) -> SourceOperatorContract | None:
+        """The head, if it is a source."""
+        head = self.operators[0].operator
+        return head if isinstance(head, SourceOperatorContract) else None
+
+    @property
+    def has_pending_work(self) -> bool:
+        """Whether some operator has more to do before the next element."""
+        for operator in self._pending_possible:
+            if operator.has_pending_work:
+                return True
+        return False
+
+    def continue_work(self) -> None:
+        """One slice, of the operator furthest down: what one further up emits must find those below it ready."""
+        for item in reversed(self.operators):
+            if item.operator.has_pending_work:
+                item.run("continue_work", item.operator.continue_work)
+                return

@@ -1,0 +1,64 @@
+"""Processing time of one task: the time of the current step, and timers that fall due between steps.
+
+Decides the order in which due timers fire: by time, then by registration. It does not know a clock: the task tells it the
+time. Mirrors Flink's ProcessingTimeService; callbacks run on the task's thread and never in the middle of a batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class TimerToken:
+    """One registered timer."""
+
+    at_ms: int
+    callback: Callable[[int], None]
+    is_cancelled: bool = False
+
+
+class TaskProcessingTime:
+    """Timers of all operators of one task."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0
+        self._heap: list[tuple[int, int, TimerToken]] = []
+        self._registered = 0
+
+    def now_ms(self) -> int:
+        """Time of the current step."""
+        return self._now_ms
+
+    def advance(self, now_ms: int) -> None:
+        """A step begins. Time that goes back stands still here."""
+        self._now_ms = max(self._now_ms, now_ms)
+
+    def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> TimerToken:
+        """Call `callback(at_ms)` at or after that time."""
+        token = TimerToken(at_ms, callback)
+        self._registered += 1
+        heapq.heappush(self._heap, (at_ms, self._registered, token))
+        return token
+
+    def cancel_timer(self, token: object) -> None:
+        """Forget the timer."""
+        if isinstance(token, TimerToken):
+            token.is_cancelled = True
+
+    def take_due(self) -> TimerToken | None:
+        """The next timer that is due now, taken off."""
+        while self._heap and (self._heap[0][2].is_cancelled or self._heap[0][0] <= self._now_ms):
+            token = heapq.heappop(self._heap)[2]
+            if not token.is_cancelled:
+                return token
+        return None
+
+    @property
+    def next_at_ms(self) -> int | None:
+        """When the next timer is due."""
+        while self._heap and self._heap[0][2].is_cancelled:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
