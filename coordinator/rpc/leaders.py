@@ -1,0 +1,56 @@
+"""LeaderRetrieval: publishes where the leaders are to whoever watches.
+
+Holds the newest table; a watcher gets it at once and again after each change, never an older one, and not one for each
+change when changes come faster than it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from dataflow.ids import JobID
+from protos import cluster_pb2, cluster_pb2_grpc
+from runtime.leader_retrieval import LeaderAddress, LeaderTable, encode_leader_table
+
+
+class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):
+    """The table of leaders. The setters may be called from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._resource_manager = LeaderAddress()
+        self._job_masters: dict[JobID, LeaderAddress] = {}
+        self._changed = asyncio.Event()
+
+    def set_resource_manager(self, leader: LeaderAddress) -> None:
+        """The ResourceManager is here now."""
+        self._loop.call_soon_threadsafe(self._set_resource_manager, leader)
+
+    def set_job_master(self, job_id: JobID, leader: LeaderAddress | None) -> None:
+        """The JobMaster of the job is here now; None: it has ended."""
+        self._loop.call_soon_threadsafe(self._set_job_master, job_id, leader)
+
+    def _set_resource_manager(self, leader: LeaderAddress) -> None:
+        self._resource_manager = leader
+        self._publish()
+
+    def _set_job_master(self, job_id: JobID, leader: LeaderAddress | None) -> None:
+        if leader is None:
+            self._job_masters.pop(job_id, None)
+        else:
+            self._job_masters[job_id] = leader
+        self._publish()
+
+    def _publish(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def Watch(  # noqa: N802
+        self, request: cluster_pb2.WatchLeadersRequest, context: Any
+    ) -> AsyncIterator[cluster_pb2.LeaderTable]:
+        while True:
+            changed = self._changed
+            yield encode_leader_table(LeaderTable(self._resource_manager, dict(self._job_masters)))
+            await changed.wait()

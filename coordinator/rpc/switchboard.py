@@ -1,0 +1,196 @@
+"""Connects the actors of a coordinator with whoever is at the other end of their connections.
+
+Three kinds of connections look alike to a core: *served* (a TaskManager or a remote JobMaster dialed in; its stream lives on the
+server's loop), *dialed* (a JobMaster of this process registers with a ResourceManager elsewhere) and *local* (both ends are
+actors of this process: no bytes, no loop). An `Outbox` collects what one actor does to its connections while it handles
+a message of its inbox; `flush` hands all of it over at once, so that a checkpoint of ten thousand tasks costs the loop one
+call and each stream one envelope. Order per connection is kept.
+
+Does not know what messages mean, except the first of a stream to a JobMaster, which says for which job it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from dataflow.ids import JobID, LeaderSessionID
+from dataflow.messages import Fenced
+from runtime.actor import Incoming, Performer
+from runtime.connections import (
+    CloseConnection,
+    ConnectionID,
+    ConnectionLost,
+    ConnectionOpened,
+    OpenConnection,
+    Peer,
+    PeerKind,
+    Send,
+)
+from runtime.dialing import Dialer
+
+Tell = Callable[[Any], bool]
+"""Tell an actor; False: it has stopped."""
+
+Operation = Send | CloseConnection
+
+
+class Streams(Protocol):
+    """The served side: `coordinator.rpc.gateways`."""
+
+    def apply(self, operations: list[Operation]) -> None:
+        """Perform on the loop, in order; from any thread."""
+        ...
+
+
+class _LocalEnd:
+    """One end of a connection inside this process."""
+
+    __slots__ = ("connection", "other", "tell")
+
+    def __init__(self, connection: ConnectionID, tell: Tell) -> None:
+        self.connection = connection
+        self.tell = tell
+        self.other: _LocalEnd = self
+
+
+class Switchboard:
+    """All connections of one coordinator. Thread-safe."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+        self._lock = threading.Lock()
+        self._streams: Streams | None = None
+        self._own_addresses: frozenset[str] = frozenset()
+        self._resource_manager: Tell | None = None
+        self._job_masters: dict[JobID, Tell] = {}
+        self._local: dict[ConnectionID, _LocalEnd] = {}
+        self._numbers = itertools.count(1)
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def serve_with(self, streams: Streams, addresses: Iterable[str]) -> None:
+        """The server is up; `addresses` are its own."""
+        self._streams = streams
+        self._own_addresses = frozenset(addresses)
+
+    def set_resource_manager(self, tell: Tell | None) -> None:
+        """The ResourceManager of this process, while it leads."""
+        with self._lock:
+            self._resource_manager = tell
+
+    def add_job_master(self, job_id: JobID, tell: Tell) -> None:
+        """Streams of this job go there from now on."""
+        with self._lock:
+            self._job_masters[job_id] = tell
+
+    def remove_job_master(self, job_id: JobID) -> None:
+        """The JobMaster has stopped."""
+        with self._lock:
+            self._job_masters.pop(job_id, None)
+
+    def owner_of(self, kind: PeerKind, job_id: JobID) -> Tell | None:
+        """Who serves a connection of this kind."""
+        with self._lock:
+            return self._resource_manager if kind is PeerKind.RESOURCE_MANAGER else self._job_masters.get(job_id)
+
+    def draw_served_id(self) -> ConnectionID:
+        """An id for a stream that somebody dialed in."""
+        return ConnectionID(f"serve-{next(self._numbers)}")
+
+    # --- what actors do -----------------------------------------------------------------------------------------------
+
+    def outbox(self, tell: Tell) -> Outbox:
+        """For the actor behind `tell`."""
+        return Outbox(self, tell)
+
+    def open(self, connection: ConnectionID, peer: Peer, tell: Tell) -> None:
+        """Dial, inside the process when the address is our own."""
+        if peer.address not in self._own_addresses:
+            self._dialer.open(connection, peer, tell)
+            return
+        owner = self.owner_of(peer.kind, peer.job_id)
+        if owner is None:
+            tell(ConnectionLost(connection, f"no {peer.kind.value} at {peer.address}"))
+            return
+        near, far = _LocalEnd(connection, tell), _LocalEnd(ConnectionID(f"local-{next(self._numbers)}"), owner)
+        near.other, far.other = far, near
+        with self._lock:
+            self._local[near.connection] = near
+            self._local[far.connection] = far
+        tell(ConnectionOpened(connection))
+
+    def apply(self, operations: list[Operation]) -> None:
+        """Send and close, in order. Connections that are gone are skipped."""
+        served: list[Operation] = []
+        local: deque[tuple[_LocalEnd, Fenced[Any]]] = deque()
+        for operation in operations:
+            connection = operation.connection
+            if connection.startswith("serve-"):
+                served.append(operation)
+                continue
+            end = self._local.get(connection)
+            if end is not None:
+                if type(operation) is Send:
+                    local.append((end, operation.envelope))
+                else:
+                    self._tell_local(local)
+                    self.close_local(end, "closed by the other side")
+            elif type(operation) is Send:
+                self._dialer.send(connection, operation.envelope)
+            else:
+                self._dialer.close(connection)
+        self._tell_local(local)
+        if served and self._streams is not None:
+            self._streams.apply(served)
+
+    def _tell_local(self, waiting: deque[tuple[_LocalEnd, Fenced[Any]]]) -> None:
+        """What stands together for one end and session is told as one message."""
+        while waiting:
+            end, first = waiting.popleft()
+            messages = [first.message]
+            session: LeaderSessionID = first.leader_session_id
+            while waiting and waiting[0][0] is end and waiting[0][1].leader_session_id == session:
+                messages.append(waiting.popleft()[1].message)
+            if not end.other.tell(Incoming(end.other.connection, session, messages)):
+                self.close_local(end.other, "the other side has stopped")
+
+    def close_local(self, end: _LocalEnd, reason: str) -> None:
+        """End a local connection; the end that did not ask for it is told."""
+        with self._lock:
+            if self._local.pop(end.connection, None) is None:
+                return
+            self._local.pop(end.other.connection, None)
+        end.other.tell(ConnectionLost(end.other.connection, reason))
+
+    def drop_actor(self, tell: Tell) -> None:
+        """The actor has stopped: its local connections are lost for the other ends."""
+        for end in [end for end in list(self._local.values()) if end.tell is tell]:
+            self.close_local(end, "the other side has stopped")
+
+
+class Outbox:
+    """What one actor does to its connections while it handles one message. Used on the actor's thread only."""
+
+    def __init__(self, switchboard: Switchboard, tell: Tell) -> None:
+        self._switchboard = switchboard
+        self._tell = tell
+        self._operations: list[Operation] = []
+
+    def performers(self) -> dict[type, Performer]:
+        """For the actor's table."""
+        add = self._operations.append
+        return {Send: add, CloseConnection: add, OpenConnection: self._open}
+
+    def _open(self, effect: OpenConnection) -> None:
+        self._switchboard.open(effect.connection, effect.peer, self._tell)
+
+    def flush(self) -> None:
+        """Hand everything over."""
+        if self._operations:
+            operations = self._operations.copy()
+            self._operations.clear()
+            self._switchboard.apply(operations)

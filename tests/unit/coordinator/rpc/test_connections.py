@@ -1,0 +1,352 @@
+"""Connections over real gRPC on loopback: dialed on threads, served on the loop, and local ones without either."""
+
+from __future__ import annotations
+
+import queue
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, ServedStreams
+from coordinator.rpc.leaders import LeaderPublisher
+from coordinator.rpc.server import CannotListen, RpcServer, parse_address
+from coordinator.rpc.switchboard import Switchboard
+from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    Disconnect,
+    Fenced,
+    HeartbeatRequest,
+    RegisterTaskExecutorAtJobMaster,
+    TaskManagerInfo,
+)
+from protos import cluster_pb2_grpc
+from runtime.actor import Incoming
+from runtime.clock import SystemClock
+from runtime.connections import (
+    CloseConnection,
+    ConnectionID,
+    ConnectionLost,
+    ConnectionOpened,
+    OpenConnection,
+    Peer,
+    PeerKind,
+    Send,
+)
+from runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
+from runtime.grpc_channels import Security, open_channel
+from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from runtime.logs import silent_logger
+from runtime.timers import TimerService
+
+SESSION = LeaderSessionID("session")
+DIAL = ConnectionID("dial-1")
+JOB = JobID("j" * 32)
+INFO = TaskManagerInfo(ResourceID("tm"), "127.0.0.1:1", 2, "0.1.0", "localhost", 1)
+
+
+class Inbox:
+    """Stands where an actor does: everything told, in order."""
+
+    def __init__(self):
+        self.told = queue.Queue()
+        self.alive = True
+
+    def __call__(self, event):
+        if self.alive:
+            self.told.put(event)
+        return self.alive
+
+    def next(self):
+        return self.told.get(timeout=20)
+
+    def messages(self, n):
+        """The next n messages, whatever envelopes they came in."""
+        found = []
+        while len(found) < n:
+            found += self.next().messages
+        return found
+
+
+class Cluster:
+    """A server with its switchboard, and a dialer."""
+
+    def __init__(self, security=None):
+        self.security = security or Security()
+        self.clock = SystemClock()
+        self.timers = TimerService(self.clock)
+        self.dialer = Dialer(self.security, self.timers, self.clock, silent_logger())
+        self.switchboard = Switchboard(self.dialer)
+        self.server = RpcServer(self.security, silent_logger())
+        self.streams = ServedStreams(self.server.loop)
+        self.leaders = LeaderPublisher(self.server.loop)
+        self.address = self.server.start("127.0.0.1:0", self.add)
+        self.switchboard.serve_with(self.streams, [self.address])
+        self.rm, self.jm, self.tm = Inbox(), Inbox(), Inbox()
+        self.switchboard.set_resource_manager(self.rm)
+        self.switchboard.add_job_master(JOB, self.jm)
+
+    def add(self, server):
+        gateways = ResourceManagerGateway(self.switchboard, self.streams, silent_logger())
+        cluster_pb2_grpc.add_ResourceManagerGatewayServicer_to_server(gateways, server)
+        job_masters = JobMasterGateway(self.switchboard, self.streams, silent_logger())
+        cluster_pb2_grpc.add_JobMasterGatewayServicer_to_server(job_masters, server)
+        cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self.leaders, server)
+        return ["snapline.v1.ResourceManagerGateway", "snapline.v1.JobMasterGateway", "snapline.v1.LeaderRetrieval"]
+
+    def dial(self, kind=PeerKind.RESOURCE_MANAGER, connection=DIAL):
+        self.dialer.open(connection, Peer(kind, self.address), self.tm)
+        assert self.tm.next() == ConnectionOpened(connection)
+
+    def send(self, *messages, connection=DIAL):
+        for message in messages:
+            self.dialer.send(connection, Fenced(SESSION, message))
+
+    def stop(self):
+        self.dialer.shutdown()
+        self.server.stop()
+        self.timers.close()
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    yield cluster
+    cluster.stop()
+
+
+def words(n):
+    return [Disconnect(f"word {i}") for i in range(n)]
+
+
+def test_messages_arrive_in_order_in_both_directions(cluster):
+    """More than fit into one envelope."""
+    said = words(2 * MAX_MESSAGES_PER_ENVELOPE + 7)
+    cluster.dial()
+    cluster.send(*said)
+    first = cluster.rm.next()
+    served = first.connection
+    assert served.startswith("serve-")
+    assert first.session == SESSION
+    assert first.messages + cluster.rm.messages(len(said) - len(first.messages)) == said
+    outbox = cluster.switchboard.outbox(cluster.rm)
+    perform = outbox.performers()
+    for word in said:
+        perform[Send](Send(served, Fenced(SESSION, word)))
+    outbox.flush()
+    assert cluster.tm.messages(len(said)) == said
+
+
+def test_envelopes_do_not_mix_sessions(cluster):
+    """A message of a new leader never hides behind the old one's session."""
+    cluster.dial()
+    for session in ("old", "new"):
+        cluster.dialer.send(DIAL, Fenced(LeaderSessionID(session), Disconnect(session)))
+    told = [cluster.rm.next(), cluster.rm.next()]
+    assert [(envelope.session, envelope.messages) for envelope in told] == [
+        ("old", [Disconnect("old")]),
+        ("new", [Disconnect("new")]),
+    ]
+
+
+def test_the_dialing_side_closes_after_everything_has_left(cluster):
+    """The server's actor gets the last word, then ConnectionLost; the closing side hears nothing."""
+    cluster.dial()
+    cluster.send(*words(50))
+    cluster.dialer.close(DIAL)
+    assert cluster.rm.messages(50) == words(50)
+    assert isinstance(lost := cluster.rm.next(), ConnectionLost)
+    assert lost.reason == "closed by the other side"
+    assert cluster.tm.told.empty()
+
+
+def test_the_serving_side_closes_after_everything_has_left(cluster):
+    """The other way round."""
+    cluster.dial()
+    cluster.send(Disconnect("hello"))
+    served = cluster.rm.next().connection
+    cluster.switchboard.apply([Send(served, Fenced(SESSION, Disconnect("bye"))), CloseConnection(served)])
+    assert cluster.tm.messages(1) == [Disconnect("bye")]
+    assert cluster.tm.next() == ConnectionLost(DIAL, "closed by the other side")
+    assert cluster.rm.told.empty()
+
+
+def test_a_connection_to_nobody_is_lost():
+    """Answered, with a reason."""
+    timers = TimerService(SystemClock())
+    dialer = Dialer(Security(), timers, SystemClock(), silent_logger())
+    inbox = Inbox()
+    dialer.open(DIAL, Peer(PeerKind.RESOURCE_MANAGER, "127.0.0.1:1"), inbox)
+    lost = inbox.next()
+    assert isinstance(lost, ConnectionLost)
+    assert "UNAVAILABLE" in lost.reason
+    dialer.shutdown()
+    timers.close()
+
+
+def test_a_stopped_server_is_noticed(cluster):
+    """By the connection, long before a heartbeat is missed."""
+    cluster.dial()
+    cluster.send(Disconnect("hello"))
+    cluster.rm.next()
+    cluster.server.stop()
+    assert isinstance(cluster.tm.next(), ConnectionLost)
+    assert isinstance(cluster.rm.next(), ConnectionLost)
+
+
+def test_a_stream_to_a_job_master_says_for_which_job(cluster):
+    """And ends with a clear status when it does not, or when there is no such job."""
+    cluster.dial(PeerKind.JOB_MASTER)
+    cluster.send(RegisterTaskExecutorAtJobMaster(JOB, INFO), Disconnect("next"))
+    assert cluster.jm.messages(2) == [RegisterTaskExecutorAtJobMaster(JOB, INFO), Disconnect("next")]
+    for connection, first, reason in (
+        (ConnectionID("dial-2"), RegisterTaskExecutorAtJobMaster(JobID("x"), INFO), "NOT_FOUND: no job x runs here"),
+        (ConnectionID("dial-3"), HeartbeatRequest(), "INVALID_ARGUMENT: the first message to a JobMaster has to be"),
+    ):
+        cluster.dial(PeerKind.JOB_MASTER, connection)
+        cluster.send(first, connection=connection)
+        assert cluster.tm.next().reason.startswith(reason)
+
+
+def test_a_coordinator_that_does_not_lead_refuses(cluster):
+    """The caller looks for the leader elsewhere."""
+    cluster.switchboard.set_resource_manager(None)
+    cluster.dial()
+    cluster.send(Disconnect("hello"))
+    assert cluster.tm.next().reason == "UNAVAILABLE: this coordinator does not lead"
+
+
+def test_an_incomplete_message_ends_the_stream_by_name(cluster):
+    """What the author of another client has to know."""
+    cluster.dial()
+    attempt = ExecutionAttemptID("", JobVertexID("v"), 0, 0)
+    cluster.send(AcknowledgeCheckpoint(JOB, attempt, CheckpointID(1)))
+    assert cluster.tm.next().reason == "INVALID_ARGUMENT: ExecutionAttemptID.execution_graph_id is missing"
+
+
+# --- connections inside the process -----------------------------------------------------------------------------------
+
+
+def open_local(cluster):
+    outbox = cluster.switchboard.outbox(cluster.jm)
+    perform = outbox.performers()
+    perform[OpenConnection](OpenConnection(DIAL, Peer(PeerKind.RESOURCE_MANAGER, cluster.address)))
+    assert cluster.jm.next() == ConnectionOpened(DIAL)
+    return outbox, perform
+
+
+def test_our_own_address_is_no_detour_over_the_network(cluster):
+    """JobMaster and ResourceManager of one process talk directly, and cannot tell the difference."""
+    outbox, perform = open_local(cluster)
+    for word in words(3):
+        perform[Send](Send(DIAL, Fenced(SESSION, word)))
+    outbox.flush()
+    told = cluster.rm.next()
+    assert told == Incoming(told.connection, SESSION, words(3))
+    cluster.switchboard.apply([Send(told.connection, Fenced(SESSION, HeartbeatRequest()))])
+    assert cluster.jm.next() == Incoming(DIAL, SESSION, [HeartbeatRequest()])
+    perform[CloseConnection](CloseConnection(DIAL))
+    outbox.flush()
+    assert cluster.rm.next() == ConnectionLost(told.connection, "closed by the other side")
+    assert cluster.jm.told.empty()
+
+
+def test_an_actor_that_stops_loses_its_local_connections(cluster):
+    """The other end is told, whether it notices first or the shell does."""
+    outbox, perform = open_local(cluster)
+    cluster.rm.alive = False
+    perform[Send](Send(DIAL, Fenced(SESSION, Disconnect("hello?"))))
+    outbox.flush()
+    assert cluster.jm.next() == ConnectionLost(DIAL, "the other side has stopped")
+    cluster.rm.alive = True
+    open_local(cluster)
+    cluster.switchboard.drop_actor(cluster.rm)
+    assert cluster.jm.next() == ConnectionLost(DIAL, "the other side has stopped")
+
+
+def test_no_leader_in_this_process_is_answered(cluster):
+    """With ConnectionLost, as when dialing elsewhere fails."""
+    cluster.switchboard.set_resource_manager(None)
+    cluster.switchboard.open(DIAL, Peer(PeerKind.RESOURCE_MANAGER, cluster.address), cluster.jm)
+    assert cluster.jm.next() == ConnectionLost(DIAL, f"no resource-manager at {cluster.address}")
+
+
+# --- leaders, health, secret ------------------------------------------------------------------------------------------
+
+
+def test_leaders_are_followed(cluster):
+    """The table now, and after each change."""
+    tables = queue.Queue()
+    retrieval = LeaderRetrieval(["127.0.0.1:1", cluster.address], Security(), tables.put, silent_logger())
+    here = LeaderAddress(cluster.address, SESSION)
+    cluster.leaders.set_resource_manager(here)
+    retrieval.start()
+    try:
+        assert tables.get(timeout=20) == LeaderTable(here)
+        cluster.leaders.set_job_master(JOB, here)
+        assert tables.get(timeout=20) == LeaderTable(here, {JOB: here})
+        cluster.leaders.set_job_master(JOB, None)
+        assert tables.get(timeout=20) == LeaderTable(here)
+    finally:
+        retrieval.stop()
+
+
+def test_health_and_reflection_answer_any_client(cluster):
+    """Probes, and tools that want to know what can be called."""
+    with open_channel(cluster.address, Security()) as channel:
+        health = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service="snapline.v1.JobMasterGateway")
+        )
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
+        names = {service.name for service in answer.list_services_response.service}
+        assert {"snapline.v1.JobMasterGateway", "grpc.health.v1.Health"} <= names
+
+
+def test_the_shared_secret_is_asked_for():
+    """Streams and watchers without it are refused by name; health answers without it."""
+    cluster = Cluster(Security(token="open sesame"))
+    strange = Dialer(Security(token="guess"), cluster.timers, cluster.clock, silent_logger())
+    inbox = Inbox()
+    try:
+        cluster.dial()
+        cluster.send(Disconnect("hello"))
+        assert cluster.rm.messages(1) == [Disconnect("hello")]
+        strange.open(DIAL, Peer(PeerKind.RESOURCE_MANAGER, cluster.address), inbox)
+        lost = inbox.next()
+        assert lost.reason.startswith("UNAUTHENTICATED: the call carries no or another token")
+        with open_channel(cluster.address, Security()) as channel:
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            request = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+            with pytest.raises(grpc.RpcError) as refused:
+                next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(request))
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        strange.shutdown()
+        cluster.stop()
+
+
+def test_a_secret_is_not_shown():
+    """Not even by a traceback with locals."""
+    assert "sesame" not in repr(Security(token="open sesame"))
+
+
+def test_a_taken_port_is_one_clear_line(cluster):
+    """With the way out."""
+    server = RpcServer(Security(), silent_logger())
+    with pytest.raises(
+        CannotListen, match=r"cannot listen on 127.0.0.1:\d+: address already in use; .* --bind"
+    ) as taken:
+        server.start(cluster.address, cluster.add)
+    assert "\n" not in str(taken.value)
+    server.stop()
+
+
+@pytest.mark.parametrize("address", ["6123", "localhost", "localhost:", ":6123", "localhost:http", "h:70000"])
+def test_an_address_is_host_and_port(address):
+    """Anything else is named."""
+    with pytest.raises(CannotListen, match="not an address"):
+        parse_address(address)
