@@ -94,7 +94,8 @@ class CheckpointBarrierHandler(ABC):
         )
 
     def _abort(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason) -> AbortCheckpointOnBarrier:
-        self._alignment.reset()
+        if checkpoint_id >= self._alignment.checkpoint_id:
+            self._alignment.reset()
         return AbortCheckpointOnBarrier(checkpoint_id, reason)
 
 

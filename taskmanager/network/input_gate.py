@@ -21,6 +21,7 @@ from runtime.machine import check
 from taskmanager.network.channel_state_persister import ChannelStatePersister
 from taskmanager.network.contract import InputChannel, InputChannelInfo
 from taskmanager.network.prioritized_deque import PrioritizedDeque
+from taskmanager.network.recovered_input_channel import RecoveredInputChannel
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class InputGate:
     def __init__(self, gate_index: int, channels: Sequence[InputChannel]) -> None:
         self.gate_index = gate_index
         self._channels = tuple(channels)
+        #: Channels whose restored data in flight has not all been polled.
+        self._recovered: dict[int, RecoveredInputChannel] = {}
         self._infos = tuple(InputChannelInfo(gate_index, index) for index in range(len(self._channels)))
         self._persisters = tuple(ChannelStatePersister() for _ in self._channels)
         self._line: PrioritizedDeque[_Line] = PrioritizedDeque()
@@ -56,6 +59,12 @@ class InputGate:
         self._data_ended: dict[int, bool] = {}
         for index in range(len(self._channels)):
             self.notify_channel_non_empty(index, priority=False)
+
+    def restore(self, channel_index: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Data that was in flight in the snapshot: polled before anything new of this channel. Before the first poll."""
+        check(channel_index not in self._recovered, f"channel {channel_index} is restored twice")
+        if batches:
+            self._recovered[channel_index] = RecoveredInputChannel(self._channels[channel_index], batches)
 
     # --- availability -------------------------------------------------------------------------------------------------
 
@@ -84,19 +93,24 @@ class InputGate:
 
     def poll_next(self) -> BufferOrEvent | None:
         """The next element of the first channel in the line that has one."""
-        while (place := self._line.poll()) is not None:
+        while True:
+            priority = self.has_priority_channel
+            place = self._line.poll()
+            if place is None:
+                return None
             del self._places[place.channel_index]
-            polled = self.poll_channel(place.channel_index)
+            polled = self.poll_channel(place.channel_index, priority=priority)
             if polled is not None:
                 return polled
-        return None
 
-    def poll_channel(self, channel_index: int) -> BufferOrEvent | None:
-        """The next element of this channel, None when it has none, or stops behind an aligned barrier."""
+    def poll_channel(self, channel_index: int, *, priority: bool = False) -> BufferOrEvent | None:
+        """The next element of this channel, None when it has none, or stops behind an aligned barrier. `priority`: it has
+        said that it has a priority element."""
         if channel_index in self._ended:
             return None
         channel = self._channels[channel_index]
-        polled = channel.poll()
+        recovered = self._recovered.get(channel_index)
+        polled = channel.poll() if recovered is None else recovered.poll(priority=priority)
         if polled is None:
             return None
         element = polled.element
@@ -104,12 +118,15 @@ class InputGate:
         if isinstance(element, pa.RecordBatch):
             persister.maybe_persist(element)
         elif isinstance(element, CheckpointBarrier):
-            persister.barrier_polled(element.checkpoint_id, channel.inflight_batches())
+            overtaken = channel.inflight_batches() if recovered is None else recovered.inflight_batches()
+            persister.barrier_polled(element.checkpoint_id, overtaken)
         elif isinstance(element, EndOfData):
             self._data_ended[channel_index] = element.drain
         elif isinstance(element, EndOfPartition):
             persister.end_of_partition_polled()
             self._ended.add(channel_index)
+        if recovered is not None and recovered.is_drained:
+            del self._recovered[channel_index]
         if polled.more_available:
             self.notify_channel_non_empty(channel_index, priority=False)
         return BufferOrEvent(element, self._infos[channel_index], polled.sequence_number, polled.is_priority)
@@ -176,6 +193,11 @@ class InputGate:
     def blocked_channels(self) -> frozenset[int]:
         """Channels that wait behind their aligned barrier."""
         return frozenset(self._blocked)
+
+    @property
+    def is_recovered(self) -> bool:
+        """Everything that was restored has been polled."""
+        return not self._recovered
 
     @property
     def has_received_end_of_data(self) -> bool:

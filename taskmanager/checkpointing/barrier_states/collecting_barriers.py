@@ -1,0 +1,21 @@
+"""Aligned checkpoints: at least one barrier has come, and its channel waits for the others. Mirrors Flink's
+CollectingBarriers."""
+
+from __future__ import annotations
+
+from taskmanager.checkpointing.barrier_states.aligned import AlignedBarrierHandlerState
+from taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from taskmanager.network.contract import InputChannelInfo
+
+
+class CollectingBarriers(AlignedBarrierHandlerState):
+    """Every channel whose barrier has come is blocked."""
+
+    here = BarrierState.COLLECTING_BARRIERS
+
+    def end_of_partition_received(self, controller: Controller, channel: InputChannelInfo) -> BarrierState:
+        """The end counts as the barrier; it may have been the last one."""
+        controller.channel_finished(channel)
+        if controller.all_barriers_received:
+            return self.trigger_and_release(controller, controller.pending_barrier)
+        return self.here

@@ -1,0 +1,19 @@
+"""Aligned checkpoints: no barrier of the current checkpoint has come yet, or there is none. Mirrors Flink's
+WaitingForFirstBarrier."""
+
+from __future__ import annotations
+
+from taskmanager.checkpointing.barrier_states.aligned import AlignedBarrierHandlerState
+from taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from taskmanager.network.contract import InputChannelInfo
+
+
+class WaitingForFirstBarrier(AlignedBarrierHandlerState):
+    """Nothing is blocked."""
+
+    here = BarrierState.WAITING_FOR_FIRST_BARRIER
+
+    def end_of_partition_received(self, controller: Controller, channel: InputChannelInfo) -> BarrierState:
+        """The others are still waited for."""
+        controller.channel_finished(channel)
+        return self.here

@@ -1,0 +1,45 @@
+"""Unaligned: the first barrier triggers. In the alternating handler: the timeout passed before any barrier came. Mirrors
+Flink's AlternatingWaitingForFirstBarrierUnaligned."""
+
+from __future__ import annotations
+
+from dataflow.elements import CheckpointBarrier
+from dataflow.ids import CheckpointID
+from taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from taskmanager.checkpointing.barrier_states.unaligned import (
+    UnalignedBarrierHandlerState,
+    count_unaligned,
+    start_unaligned,
+)
+from taskmanager.network.contract import InputChannelInfo
+
+
+class WaitingForFirstBarrierUnaligned(UnalignedBarrierHandlerState):
+    """Nothing is blocked, nothing is remembered."""
+
+    def __init__(self, *, alternating: bool) -> None:
+        if alternating:
+            self.here = BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER_UNALIGNED
+            self.waiting = BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER
+            self._collecting = BarrierState.ALTERNATING_COLLECTING_BARRIERS_UNALIGNED
+        else:
+            self.here = self.waiting = BarrierState.WAITING_FOR_FIRST_BARRIER_UNALIGNED
+            self._collecting = BarrierState.COLLECTING_BARRIERS_UNALIGNED
+
+    def barrier_received(
+        self, controller: Controller, channel: InputChannelInfo, barrier: CheckpointBarrier
+    ) -> BarrierState:
+        """Snapshot now."""
+        start_unaligned(controller, barrier)
+        return count_unaligned(controller, channel, barrier, collecting=self._collecting, waiting=self.waiting)
+
+    def end_of_partition_received(self, controller: Controller, channel: InputChannelInfo) -> BarrierState:
+        """The others are still waited for."""
+        controller.channel_finished(channel)
+        return self.here
+
+    def abort(self, controller: Controller, checkpoint_id: CheckpointID) -> BarrierState:
+        """Nothing has been triggered."""
+        controller.unblock_all_channels()
+        controller.reset_channels()
+        return self.waiting

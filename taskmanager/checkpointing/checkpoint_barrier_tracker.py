@@ -1,0 +1,169 @@
+"""At-least-once: counts the barriers of several checkpoints at a time and never blocks a channel.
+
+Decides that a checkpoint is to be triggered when its last barrier came, and that older ones are subsumed by it. A marker or
+the end of a channel can abort or complete what is pending. At most MAX_CHECKPOINTS_TO_TRACK checkpoints are followed; the
+oldest is forgotten first, silently. Mirrors Flink's CheckpointBarrierTracker; it has no states besides its counts, and the
+alignment is measured for the newest pending checkpoint only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
+from dataflow.failures import CheckpointFailureReason
+from dataflow.ids import CheckpointID
+from dataflow.messages import CheckpointMetrics
+from runtime.machine import check
+from taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
+from taskmanager.checkpointing.contract import (
+    BarrierHandlerEffect,
+    ResumeConsumption,
+    TriggerCheckpointOnBarrier,
+)
+from taskmanager.network.contract import InputChannelInfo
+
+MAX_CHECKPOINTS_TO_TRACK = 50
+
+
+class _BarrierCount:
+    """One checkpoint and the channels whose barrier came."""
+
+    def __init__(
+        self, checkpoint_id: CheckpointID, barrier: CheckpointBarrier | None, channel: InputChannelInfo, target: int
+    ) -> None:
+        self.checkpoint_id = checkpoint_id
+        #: None: the first sign was a cancellation marker.
+        self.barrier = barrier
+        self.target = target
+        self.is_aborted = barrier is None
+        self._channels = {channel}
+
+    def mark_channel_aligned(self, channel: InputChannelInfo) -> bool:
+        """Count the channel; whether all have come."""
+        self._channels.add(channel)
+        return len(self._channels) == self.target
+
+    def mark_aborted(self) -> bool:
+        """Whether this is the first abort of the checkpoint."""
+        first, self.is_aborted = not self.is_aborted, True
+        return first
+
+
+class CheckpointBarrierTracker(CheckpointBarrierHandler):
+    """The at-least-once handler."""
+
+    def __init__(self, channels: Collection[InputChannelInfo], *, checkpoints_after_tasks_finish: bool = True) -> None:
+        super().__init__()
+        self._open = dict.fromkeys(channels)
+        self._checkpoints_after_tasks_finish = checkpoints_after_tasks_finish
+        #: In the order of their first sign, which is the order of their ids.
+        self._pending: deque[_BarrierCount] = deque()
+        self._latest_id = NO_CHECKPOINT
+
+    def process_barrier(
+        self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int
+    ) -> list[BarrierHandlerEffect]:
+        effects: list[BarrierHandlerEffect] = []
+        if barrier.options.needs_alignment:
+            effects.append(ResumeConsumption(channel))
+        is_new = barrier.checkpoint_id > self._latest_id
+        if is_new:
+            self._latest_id = barrier.checkpoint_id
+            self._alignment.start(barrier, now_ms)
+            if len(self._open) == 1:
+                self._alignment.end(now_ms)
+                self._pending.clear()
+                effects.append(self._trigger(barrier))
+                return effects
+            self._pending.append(_BarrierCount(barrier.checkpoint_id, barrier, channel, len(self._open)))
+            if len(self._pending) > MAX_CHECKPOINTS_TO_TRACK:
+                self._pending.popleft()
+            return effects
+        position = self._position(barrier.checkpoint_id)
+        if position is not None and self._pending[position].mark_channel_aligned(channel):
+            effects.extend(self._complete(position, now_ms))
+        return effects
+
+    def process_barrier_announcement(
+        self, barrier: CheckpointBarrier, sequence_number: int, channel: InputChannelInfo, now_ms: int
+    ) -> list[BarrierHandlerEffect]:
+        return []
+
+    def process_cancellation_barrier(
+        self, marker: CancelCheckpointMarker, channel: InputChannelInfo, now_ms: int
+    ) -> list[BarrierHandlerEffect]:
+        cancelled_id = marker.checkpoint_id
+        reason = CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
+        if cancelled_id > self._latest_id and len(self._open) == 1:
+            effects = self._abort_pending_below(cancelled_id, reason)
+            self._latest_id = cancelled_id
+            return [*effects, self._abort(cancelled_id, reason)]
+        effects = self._abort_pending_below(cancelled_id, reason)
+        first = self._pending[0] if self._pending else None
+        if first is not None and first.checkpoint_id == cancelled_id:
+            if first.mark_aborted():
+                effects.append(self._abort(cancelled_id, reason))
+            if first.mark_channel_aligned(channel):
+                self._pending.popleft()
+        elif cancelled_id > self._latest_id:
+            self._latest_id = cancelled_id
+            effects.append(self._abort(cancelled_id, reason))
+            # everything older has just been removed; kept to swallow the barriers that still come
+            self._pending.append(_BarrierCount(cancelled_id, None, channel, len(self._open)))
+        return effects
+
+    def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> list[BarrierHandlerEffect]:
+        check(channel in self._open, f"{channel} has ended twice")
+        del self._open[channel]
+        if not self._checkpoints_after_tasks_finish:
+            reason = CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
+            aborted = [count for count in self._pending if count.mark_aborted()]
+            self._pending.clear()
+            return [self._abort(count.checkpoint_id, reason) for count in aborted]
+        # Counted for all; the newest that waited for this channel only is triggered and subsumes the older ones.
+        complete = [position for position, count in enumerate(self._pending) if count.mark_channel_aligned(channel)]
+        return self._complete(complete[-1], now_ms) if complete else []
+
+    @property
+    def latest_checkpoint_id(self) -> CheckpointID:
+        return self._latest_id
+
+    @property
+    def is_checkpoint_pending(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def open_channels(self) -> int:
+        return len(self._open)
+
+    @property
+    def pending_checkpoint_ids(self) -> tuple[CheckpointID, ...]:
+        """Followed checkpoints, oldest first; aborted ones whose barriers have not all come are among them."""
+        return tuple(count.checkpoint_id for count in self._pending)
+
+    def _position(self, checkpoint_id: CheckpointID) -> int | None:
+        return next((n for n, count in enumerate(self._pending) if count.checkpoint_id == checkpoint_id), None)
+
+    def _complete(self, position: int, now_ms: int) -> list[BarrierHandlerEffect]:
+        """All barriers of the checkpoint at this position have come; it and the older ones are done with."""
+        count = self._pending[position]
+        for _ in range(position + 1):
+            self._pending.popleft()
+        if count.is_aborted or count.barrier is None:
+            return []
+        if count.checkpoint_id == self._alignment.checkpoint_id:
+            self._alignment.end(now_ms)
+            return [self._trigger(count.barrier)]
+        return [TriggerCheckpointOnBarrier(count.barrier, CheckpointMetrics())]
+
+    def _abort_pending_below(
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason
+    ) -> list[BarrierHandlerEffect]:
+        effects: list[BarrierHandlerEffect] = []
+        while self._pending and self._pending[0].checkpoint_id < checkpoint_id:
+            count = self._pending.popleft()
+            if count.mark_aborted():
+                effects.append(self._abort(count.checkpoint_id, reason))
+        return effects

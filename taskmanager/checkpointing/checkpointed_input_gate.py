@@ -1,0 +1,102 @@
+"""The task's input: gates with a barrier handler on them.
+
+Decides nothing itself: it shows what concerns checkpoints to the handler, does what the handler wants of the gates, and
+hands to the task the elements that operators see, and the effects that concern the snapshot, in order. Mirrors Flink's
+CheckpointedInputGate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition, EventAnnouncement
+from taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
+from taskmanager.checkpointing.contract import (
+    BarrierHandlerEffect,
+    BlockConsumption,
+    CheckpointStarted,
+    CheckpointStopped,
+    ConvertToPriority,
+    InputChannelStateCompleted,
+    ResumeConsumption,
+    TaskEffect,
+)
+from taskmanager.network.input_gate import BufferOrEvent, UnionInputGate
+
+
+@dataclass(frozen=True, slots=True)
+class PolledInput:
+    """Result of one poll."""
+
+    element: BufferOrEvent | None
+    """What the operators get to see (EndOfPartition included); None when it was for the barrier handler."""
+    effects: tuple[TaskEffect, ...] = ()
+    """To be performed, in order, before the element is processed and before the next poll."""
+
+
+class CheckpointedInputGate:
+    """Gates and handler of one task. All calls from the task's thread."""
+
+    def __init__(self, gate: UnionInputGate, handler: CheckpointBarrierHandler) -> None:
+        self.gate = gate
+        self.handler = handler
+
+    def poll_next(self, now_ms: int) -> PolledInput | None:
+        """The next element, or what the barrier handler made of it; None when nothing is available."""
+        while (polled := self.gate.poll_next()) is not None:
+            result = self.process(polled, now_ms)
+            if result.element is not None or result.effects:
+                return result
+        return None
+
+    def process(self, polled: BufferOrEvent, now_ms: int) -> PolledInput:
+        """Take one element that was polled from the gates."""
+        element = polled.element
+        if isinstance(element, pa.RecordBatch):
+            self.handler.add_processed_bytes(element.nbytes)
+            return PolledInput(polled)
+        if isinstance(element, CheckpointBarrier):
+            return PolledInput(None, self._perform(self.handler.process_barrier(element, polled.channel, now_ms)))
+        if isinstance(element, EventAnnouncement):
+            effects = self.handler.process_barrier_announcement(
+                element.barrier, element.sequence_number, polled.channel, now_ms
+            )
+            return PolledInput(None, self._perform(effects))
+        if isinstance(element, CancelCheckpointMarker):
+            effects = self.handler.process_cancellation_barrier(element, polled.channel, now_ms)
+            return PolledInput(None, self._perform(effects))
+        if isinstance(element, EndOfPartition):
+            return PolledInput(polled, self._perform(self.handler.process_end_of_partition(polled.channel, now_ms)))
+        return PolledInput(polled)
+
+    def timer_fired(self, key: Hashable, now_ms: int) -> tuple[TaskEffect, ...]:
+        """A timer is due; those of others are ignored."""
+        return self._perform(self.handler.timer_fired(key, now_ms))
+
+    def close(self) -> tuple[TaskEffect, ...]:
+        """The task ends."""
+        return self._perform(self.handler.close())
+
+    def _perform(self, effects: Iterable[BarrierHandlerEffect]) -> tuple[TaskEffect, ...]:
+        """Do what concerns the gates, return the rest."""
+        rest: list[TaskEffect] = []
+        for effect in effects:
+            match effect:
+                case BlockConsumption(channel):
+                    self.gate.block_consumption(channel)
+                case ResumeConsumption(channel):
+                    self.gate.resume_consumption(channel)
+                case ConvertToPriority(channel, sequence_number):
+                    self.gate.convert_to_priority(channel, sequence_number)
+                case CheckpointStarted(barrier):
+                    self.gate.checkpoint_started(barrier)
+                case CheckpointStopped(checkpoint_id, completed):
+                    remembered = self.gate.checkpoint_stopped(checkpoint_id)
+                    if completed:
+                        rest.append(InputChannelStateCompleted(checkpoint_id, remembered))
+                case _:
+                    rest.append(effect)
+        return tuple(rest)

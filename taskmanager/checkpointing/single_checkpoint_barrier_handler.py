@@ -1,0 +1,285 @@
+"""Follows one checkpoint at a time: aligner, unaligner and the alternating handler, which differ in their states only.
+
+Decides which barrier is new, current or obsolete, when all have come (the end of a channel stands for its barrier, unless
+checkpoints after the end of tasks are switched off), and what a newer barrier or a cancellation does to the current
+checkpoint. What a barrier means for its channel is decided by the state (`barrier_states`). It does not know data, queues
+or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with two differences: a cancellation also ends a checkpoint
+that is only known by an announcement (there it waits for the next one), and a barrier that finds its channel counted
+already does not restart the measured alignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+
+from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
+from dataflow.failures import CheckpointFailureReason
+from dataflow.ids import CheckpointID
+from runtime.machine import CancelTimer, StartTimer, check
+from taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
+from taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
+from taskmanager.checkpointing.contract import (
+    AllBarriersReceived,
+    BarrierHandlerEffect,
+    BlockConsumption,
+    CheckpointStarted,
+    CheckpointStopped,
+    ConvertToPriority,
+    ResumeConsumption,
+)
+from taskmanager.network.contract import InputChannelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedCheckpointTimeout:
+    """Key of the timer after which an alignment turns unaligned."""
+
+    checkpoint_id: CheckpointID
+
+
+class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
+    """One of the four handlers; `initial` says which."""
+
+    def __init__(
+        self,
+        channels: Collection[InputChannelInfo],
+        initial: BarrierState,
+        *,
+        checkpoints_after_tasks_finish: bool = True,
+    ) -> None:
+        super().__init__()
+        self._state = initial
+        self._alternating = initial is BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER
+        self._checkpoints_after_tasks_finish = checkpoints_after_tasks_finish
+        self._open = dict.fromkeys(channels)
+        self._current_id = NO_CHECKPOINT
+        self._last_cancelled_or_completed_id = NO_CHECKPOINT
+        self._last_completed_id = NO_CHECKPOINT
+        self._pending_barrier: CheckpointBarrier | None = None
+        #: Channels whose barrier of the current checkpoint has come, or that ended meanwhile.
+        self._aligned: dict[InputChannelInfo, None] = {}
+        self._target_count = 0
+        self._timer: AlignedCheckpointTimeout | None = None
+        self._announced: dict[InputChannelInfo, int] = {}
+        self._blocked: dict[InputChannelInfo, None] = {}
+        #: The checkpoint whose data in flight the channels remember.
+        self._started_id = NO_CHECKPOINT
+        self._now_ms = 0
+        self._effects: list[BarrierHandlerEffect] = []
+
+    # --- events ---------------------------------------------------------------------------------------------------------
+
+    def process_barrier(
+        self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int
+    ) -> list[BarrierHandlerEffect]:
+        self._now_ms = now_ms
+        if self._is_obsolete(barrier.checkpoint_id):
+            if barrier.options.needs_alignment:
+                self._emit(ResumeConsumption(channel))
+            return self._take_effects()
+        self._check_new_checkpoint(barrier)
+        self._mark_channel_aligned(channel, barrier, BarrierEvent.BARRIER)
+        return self._take_effects()
+
+    def process_barrier_announcement(
+        self, barrier: CheckpointBarrier, sequence_number: int, channel: InputChannelInfo, now_ms: int
+    ) -> list[BarrierHandlerEffect]:
+        self._now_ms = now_ms
+        if not self._is_obsolete(barrier.checkpoint_id):
+            self._check_new_checkpoint(barrier)
+            state = STATES[self._state]
+            self._go(BarrierEvent.ANNOUNCEMENT, state.announcement_received(self, channel, sequence_number))
+        return self._take_effects()
+
+    def process_cancellation_barrier(
+        self, marker: CancelCheckpointMarker, channel: InputChannelInfo, now_ms: int
+    ) -> list[BarrierHandlerEffect]:
+        self._now_ms = now_ms
+        cancelled_id = marker.checkpoint_id
+        if cancelled_id > self._current_id or (cancelled_id == self._current_id and self.is_checkpoint_pending):
+            self._abort_internal(cancelled_id, CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
+        return self._take_effects()
+
+    def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> list[BarrierHandlerEffect]:
+        self._now_ms = now_ms
+        check(channel in self._open, f"{channel} has ended twice")
+        del self._open[channel]
+        if self.is_checkpoint_pending:
+            if self._checkpoints_after_tasks_finish:
+                self._mark_channel_aligned(channel, self.pending_barrier, BarrierEvent.END_OF_PARTITION)
+            else:
+                reason = CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
+                self._abort_internal(self._current_id, reason)
+        return self._take_effects()
+
+    def timer_fired(self, key: Hashable, now_ms: int) -> list[BarrierHandlerEffect]:
+        self._now_ms = now_ms
+        if key == self._timer and self.is_checkpoint_pending:
+            self._timer = None
+            state = STATES[self._state]
+            self._go(BarrierEvent.TIMEOUT, state.aligned_checkpoint_timeout(self, self.pending_barrier))
+        return self._take_effects()
+
+    def close(self) -> list[BarrierHandlerEffect]:
+        self._reset_timer()
+        if self._started_id != NO_CHECKPOINT:
+            self.stop_inputs_checkpoint(self._started_id, completed=False)
+        return self._take_effects()
+
+    # --- what can be seen from outside ------------------------------------------------------------------------------------
+
+    @property
+    def latest_checkpoint_id(self) -> CheckpointID:
+        return self._current_id
+
+    @property
+    def is_checkpoint_pending(self) -> bool:
+        return self._current_id not in (self._last_cancelled_or_completed_id, NO_CHECKPOINT)
+
+    @property
+    def open_channels(self) -> int:
+        return len(self._open)
+
+    @property
+    def has_completed_latest(self) -> bool:
+        """Whether the latest checkpoint is over because all its barriers came."""
+        return self._current_id != NO_CHECKPOINT and self._current_id == self._last_completed_id
+
+    @property
+    def state(self) -> BarrierState:
+        """Where it stands."""
+        return self._state
+
+    # --- what states may ask for (barrier_states.Controller) --------------------------------------------------------------
+
+    @property
+    def all_barriers_received(self) -> bool:
+        """Also counts the channel that is being processed."""
+        return len(self._aligned) == self._target_count
+
+    @property
+    def pending_barrier(self) -> CheckpointBarrier:
+        """The first barrier or announcement of the current checkpoint."""
+        check(self._pending_barrier is not None, "a pending checkpoint has a first barrier")
+        return self._pending_barrier  # type: ignore[return-value]
+
+    def is_timed_out(self, barrier: CheckpointBarrier) -> bool:
+        """Later than the aligned timeout after the checkpoint was triggered."""
+        options = barrier.options
+        return options.is_timeoutable and options.aligned_checkpoint_timeout_ms < self._now_ms - barrier.timestamp_ms
+
+    def trigger_global_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        self._emit(self._trigger(barrier))
+
+    def start_inputs_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        self._started_id = barrier.checkpoint_id
+        self._emit(CheckpointStarted(barrier))
+
+    def stop_inputs_checkpoint(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
+        """Whatever checkpoint is given up, what stops is the one that was started."""
+        check(not completed or checkpoint_id == self._started_id, "only the started checkpoint can complete")
+        if completed:
+            self._emit(AllBarriersReceived(checkpoint_id, self._alignment.duration_ms, self._alignment.bytes_processed))
+        if self._started_id != NO_CHECKPOINT:
+            self._emit(CheckpointStopped(self._started_id, completed=completed))
+        self._started_id = NO_CHECKPOINT
+
+    def block_channel(self, channel: InputChannelInfo) -> None:
+        self._blocked[channel] = None
+        self._emit(BlockConsumption(channel))
+
+    def unblock_all_channels(self) -> None:
+        for channel in self._blocked:
+            self._emit(ResumeConsumption(channel))
+        self._blocked.clear()
+
+    def add_seen_announcement(self, channel: InputChannelInfo, sequence_number: int) -> None:
+        self._announced[channel] = sequence_number
+
+    def remove_seen_announcement(self, channel: InputChannelInfo) -> None:
+        self._announced.pop(channel, None)
+
+    def prioritize_all_announcements(self) -> None:
+        for channel, sequence_number in self._announced.items():
+            self._emit(ConvertToPriority(channel, sequence_number))
+        self._announced.clear()
+
+    def convert_to_priority_event(self, channel: InputChannelInfo, sequence_number: int) -> None:
+        self._emit(ConvertToPriority(channel, sequence_number))
+
+    def channel_finished(self, channel: InputChannelInfo) -> None:
+        self._announced.pop(channel, None)
+        self._blocked.pop(channel, None)
+
+    def reset_channels(self) -> None:
+        self._announced.clear()
+        self._blocked.clear()
+
+    # --- inside -----------------------------------------------------------------------------------------------------------
+
+    def _is_obsolete(self, checkpoint_id: CheckpointID) -> bool:
+        return self._current_id > checkpoint_id or (
+            self._current_id == checkpoint_id and not self.is_checkpoint_pending
+        )
+
+    def _check_new_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        if self._current_id >= barrier.checkpoint_id:
+            return
+        if self.is_checkpoint_pending:
+            self._abort_internal(self._current_id, CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED)
+        self._current_id = barrier.checkpoint_id
+        self._pending_barrier = barrier
+        self._aligned.clear()
+        self._target_count = len(self._open)
+        if self._alternating and barrier.options.is_timeoutable:
+            self._timer = AlignedCheckpointTimeout(barrier.checkpoint_id)
+            at_ms = max(self._now_ms, barrier.timestamp_ms + barrier.options.aligned_checkpoint_timeout_ms)
+            self._emit(StartTimer(self._timer, at_ms))
+
+    def _mark_channel_aligned(self, channel: InputChannelInfo, barrier: CheckpointBarrier, event: BarrierEvent) -> None:
+        if not self._aligned:
+            self._alignment.start(barrier, self._now_ms)
+        self._aligned[channel] = None
+        if self.all_barriers_received:
+            self._alignment.end(self._now_ms)
+        state = STATES[self._state]
+        if event is BarrierEvent.BARRIER:
+            self._go(event, state.barrier_received(self, channel, barrier))
+        else:
+            self._go(event, state.end_of_partition_received(self, channel))
+        if self.all_barriers_received:
+            self._aligned.clear()
+            self._target_count = 0
+            self._last_cancelled_or_completed_id = self._last_completed_id = self._current_id
+            self._pending_barrier = None
+            self._reset_timer()
+
+    def _abort_internal(self, cancelled_id: CheckpointID, reason: CheckpointFailureReason) -> None:
+        self._current_id = max(cancelled_id, self._current_id)
+        self._last_cancelled_or_completed_id = max(self._last_cancelled_or_completed_id, cancelled_id)
+        self._pending_barrier = None
+        self._aligned.clear()
+        self._target_count = 0
+        self._reset_timer()
+        self._go(BarrierEvent.ABORT, STATES[self._state].abort(self, cancelled_id))
+        self._emit(self._abort(cancelled_id, reason))
+
+    def _reset_timer(self) -> None:
+        if self._timer is not None:
+            self._emit(CancelTimer(self._timer))
+            self._timer = None
+
+    def _go(self, event: BarrierEvent, state: BarrierState) -> None:
+        check(
+            state in TRANSITIONS.get((self._state, event), ()),
+            f"no transition from {self._state.name} on {event.name} to {state.name}",
+        )
+        self._state = state
+
+    def _emit(self, effect: BarrierHandlerEffect) -> None:
+        self._effects.append(effect)
+
+    def _take_effects(self) -> list[BarrierHandlerEffect]:
+        effects, self._effects = self._effects, []
+        return effects
