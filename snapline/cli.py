@@ -24,8 +24,8 @@ from dataflow.errors import SnaplineError
 from dataflow.wire import decode_job_status
 from protos import checkpoint_pb2, job_pb2
 from protos import client_pb2 as pb
+from runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.client import ClusterClient, JobFailed
-from snapline.settings import Setting, default_layers, resolve
 
 TRACEBACK_VARIABLE = "SNAPLINE_TRACEBACK"
 
@@ -110,7 +110,7 @@ def run(
     allow_non_restored_state: bool,
 ) -> None:
     """Run a job script against a coordinator: `snapline run job.py -- --its-own options`."""
-    prefix = snapline.settings.ENVIRONMENT_PREFIX
+    prefix = ENVIRONMENT_PREFIX
     os.environ[prefix + "jobmanager__rpc__address"] = target.configuration.get_option(COORDINATOR_ADDRESS)
     token = target.configuration.get_option(SECURITY_TOKEN)
     if token:

@@ -32,7 +32,7 @@ from dataflow.operator_specs import SourceFunctionSpec, SourceSpec
 from dataflow.stream_graph import StreamEdge, StreamGraph
 from dataflow.translation import Translation, translate
 from dataflow.watermarks import WatermarkStrategy
-from snapline.settings import Setting, default_layers, resolve, text_of
+from runtime.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
 
 if TYPE_CHECKING:

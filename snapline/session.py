@@ -25,8 +25,8 @@ from dataflow.config import (
 )
 from dataflow.errors import SnaplineError
 from dataflow.jobgraph import JobGraph
+from runtime.settings import Setting, from_spark
 from snapline.client import ClusterClient
-from snapline.settings import Setting, from_spark
 from snapline.spark.executor import derive_token
 from snapline.spark.java import NoJavaError, ensure_java
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
