@@ -1,0 +1,126 @@
+"""Which `pyarrow.fs` file system a path or URL of a connector means.
+
+Connectors use pyarrow's file systems, not the storage port of the engine: data files are read and written by pyarrow's own
+Parquet code, in the user's buckets, with the user's credentials. Decides how `s3.*` options and the environment (AWS_*,
+GOOGLE_*, AZURE_*) are applied, and what an operating system's error means to a user. Opens nothing by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import fs
+
+from dataflow.errors import ConnectorError
+
+S3_SCHEMES = ("s3", "s3a")
+S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+CONNECT_TIMEOUT_SECONDS = 5
+REQUEST_TIMEOUT_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A path on a file system."""
+
+    filesystem: Any
+    path: str
+    prefix: str
+    """What to put before a path of this file system to get a URL; empty for local ones."""
+
+    @property
+    def is_local(self) -> bool:
+        """On a mounted file system."""
+        return not self.prefix
+
+    @property
+    def url(self) -> str:
+        """As a user writes it."""
+        return self.prefix + self.path
+
+    def at(self, path: str) -> Location:
+        """Another path on the same file system."""
+        return Location(self.filesystem, path, self.prefix)
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """A path or URL that means the same in every process: relative and `~` paths are made absolute here."""
+    text = os.fspath(path)
+    if not text.strip():
+        raise ConnectorError("an empty path; give a file, a directory, a glob or a URL")
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        text = unquote(parts.path)
+    elif len(parts.scheme) > 1:
+        return text
+    return os.path.normpath(Path(text).expanduser().absolute())
+
+
+def locate(url: str, options: Mapping[str, str]) -> Location:
+    """The file system and path of what `absolute` returned. Raises ConnectorError for a scheme that nobody knows."""
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    if len(scheme) < 2:
+        return Location(fs.LocalFileSystem(), url, "")
+    path = (parts.netloc + parts.path).rstrip("/")
+    try:
+        if scheme in S3_SCHEMES:
+            if not parts.netloc:
+                raise ConnectorError(f"{url!r} names no bucket; write {scheme}://bucket/directory")
+            return Location(_s3(options), path, f"{scheme}://")
+        filesystem, path = fs.FileSystem.from_uri(url)
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise ConnectorError(f"cannot use {url}: {first_line(error)}") from error
+    return Location(filesystem, path.rstrip("/"), url[: len(url.rstrip("/")) - len(path.rstrip("/"))])
+
+
+def _s3(options: Mapping[str, str]) -> Any:
+    unknown = set(options) - {"s3.endpoint", "s3.access-key", "s3.secret-key", "s3.region", "s3.allow-http"}
+    if unknown:
+        raise ConnectorError(f"unknown storage option {min(unknown)!r}; there are s3.endpoint, s3.access-key, s3.secret-key, "
+                             "s3.region and s3.allow-http")  # fmt: skip
+    endpoint = options.get("s3.endpoint") or next(filter(None, map(os.environ.get, S3_ENDPOINT_VARIABLES)), "")
+    arguments: dict[str, Any] = {}
+    if endpoint:
+        scheme, _, address = endpoint.rpartition("://")
+        arguments |= {"endpoint_override": address.rstrip("/"), "scheme": scheme or "https"}
+    if options.get("s3.access-key"):
+        arguments |= {"access_key": options["s3.access-key"], "secret_key": options.get("s3.secret-key", "")}
+    environment_region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return fs.S3FileSystem(
+        region=options.get("s3.region") or environment_region or "us-east-1",
+        connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        request_timeout=REQUEST_TIMEOUT_SECONDS,
+        **arguments,
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The cause in one line."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+def advice(error: BaseException) -> str:
+    """What a user can look at."""
+    text = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"check that user id {os.geteuid()} has access, on every machine of the cluster"
+    if number in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return "something on the way is a file, not a directory; choose another path"
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; make room"
+    if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text or "bucket" in text.lower():
+        return "check that the bucket exists"
+    if any(sign in text for sign in ("ACCESS_DENIED", "SIGNATURE", "INVALID_ACCESS_KEY_ID", "403", "redentials")):
+        return "check the credentials: storage_options s3.access-key and s3.secret-key, or AWS_* in the environment"
+    if "NETWORK_CONNECTION" in text or "onnect" in text:
+        return "the store does not answer; check the endpoint and the network"
+    return "check that it is reachable from every machine of the cluster"
