@@ -167,6 +167,8 @@ class OperatorState:
     max_parallelism: int
     subtasks: Mapping[int, OperatorSubtaskState] = field(default_factory=dict)
     fully_finished: bool = False
+    finished_subtasks: tuple[int, ...] = ()
+    """Of an operator that is not fully finished: subtasks that had finished when the checkpoint was taken."""
 
 
 @dataclass(frozen=True, slots=True)

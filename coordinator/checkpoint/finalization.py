@@ -1,0 +1,141 @@
+"""From the acknowledgements of all tasks to the state of all operators.
+
+Decides what stands in a completed checkpoint for each operator, finished tasks included, and refuses acknowledgements that make
+none. Knows nothing of when or why. Mirrors PendingCheckpoint.updateOperatorState and DefaultCheckpointPlan.fulfillFinishedTaskStatus
+of Flink.
+
+Finished tasks: a vertex whose subtasks have all finished is stored as fully finished, and is only ended again on restore. Of a vertex
+of which some have finished, the others' state is stored and the finished ones are named. Union list state of such a vertex
+would lack the part of the finished ones; Flink refuses that checkpoint. Here a finished task's union state is carried over from
+the checkpoint that it finished with, when that state lies in the acknowledgement itself; only otherwise it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dataflow.handles import (
+    ByteStreamStateHandle,
+    OperatorState,
+    OperatorStateHandle,
+    OperatorStateMode,
+    OperatorSubtaskState,
+    TaskStateSnapshot,
+)
+from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, OperatorID
+from dataflow.jobgraph import JobVertex
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeRefused:
+    """Everybody acknowledged, and yet this cannot be a checkpoint (FINALIZE_CHECKPOINT_FAILURE)."""
+
+    detail: str
+
+
+def operator_states_of(
+    vertices: Iterable[JobVertex],
+    acknowledged: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+    finished_tasks: Iterable[ExecutionAttemptID],
+    final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+    restored_as_finished: frozenset[ExecutionVertexID],
+) -> tuple[OperatorState, ...] | FinalizeRefused:
+    """The state of every operator of the job, in topological order.
+
+    `final_states`: what finished tasks acknowledged last, in a completed checkpoint. `restored_as_finished`: subtasks that
+    had finished before the restore; an acknowledgement of theirs that says so stands for a finished task.
+    """
+    by_vertex: dict[JobVertexID, dict[int, TaskStateSnapshot]] = {}
+    finished: dict[JobVertexID, dict[int, ExecutionAttemptID]] = {}
+    for attempt, snapshot in acknowledged.items():
+        if restored_as_finished and snapshot.is_task_finished and attempt.execution_vertex_id in restored_as_finished:
+            finished.setdefault(attempt.vertex_id, {})[attempt.subtask_index] = attempt
+        elif snapshot.operators:
+            by_vertex.setdefault(attempt.vertex_id, {})[attempt.subtask_index] = snapshot
+    for attempt in finished_tasks:
+        finished.setdefault(attempt.vertex_id, {})[attempt.subtask_index] = attempt
+    operators: list[OperatorState] = []
+    for vertex in vertices:
+        built = _vertex_states(
+            vertex, by_vertex.get(vertex.vertex_id, {}), finished.get(vertex.vertex_id, {}), final_states
+        )
+        if isinstance(built, FinalizeRefused):
+            return built
+        operators.extend(built)
+    return tuple(operators)
+
+
+def _vertex_states(
+    vertex: JobVertex,
+    snapshots: Mapping[int, TaskStateSnapshot],
+    finished: Mapping[int, ExecutionAttemptID],
+    final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+) -> list[OperatorState] | FinalizeRefused:
+    known = {node.operator_id for node in vertex.operators}
+    for subtask, snapshot in snapshots.items():
+        if not known.issuperset(snapshot.operators):
+            stranger = next(operator for operator in snapshot.operators if operator not in known)
+            return FinalizeRefused(
+                f"{vertex.name} ({subtask + 1}/{vertex.parallelism}) acknowledged state of operator {stranger}, which is "
+                "not part of its chain"
+            )
+    states = []
+    for node in vertex.operators:
+        operator_id = node.operator_id
+        subtasks = {
+            subtask: snapshot.operators[operator_id]
+            for subtask, snapshot in sorted(snapshots.items())
+            if operator_id in snapshot.operators
+        }
+        if finished and len(finished) < vertex.parallelism:
+            carried = _carried_union_state(operator_id, subtasks.values(), finished, final_states)
+            if carried is None:
+                return FinalizeRefused(
+                    f"operator {node.uid!r} ({vertex.name}) uses union list state, and of its subtasks "
+                    f"{sorted(finished)} have finished with union state that is not at hand any more: checkpoints go on "
+                    "when all of them have finished; list state that is split works at any time"
+                )
+            subtasks |= carried
+        states.append(
+            OperatorState(
+                operator_id=operator_id,
+                uid=node.uid,
+                name=node.name,
+                parallelism=vertex.parallelism,
+                max_parallelism=vertex.max_parallelism,
+                subtasks=subtasks,
+                fully_finished=len(finished) == vertex.parallelism,
+                finished_subtasks=tuple(sorted(finished)) if len(finished) < vertex.parallelism else (),
+            )
+        )
+    return states
+
+
+def _carried_union_state(
+    operator_id: OperatorID,
+    running: Iterable[OperatorSubtaskState],
+    finished: Mapping[int, ExecutionAttemptID],
+    final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+) -> dict[int, OperatorSubtaskState] | None:
+    """Union state of finished subtasks; None when some is needed and not at hand."""
+    uses_union = any(_union_part(handle) for state in running for handle in state.managed_operator)
+    carried: dict[int, OperatorSubtaskState] = {}
+    for subtask, attempt in finished.items():
+        final = final_states.get(attempt)
+        if final is None:
+            if uses_union:
+                return None
+            continue
+        state = final.operators.get(operator_id, OperatorSubtaskState())
+        parts = tuple(part for handle in state.managed_operator if (part := _union_part(handle)) is not None)
+        if any(not isinstance(part.handle, ByteStreamStateHandle) for part in parts):
+            return None
+        if parts:
+            carried[subtask] = OperatorSubtaskState(managed_operator=parts)
+    return carried
+
+
+def _union_part(handle: OperatorStateHandle) -> OperatorStateHandle | None:
+    entries = tuple(entry for entry in handle.entries if entry.mode is OperatorStateMode.UNION)
+    return OperatorStateHandle(handle.handle, entries) if entries else None

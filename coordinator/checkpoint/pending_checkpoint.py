@@ -1,0 +1,252 @@
+"""One checkpoint from its id to its end: who has acknowledged, with what, and what that makes of it.
+
+Decides the result of each acknowledgement, whether everybody has answered, and builds the completed checkpoint. Does not
+know timers, messages, stores or other checkpoints. Mirrors Flink's PendingCheckpoint (and the finished-task bookkeeping of its
+DefaultCheckpointPlan).
+
+States: PENDING -> FINALIZED (everybody acknowledged, being made durable) -> COMPLETED; PENDING or FINALIZED -> ABORTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
+from coordinator.checkpoint.plan import CheckpointPlan
+from coordinator.checkpoint.properties import CheckpointProperties
+from dataflow.failures import CheckpointFailureReason
+from dataflow.handles import MasterState, TaskStateSnapshot
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, OperatorID
+from dataflow.jobgraph import JobVertex
+from runtime.machine import check
+
+
+class TaskAcknowledgeResult(Enum):
+    """What an acknowledgement meant."""
+
+    SUCCESS = "success"
+    DUPLICATE = "duplicate"
+    """The task had acknowledged already."""
+    UNKNOWN = "unknown"
+    """The task is not waited for."""
+    DISCARDED = "discarded"
+    """The checkpoint is over."""
+
+
+class PendingCheckpointStatus(Enum):
+    """Where the checkpoint stands."""
+
+    PENDING = "pending"
+    FINALIZED = "finalized"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+class PendingCheckpoint:
+    """A checkpoint that is being taken."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        checkpoint_id: CheckpointID,
+        timestamp_ms: int,
+        properties: CheckpointProperties,
+        location: str,
+        plan: CheckpointPlan,
+        master_hooks: Sequence[str] = (),
+        coordinators: Sequence[OperatorID] = (),
+        tasks_restored_as_finished: frozenset[ExecutionVertexID] = frozenset(),
+    ) -> None:
+        """`tasks_restored_as_finished`: subtasks that run only to end again; their empty acknowledgement says so."""
+        self.job_id = job_id
+        self.checkpoint_id = checkpoint_id
+        self.timestamp_ms = timestamp_ms
+        self.properties = properties
+        self.location = location
+        self.plan = plan
+        self.status = PendingCheckpointStatus.PENDING
+        self.failure_reason: CheckpointFailureReason | None = None
+        self._waiting: dict[ExecutionAttemptID, None] = dict.fromkeys(plan.tasks_to_wait_for)
+        self._acknowledged: dict[ExecutionAttemptID, TaskStateSnapshot] = {}
+        self._waiting_hooks: dict[str, None] = dict.fromkeys(master_hooks)
+        self._master_states: list[MasterState] = []
+        self._waiting_coordinators: dict[OperatorID, None] = dict.fromkeys(coordinators)
+        self._coordinator_states: dict[OperatorID, MasterState | None] = {}
+        self._restored_as_finished = tasks_restored_as_finished
+        self._canceller_set = False
+
+    # --- what is known
+
+    @property
+    def is_disposed(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self.status in (PendingCheckpointStatus.COMPLETED, PendingCheckpointStatus.ABORTED)
+
+    @property
+    def can_be_subsumed(self) -> bool:
+        """Whether a newer completed checkpoint ends this one."""
+        return self.properties.can_be_subsumed
+
+    @property
+    def are_tasks_fully_acknowledged(self) -> bool:
+        """All tasks have acknowledged and the checkpoint is not over."""
+        return not self._waiting and not self.is_disposed
+
+    @property
+    def are_hooks_fully_acknowledged(self) -> bool:
+        """All master hooks have answered."""
+        return not self._waiting_hooks
+
+    @property
+    def unacknowledged_coordinators(self) -> tuple[OperatorID, ...]:
+        """Operator coordinators that have not answered."""
+        return tuple(self._waiting_coordinators)
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        """Tasks, hooks and operator coordinators."""
+        return (
+            not self._waiting and not self._waiting_hooks and not self._waiting_coordinators and not self.is_disposed
+        )
+
+    @property
+    def unacknowledged_tasks(self) -> tuple[ExecutionAttemptID, ...]:
+        """Tasks that are still waited for, in order of the plan."""
+        return tuple(self._waiting)
+
+    @property
+    def acknowledged_count(self) -> int:
+        """Tasks that have acknowledged."""
+        return len(self._acknowledged)
+
+    @property
+    def task_states(self) -> tuple[TaskStateSnapshot, ...]:
+        """What was acknowledged with state in it."""
+        return tuple(state for state in self._acknowledged.values() if state.operators)
+
+    @property
+    def master_states(self) -> tuple[MasterState, ...]:
+        """What the hooks answered, those without state left out."""
+        return tuple(self._master_states)
+
+    @property
+    def coordinator_states(self) -> tuple[MasterState, ...]:
+        """What the operator coordinators answered, those without state left out."""
+        return tuple(state for state in self._coordinator_states.values() if state is not None)
+
+    def is_acknowledged_by(self, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether this attempt has nothing more to say (also when nobody waits for it)."""
+        return attempt_id not in self._waiting
+
+    # --- what happens
+
+    def acknowledge_task(self, attempt_id: ExecutionAttemptID, state: TaskStateSnapshot) -> TaskAcknowledgeResult:
+        """A task's state is durable."""
+        if self.status is not PendingCheckpointStatus.PENDING:
+            if self.status is PendingCheckpointStatus.FINALIZED and attempt_id in self._acknowledged:
+                return TaskAcknowledgeResult.DUPLICATE
+            return (
+                TaskAcknowledgeResult.UNKNOWN
+                if self.status is PendingCheckpointStatus.FINALIZED
+                else TaskAcknowledgeResult.DISCARDED
+            )
+        if attempt_id in self._waiting:
+            del self._waiting[attempt_id]
+            self._acknowledged[attempt_id] = state
+            return TaskAcknowledgeResult.SUCCESS
+        if attempt_id in self._acknowledged:
+            return TaskAcknowledgeResult.DUPLICATE
+        return TaskAcknowledgeResult.UNKNOWN
+
+    def acknowledge_master_state(self, hook_id: str, state: MasterState | None) -> TaskAcknowledgeResult:
+        """A master hook has answered, possibly with nothing."""
+        if self.is_disposed:
+            return TaskAcknowledgeResult.DISCARDED
+        if hook_id not in self._waiting_hooks:
+            return TaskAcknowledgeResult.UNKNOWN
+        del self._waiting_hooks[hook_id]
+        if state is not None:
+            self._master_states.append(state)
+        return TaskAcknowledgeResult.SUCCESS
+
+    def acknowledge_coordinator_state(self, coordinator: OperatorID, state: MasterState | None) -> TaskAcknowledgeResult:
+        """An operator coordinator has answered, possibly with nothing."""
+        if self.is_disposed:
+            return TaskAcknowledgeResult.DISCARDED
+        if coordinator in self._waiting_coordinators:
+            del self._waiting_coordinators[coordinator]
+            self._coordinator_states[coordinator] = state
+            return TaskAcknowledgeResult.SUCCESS
+        if coordinator in self._coordinator_states:
+            return TaskAcknowledgeResult.DUPLICATE
+        return TaskAcknowledgeResult.UNKNOWN
+
+    def set_canceller(self) -> bool:
+        """The timeout is armed; False when the checkpoint is over already, and the timer has to go. Only once."""
+        if self.is_disposed:
+            return False
+        check(not self._canceller_set, f"the timeout of checkpoint {self.checkpoint_id} was set twice")
+        self._canceller_set = True
+        return True
+
+    def abort(self, reason: CheckpointFailureReason) -> bool:
+        """It will never complete; returns whether a timeout has to be cancelled. The caller discards `task_states`.
+
+        Raises InvariantViolation, aborted all the same, when something that cannot be subsumed was.
+        """
+        check(not self.is_disposed, f"checkpoint {self.checkpoint_id} was aborted and is {self.status.value} already")
+        self.status = PendingCheckpointStatus.ABORTED
+        self.failure_reason = reason
+        had_canceller, self._canceller_set = self._canceller_set, False
+        check(
+            self.can_be_subsumed or reason is not CheckpointFailureReason.CHECKPOINT_SUBSUMED,
+            f"checkpoint {self.checkpoint_id} is a {self.properties.snapshot_type.value} and was subsumed",
+        )
+        return had_canceller
+
+    def finalize(
+        self,
+        job_name: str,
+        vertices: Iterable[JobVertex],
+        final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+        now_ms: int,
+    ) -> CompletedCheckpoint | FinalizeRefused:
+        """Everybody has acknowledged: what the completed checkpoint is. `final_states`: see `operator_states_of`."""
+        check(
+            self.status is PendingCheckpointStatus.PENDING and self.is_fully_acknowledged,
+            f"checkpoint {self.checkpoint_id} was finalized, is {self.status.value} and waits for "
+            f"{len(self._waiting)} tasks, {len(self._waiting_hooks)} hooks, {len(self._waiting_coordinators)} coordinators",
+        )
+        operators = operator_states_of(
+            vertices, self._acknowledged, self.plan.finished_tasks, final_states, self._restored_as_finished
+        )
+        if isinstance(operators, FinalizeRefused):
+            return operators
+        self.status = PendingCheckpointStatus.FINALIZED
+        return CompletedCheckpoint(
+            job_id=self.job_id,
+            job_name=job_name,
+            checkpoint_id=self.checkpoint_id,
+            timestamp_ms=self.timestamp_ms,
+            completion_timestamp_ms=now_ms,
+            properties=self.properties,
+            location=self.location,
+            operators=operators,
+            master_states=self.master_states,
+        )
+
+    def complete(self) -> bool:
+        """It is durable; returns whether a timeout has to be cancelled."""
+        check(
+            self.status is PendingCheckpointStatus.FINALIZED,
+            f"checkpoint {self.checkpoint_id} was completed and is {self.status.value}",
+        )
+        self.status = PendingCheckpointStatus.COMPLETED
+        had_canceller, self._canceller_set = self._canceller_set, False
+        return had_canceller
+
+    def final_task_states(self) -> dict[ExecutionAttemptID, TaskStateSnapshot]:
+        """States of the tasks whose operators had all finished when they acknowledged: nothing will change them."""
+        return {attempt: state for attempt, state in self._acknowledged.items() if state.is_task_finished}

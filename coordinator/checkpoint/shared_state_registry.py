@@ -1,0 +1,123 @@
+"""Who still needs a file that several incremental checkpoints share: a count of references per key.
+
+Decides which handle is the one for a key, and when its file may go; deletes nothing itself. Knows nothing of checkpoints except
+in the two methods that walk one. Mirrors Flink's SharedStateRegistry with reference counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from dataflow.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState, StreamStateHandle
+from runtime.machine import InvariantViolation, check
+
+
+@dataclass(slots=True)
+class _Entry:
+    handle: StreamStateHandle
+    references: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Outcome of registering or unregistering one key."""
+
+    handle: StreamStateHandle | None
+    """The handle that counts for this key; None when nobody refers to it any more."""
+    references: int
+    discarded: StreamStateHandle | None = None
+    """A duplicate upload, or state that lost its last reference: nobody needs it."""
+
+
+class SharedStateRegistry:
+    """Reference counts of shared state."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._is_open = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is registered."""
+        return not self._entries
+
+    def references(self, key: str) -> int:
+        """How many checkpoints refer to the key."""
+        entry = self._entries.get(key)
+        return 0 if entry is None else entry.references
+
+    def handle_of(self, key: str) -> StreamStateHandle | None:
+        """The handle that counts for the key."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.handle
+
+    def register(self, key: str, handle: StreamStateHandle) -> Registration:
+        """One more reference. The first handle of a key stays the one that counts; another one is a duplicate."""
+        check(self._is_open, f"shared state {key!r} was registered after the registry was closed")
+        entry = self._entries.get(key)
+        if entry is None:
+            self._entries[key] = _Entry(handle, 1)
+            return Registration(handle, 1)
+        entry.references += 1
+        return Registration(entry.handle, entry.references, handle if handle != entry.handle else None)
+
+    def unregister(self, key: str) -> Registration:
+        """One reference less."""
+        entry = self._entries.get(key)
+        if entry is None:
+            raise InvariantViolation(f"shared state {key!r} was unregistered and is not registered")
+        entry.references -= 1
+        if entry.references > 0:
+            return Registration(entry.handle, entry.references)
+        del self._entries[key]
+        return Registration(None, 0, entry.handle)
+
+    def register_all(
+        self, operators: Iterable[OperatorState]
+    ) -> tuple[tuple[OperatorState, ...], tuple[StreamStateHandle, ...]]:
+        """Refer to all shared state of a checkpoint; returns its operators with the handles that count, and the
+        duplicates that nobody needs."""
+        duplicates: list[StreamStateHandle] = []
+        return tuple(self._register_operator(operator, duplicates) for operator in operators), tuple(duplicates)
+
+    def unregister_all(self, checkpoint: CompletedCheckpoint) -> tuple[StreamStateHandle, ...]:
+        """Give up all shared state of a checkpoint; returns what nobody needs any more."""
+        orphans = []
+        for key in _shared_keys(checkpoint.operators):
+            registration = self.unregister(key)
+            if registration.discarded is not None:
+                orphans.append(registration.discarded)
+        return tuple(orphans)
+
+    def close(self) -> None:
+        """Forget everything and take nothing more; nothing is discarded."""
+        self._entries.clear()
+        self._is_open = False
+
+    def _register_operator(self, operator: OperatorState, duplicates: list[StreamStateHandle]) -> OperatorState:
+        changed: dict[int, OperatorSubtaskState] = {}
+        for subtask, state in operator.subtasks.items():
+            if any(part.shared_key for part in state.managed_keyed):
+                keyed = tuple(self._register_part(part, duplicates) for part in state.managed_keyed)
+                if keyed != state.managed_keyed:
+                    changed[subtask] = replace(state, managed_keyed=keyed)
+        return replace(operator, subtasks={**operator.subtasks, **changed}) if changed else operator
+
+    def _register_part(self, part: KeyedStateHandle, duplicates: list[StreamStateHandle]) -> KeyedStateHandle:
+        if not part.shared_key:
+            return part
+        registration = self.register(part.shared_key, part.handle)
+        if registration.discarded is None or registration.handle is None:
+            return part
+        duplicates.append(registration.discarded)
+        return replace(part, handle=registration.handle)
+
+
+def _shared_keys(operators: Iterable[OperatorState]) -> Iterable[str]:
+    for operator in operators:
+        for state in operator.subtasks.values():
+            for part in state.managed_keyed:
+                if part.shared_key:
+                    yield part.shared_key
