@@ -51,9 +51,7 @@ def is_decimal(data_type: pa.DataType) -> bool:
 
 def is_temporal_with_unit(data_type: pa.DataType) -> bool:
     """Timestamps, times of day and durations."""
-    return bool(
-        pa.types.is_timestamp(data_type) or pa.types.is_time(data_type) or pa.types.is_duration(data_type)
-    )
+    return bool(pa.types.is_timestamp(data_type) or pa.types.is_time(data_type) or pa.types.is_duration(data_type))
 
 
 def is_fixed(data_type: pa.DataType) -> bool:
@@ -146,7 +144,9 @@ def column_words(array: pa.Array) -> Int64Array:
     """A plain fixed column as int64 words; two words per row for a decimal128. What stands for a null is open."""
     if is_decimal(array.type):
         buffer = array.buffers()[1]
-        return np.frombuffer(buffer, np.int64, 2 * len(array), 16 * array.offset) if len(array) else np.zeros(0, np.int64)
+        return (
+            np.frombuffer(buffer, np.int64, 2 * len(array), 16 * array.offset) if len(array) else np.zeros(0, np.int64)
+        )
     values = numpy_values(array)
     if values.dtype == np.int64:
         return values

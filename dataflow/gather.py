@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BytesArray, Int64Array, binary_array, binary_buffers, is_binary_like, is_fixed
-from dataflow.arrow_columns import numpy_values
+from dataflow.arrow_columns import (
+    BytesArray,
+    Int64Array,
+    binary_array,
+    binary_buffers,
+    is_binary_like,
+    is_fixed,
+    numpy_values,
+)
 from dataflow.kernel import (
+    VOID,
+    I64s,
     RO_I32s,
     RO_I64s,
     RO_U8s,
@@ -23,8 +32,6 @@ from dataflow.kernel import (
     U16s,
     U32s,
     U64s,
-    VOID,
-    I64s,
     copy_bytes,
     kernel,
 )

@@ -22,9 +22,12 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core.extending import intrinsic
+from numba.core import extending
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+_njit: Any = numba.njit  # what numba makes of a function has no type that would help
+_intrinsic: Any = extending.intrinsic
 
 
 def _array(dtype: Any, *, readonly: bool = False) -> Any:
@@ -52,16 +55,18 @@ def kernel(*signatures: Any) -> Callable[[FunctionT], FunctionT]:
     def decorate(function: FunctionT) -> FunctionT:
         options = {"nogil": True, "error_model": "numpy"}
         try:
-            return numba.njit(list(signatures), cache=True, **options)(function)
-        except Exception:  # no writable cache directory, a full disk, a damaged entry; a defect of the kernel raises again
-            return numba.njit(list(signatures), cache=False, **options)(function)
+            return _njit(list(signatures), cache=True, **options)(function)
+        except (
+            Exception
+        ):  # no writable cache directory, a full disk, a damaged entry; a defect of the kernel raises again
+            return _njit(list(signatures), cache=False, **options)(function)
 
     return decorate
 
 
 def inlined(function: FunctionT) -> FunctionT:
     """A function for use inside kernels only; compiled with them."""
-    return numba.njit(nogil=True, error_model="numpy", inline="never")(function)
+    return _njit(nogil=True, error_model="numpy", inline="never")(function)
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, bits: int) -> Any:
@@ -70,7 +75,7 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 
 def _unaligned_load(bits: int, result: Any) -> Any:
-    def load(typingctx: Any, array: Any, index: Any) -> Any:
+    def load(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001 - numba asks for these names
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
             value = builder.load(pointer)
@@ -82,14 +87,14 @@ def _unaligned_load(bits: int, result: Any) -> Any:
     return load
 
 
-load_u64 = intrinsic(_unaligned_load(64, types.uint64))
+load_u64: Any = _intrinsic(_unaligned_load(64, types.uint64))
 """`load_u64(bytes, i)`: the eight bytes at `i`, little endian."""
-load_u32 = intrinsic(_unaligned_load(32, types.uint64))
+load_u32: Any = _intrinsic(_unaligned_load(32, types.uint64))
 """`load_u32(bytes, i)`: the four bytes at `i`, little endian, as uint64."""
 
 
-@intrinsic
-def store_u64(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+@_intrinsic
+def store_u64(typingctx: Any, array: Any, index: Any, value: Any) -> Any:  # noqa: ARG001
     """`store_u64(bytes, i, value)`: eight bytes at `i`, little endian."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -100,8 +105,8 @@ def store_u64(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, types.intp, types.uint64), codegen
 
 
-@intrinsic
-def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+@_intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     """`prefetch(array, i)`: ask for the cache line of element `i`, and go on."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -10,7 +10,7 @@ Mirrors Flink's KeyGroupRangeAssignment and KeyGroupRange; see `docs/key-group-h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ __all__ = [
 DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
 UPPER_BOUND_MAX_PARALLELISM = 32_768
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def check_parallelism(max_parallelism: int, parallelism: int = 1) -> None:
@@ -62,7 +62,9 @@ def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int,
     return key_group * parallelism // max_parallelism
 
 
-def compute_key_group_range_for_operator_index(max_parallelism: int, parallelism: int, operator_index: int) -> KeyGroupRange:
+def compute_key_group_range_for_operator_index(
+    max_parallelism: int, parallelism: int, operator_index: int
+) -> KeyGroupRange:
     """The key groups that a subtask owns; the exact inverse of `compute_operator_index_for_key_group`."""
     check_parallelism(max_parallelism, parallelism)
     if not 0 <= operator_index < parallelism:

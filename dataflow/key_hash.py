@@ -12,7 +12,7 @@ Flink's, because Java's hashCode of an object is nothing that a column has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,9 @@ from dataflow.arrow_columns import (
     units_per_second,
     validity,
 )
-from dataflow.kernel import I64, RO_I64s, RO_U8s, RO_U32s, U32s, VOID, inlined, kernel, load_u32, load_u64
+from dataflow.kernel import I64, VOID, RO_I64s, RO_U8s, RO_U32s, U32s, inlined, kernel, load_u32, load_u64
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 UInt32Array = np.ndarray[Any, np.dtype[np.uint32]]
 
 NULL_HASH = np.uint32(0x6E756C6C)
@@ -179,11 +179,10 @@ def hash_columns(columns: Sequence[Column]) -> UInt32Array:
 
 def hash_column(column: Column) -> UInt32Array:
     """The hash of a key that consists of this one column."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if pa.types.is_dictionary(column.type):
-        return _hash_dictionary(column)
-    array = plain_array(column)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_dictionary(whole.type):
+        return _hash_dictionary(whole)
+    array = plain_array(whole)
     hashes = np.empty(len(array), np.uint32)
     if pa.types.is_null(array.type):
         hashes.fill(NULL_HASH)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import is_fixed, numpy_values, plain_array
+from dataflow.arrow_columns import is_fixed, plain_array
 from dataflow.gather import gather_array
-from dataflow.kernel import I64, I64s, I32s, RO_I64s, RO_U16s, RO_U32s, U16s, VOID, kernel
+from dataflow.kernel import I64, VOID, I32s, I64s, RO_I64s, RO_U16s, RO_U32s, U16s, kernel
 from dataflow.key_groups import check_parallelism, compute_operator_index_for_key_group
 from dataflow.key_hash import Column, fmix64, hash_columns, logical_words
 
@@ -57,8 +57,8 @@ def _counting_sort(owners: Any, parallelism: int, order: Any, bounds: Any) -> No
     """`bounds` has parallelism + 2 entries, zero on entry; the first parallelism + 1 are the result."""
     for row in range(owners.shape[0]):
         bounds[np.int64(owners[row]) + 2] += 1
-    for part in range(2, parallelism + 2):
-        bounds[part] += bounds[part - 1]
+    for following in range(2, parallelism + 2):
+        bounds[following] += bounds[following - 1]
     for row in range(owners.shape[0]):
         part = np.int64(owners[row]) + 1
         position = bounds[part]
@@ -129,5 +129,7 @@ def split_batch(
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     position = batch.schema.get_field_index(name)
     if position < 0:
-        raise KeyError(f"no key column {name!r} in the batch: its columns are {', '.join(map(repr, batch.schema.names))}")
+        raise KeyError(
+            f"no key column {name!r} in the batch: its columns are {', '.join(map(repr, batch.schema.names))}"
+        )
     return batch.column(position)

@@ -30,7 +30,7 @@ from dataflow.arrow_columns import (
     words_to_values,
 )
 from dataflow.gather import gather_binary
-from dataflow.kernel import I64, I64s, RO_I64s, RO_U8s, U8s, VOID, copy_bytes, kernel, load_u64, store_u64
+from dataflow.kernel import I64, VOID, I64s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel, load_u64, store_u64
 
 MAX_COLUMNS = 63
 

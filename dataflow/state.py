@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from dataflow.arrow_columns import plain_type
 from dataflow.errors import SnaplineError
 
 KIND_METADATA = b"snapline.state.kind"
@@ -97,7 +98,7 @@ class AggregateFunction(ABC):
         raise StateError(f"{type(self).__name__} has no merge, which merging (session) windows need")
 
 
-ValueType = pa.DataType | pa.Schema | None
+ValueType: TypeAlias = pa.DataType | pa.Schema | None
 
 
 class StateDescriptor(ABC):
@@ -133,7 +134,11 @@ def _element_type(name: str, what: str, declared: ValueType, serializer: str) ->
     if isinstance(declared, pa.Schema):
         return pa.struct(list(declared))
     if not isinstance(declared, pa.DataType):
-        raise StateError(f"state {name!r}: {declared!r} is no Arrow type: use pa.int64(), pa.string(), a pa.schema, ...")
+        raise StateError(
+            f"state {name!r}: {declared!r} is no Arrow type: use pa.int64(), pa.string(), a pa.schema, ..."
+        )
+    if pa.types.is_dictionary(declared):
+        return declared.value_type
     if pa.types.is_null(declared):
         raise StateError(f"state {name!r}: a {what} of type null cannot hold anything")
     return declared
@@ -201,6 +206,12 @@ class MapStateDescriptor(StateDescriptor):
         """StateError without a key type, and unless exactly one of value type and serializer is given."""
         if not isinstance(self.key_type, pa.DataType):
             raise StateError(f"map state {self.name!r} needs an Arrow type for its keys, got {self.key_type!r}")
+        try:
+            plain = plain_type(self.key_type)
+        except TypeError as refusal:
+            raise StateError(f"map state {self.name!r}: {refusal}") from None
+        if plain != self.key_type:
+            raise StateError(f"map state {self.name!r}: declare its key type {self.key_type} as {plain}")
         self.element_type  # noqa: B018
 
     @property
@@ -283,7 +294,7 @@ class RunningAggregateDescriptor(StateDescriptor):
     name: str
     input_type: pa.DataType
     aggregates: tuple[str, ...] = ("sum",)
-    serializer: ClassVar[str] = ""
+    serializer: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         """StateError for an unknown aggregate or a column that is not numeric."""
@@ -292,9 +303,13 @@ class RunningAggregateDescriptor(StateDescriptor):
         for aggregate in self.aggregates:
             if aggregate not in RUNNING_AGGREGATES:
                 known = ", ".join(RUNNING_AGGREGATES)
-                raise StateError(f"running aggregate {self.name!r}: unknown {aggregate!r}, one of {known} (count is always there)")
+                raise StateError(
+                    f"running aggregate {self.name!r}: unknown {aggregate!r}, one of {known} (count is always there)"
+                )
         if not (pa.types.is_integer(self.input_type) or pa.types.is_floating(self.input_type)):
-            raise StateError(f"running aggregate {self.name!r}: {self.input_type} is no integer or float; cast the column")
+            raise StateError(
+                f"running aggregate {self.name!r}: {self.input_type} is no integer or float; cast the column"
+            )
 
     @property
     def accumulator_type(self) -> pa.DataType:
@@ -308,30 +323,30 @@ class RunningAggregateDescriptor(StateDescriptor):
         return pa.struct([pa.field("count", pa.int64()), *others])
 
 
-def descriptor_of(field: pa.Field) -> StateDescriptor:
+def descriptor_of(column: pa.Field) -> StateDescriptor:
     """The inverse of `to_field`, without the functions, which are code; StateError for a kind that is not known."""
-    metadata = field.metadata or {}
+    metadata = column.metadata or {}
     serializer = metadata.get(SERIALIZER_METADATA, b"").decode()
     written = metadata.get(KIND_METADATA, b"").decode()
     known = {kind.value: kind for kind in StateKind}
     if written not in known:
-        raise StateError(f"state {field.name!r} is of the kind {written!r}, which this version does not know")
-    kind, data_type = known[written], field.type
+        raise StateError(f"state {column.name!r} is of the kind {written!r}, which this version does not know")
+    kind, data_type = known[written], column.type
     if kind is StateKind.RUNNING_AGGREGATE:
         names = tuple(data_type.field(i).name for i in range(1, data_type.num_fields))
         floating = any(pa.types.is_floating(data_type.field(i).type) for i in range(1, data_type.num_fields))
-        return RunningAggregateDescriptor(field.name, pa.float64() if floating else pa.int64(), names)
+        return RunningAggregateDescriptor(column.name, pa.float64() if floating else pa.int64(), names)
     if kind is StateKind.MAP:
         value_type = None if serializer else data_type.item_type
-        return MapStateDescriptor(field.name, data_type.key_type, value_type, serializer)
+        return MapStateDescriptor(column.name, data_type.key_type, value_type, serializer)
     if kind is StateKind.LIST:
-        return ListStateDescriptor(field.name, None if serializer else data_type.value_type, serializer)
+        return ListStateDescriptor(column.name, None if serializer else data_type.value_type, serializer)
     value_type = None if serializer else data_type
     if kind is StateKind.REDUCING:
-        return ReducingStateDescriptor(field.name, None, value_type, serializer)
+        return ReducingStateDescriptor(column.name, None, value_type, serializer)
     if kind is StateKind.AGGREGATING:
-        return AggregatingStateDescriptor(field.name, None, value_type, serializer)
-    return ValueStateDescriptor(field.name, value_type, serializer)
+        return AggregatingStateDescriptor(column.name, None, value_type, serializer)
+    return ValueStateDescriptor(column.name, value_type, serializer)
 
 
 class ValueState(Protocol):

@@ -14,8 +14,24 @@ import numpy as np
 
 from dataflow.arrow_columns import BoolArray, BytesArray, Int64Array
 from dataflow.gather import gather_binary
-from dataflow.kernel import BOOLs, I64, I32s, I64s, RO_BOOLs, RO_I32s, RO_I64s, RO_U8s, U8s, U64, VOID, inlined
-from dataflow.kernel import copy_bytes, kernel, load_u64, prefetch
+from dataflow.kernel import (
+    I64,
+    U64,
+    VOID,
+    BOOLs,
+    I32s,
+    I64s,
+    RO_BOOLs,
+    RO_I32s,
+    RO_I64s,
+    RO_U8s,
+    U8s,
+    copy_bytes,
+    inlined,
+    kernel,
+    load_u64,
+    prefetch,
+)
 from dataflow.key_hash import xxh64
 from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, doubled, grown, next_slot, release_slot
 
@@ -139,9 +155,7 @@ def _lookup_or_insert(
 
 
 @kernel(VOID(RO_I64s, RO_U8s, I64s, U64, I64s, U8s, I64s, I32s))
-def _lookup(
-    offsets: Any, data: Any, table: Any, shift: Any, spans: Any, arena: Any, scratch: Any, slots: Any
-) -> None:
+def _lookup(offsets: Any, data: Any, table: Any, shift: Any, spans: Any, arena: Any, scratch: Any, slots: Any) -> None:
     mask = table.shape[0] - 1
     guesses, tags = scratch[:_BLOCK], scratch[_BLOCK:]
     first = 0

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dataflow.arrow_columns import Int64Array, column_words, fixed_array, validity, words_to_values
 from dataflow.gather import gather_values
-from dataflow.kernel import BOOLs, I32, I64, I32s, I64s, RO_I32s, RO_I64s, U64, VOID, inlined, kernel, prefetch
+from dataflow.kernel import I32, I64, U64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel, prefetch
 from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, grown, next_slot, release_slot
 
 _PHI = np.uint64(0x9E3779B97F4A7C15)
@@ -93,9 +93,7 @@ def _rehash(old: Any, table: Any, shift: Any, keys: Any) -> None:
 
 
 @kernel(VOID(RO_I32s, I32, I32s, U64, I64s, I64s, I32s, BOOLs))
-def _remove(
-    slots: Any, null_slot: Any, table: Any, shift: Any, keys: Any, counters: Any, free: Any, live: Any
-) -> None:
+def _remove(slots: Any, null_slot: Any, table: Any, shift: Any, keys: Any, counters: Any, free: Any, live: Any) -> None:
     mask = table.shape[0] - 1
     for row in range(slots.shape[0]):
         slot = slots[row]

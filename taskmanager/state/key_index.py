@@ -8,18 +8,25 @@ nothing like it in Flink, where a hash map is asked once per record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from dataflow.arrow_columns import binary_array, binary_buffers, is_binary_like, is_fixed, plain_array, plain_type
-from dataflow.arrow_columns import validity
+from dataflow.arrow_columns import (
+    binary_array,
+    binary_buffers,
+    is_binary_like,
+    is_fixed,
+    plain_array,
+    plain_type,
+    validity,
+)
 from dataflow.row_encoding import RowEncoding
 from taskmanager.state.bytes_key_index import BytesKeyIndex, FrozenBytes
 from taskmanager.state.int_key_index import IntKeyIndex
 from taskmanager.state.slots import SlotAllocator, Slots
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 class FrozenKeys(Protocol):
@@ -63,6 +70,11 @@ class KeyIndex:
     def high_water(self) -> int:
         """All slots in use are below this."""
         return self._table.allocator.high_water
+
+    @property
+    def capacity(self) -> int:
+        """All slots handed out until the index grows are below this."""
+        return self._table.allocator.capacity
 
     def __len__(self) -> int:
         """Number of keys."""
@@ -206,7 +218,7 @@ def _conform(array: pa.Array, key_type: pa.DataType, name: str) -> pa.Array:
         return array
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), key_type)
-    if _is_text(array.type) and _is_text(key_type) or _is_bytes(array.type) and _is_bytes(key_type):
+    if (_is_text(array.type) and _is_text(key_type)) or (_is_bytes(array.type) and _is_bytes(key_type)):
         return array  # the same bytes behind other offsets
     raise TypeError(
         f"key column {name!r} changed its type: the state was created for {key_type}, this batch has {array.type}; "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.kernel import BOOLs, I32s, I64s, RO_I32s, VOID, inlined, kernel
+from dataflow.kernel import VOID, BOOLs, I32s, I64s, RO_I32s, inlined, kernel
 from runtime.machine import check
 
 Slots = np.ndarray[Any, np.dtype[np.int32]]

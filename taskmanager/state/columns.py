@@ -1,0 +1,323 @@
+"""Columns of state values, one value per slot: gather and scatter of whole batches, growth by doubling, freezing.
+
+Three shapes: NumpyColumn for what is one number (integers, floats, booleans, everything temporal), StructColumn for structs
+(a column per field), ArrowColumn for all else (strings, binaries, decimals, lists, maps). No value and a null are the same:
+nothing is stored. A column knows no keys, no key groups and no user objects. Nothing like it in Flink, whose heap backend
+holds objects in a hash map (CopyOnWriteStateMap).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import (
+    BoolArray,
+    Int64Array,
+    bitmap_of,
+    fixed_array,
+    is_fixed,
+    numpy_type,
+    numpy_values,
+    validity,
+)
+from dataflow.gather import gather_values
+from dataflow.kernel import (
+    VOID,
+    BOOLs,
+    RO_BOOLs,
+    RO_I32s,
+    RO_U8s,
+    RO_U16s,
+    RO_U32s,
+    RO_U64s,
+    U8s,
+    U16s,
+    U32s,
+    U64s,
+    kernel,
+)
+from taskmanager.state.slots import Slots, grown
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_ALL: BoolArray = np.zeros(0, np.bool_)
+_MERGE_FACTOR = 2
+_COMPACT_ROWS = 1024
+_PIECE_BYTES = 1 << 30
+"""Pieces stay below this, because offsets of strings and lists are 32 bits wide."""
+
+
+@kernel(
+    VOID(RO_I32s, RO_U8s, RO_BOOLs, U8s, BOOLs),
+    VOID(RO_I32s, RO_U16s, RO_BOOLs, U16s, BOOLs),
+    VOID(RO_I32s, RO_U32s, RO_BOOLs, U32s, BOOLs),
+    VOID(RO_I32s, RO_U64s, RO_BOOLs, U64s, BOOLs),
+)
+def _scatter(slots: Any, values: Any, valid: Any, target: Any, target_valid: Any) -> None:
+    """`valid`: empty if every value is. A slot that occurs twice keeps the last."""
+    if valid.shape[0] == 0:
+        for row in range(slots.shape[0]):
+            target[slots[row]] = values[row]
+            target_valid[slots[row]] = True
+    else:
+        for row in range(slots.shape[0]):
+            target[slots[row]] = values[row]
+            target_valid[slots[row]] = valid[row]
+
+
+class FrozenColumn(Protocol):
+    """Values by slot at one moment."""
+
+    def get(self, slots: Slots) -> pa.Array:
+        """The values of these slots, null where there is none."""
+        ...
+
+
+class Column(ABC):
+    """Values of one Arrow type by slot."""
+
+    data_type: pa.DataType
+
+    @abstractmethod
+    def grow(self, capacity: int) -> None:
+        """Make room for slots below `capacity`; the owner calls it before it uses them."""
+
+    @abstractmethod
+    def get(self, slots: Slots) -> pa.Array:
+        """The values of these slots, null where there is none."""
+
+    @abstractmethod
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        """Set values; a null removes. A slot that occurs twice keeps the last."""
+
+    @abstractmethod
+    def clear(self, slots: Slots) -> None:
+        """Remove the values of these slots."""
+
+    @abstractmethod
+    def occupied(self, high_water: int) -> BoolArray:
+        """For each slot below, whether it has a value. Not to be kept: it may change with the column."""
+
+    @abstractmethod
+    def freeze(self, high_water: int) -> FrozenColumn:
+        """The values below `high_water` as they are now, unmoved by what comes later."""
+
+
+class NumpyColumn(Column):
+    """One number per slot. `values` and `valid` are open to kernels that work on them in place."""
+
+    __slots__ = ("data_type", "valid", "values")
+
+    def __init__(self, data_type: pa.DataType, capacity: int = 64) -> None:
+        self.data_type = data_type
+        self.values: np.ndarray[Any, Any] = np.zeros(capacity, numpy_type(data_type))
+        self.valid: BoolArray = np.zeros(capacity, np.bool_)
+
+    def grow(self, capacity: int) -> None:
+        self.values = grown(self.values, capacity)
+        self.valid = grown(self.valid, capacity)
+
+    def get(self, slots: Slots) -> pa.Array:
+        return fixed_array(self.get_values(slots), gather_values(self.valid, slots), self.data_type)
+
+    def get_values(self, slots: Slots) -> np.ndarray[Any, Any]:
+        """As numpy; what stands where there is no value is open."""
+        return gather_values(self.values, slots)
+
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        self.put_values(slots, numpy_values(values), validity(values))
+
+    def put_values(self, slots: Slots, values: np.ndarray[Any, Any], valid: BoolArray | None = None) -> None:
+        """As `put`, from numpy."""
+        target = self.values
+        unsigned = _UNSIGNED[target.dtype.itemsize]
+        plain = np.ascontiguousarray(values, target.dtype)
+        _scatter(slots, plain.view(unsigned), _ALL if valid is None else valid, target.view(unsigned), self.valid)
+
+    def clear(self, slots: Slots) -> None:
+        self.valid[slots] = False
+
+    def occupied(self, high_water: int) -> BoolArray:
+        return self.valid[:high_water]
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        frozen = NumpyColumn(self.data_type, 0)
+        frozen.values, frozen.valid = self.values[:high_water].copy(), self.valid[:high_water].copy()
+        return frozen
+
+
+class StructColumn(Column):
+    """A column per field."""
+
+    __slots__ = ("children", "data_type", "valid")
+
+    def __init__(self, data_type: pa.StructType, capacity: int = 64) -> None:
+        self.data_type = data_type
+        self.children = [make_column(data_type.field(i).type, capacity) for i in range(data_type.num_fields)]
+        self.valid: BoolArray = np.zeros(capacity, np.bool_)
+
+    def grow(self, capacity: int) -> None:
+        for child in self.children:
+            child.grow(capacity)
+        self.valid = grown(self.valid, capacity)
+
+    def get(self, slots: Slots) -> pa.Array:
+        valid = gather_values(self.valid, slots)
+        return _struct_array(self.data_type, [child.get(slots) for child in self.children], valid)
+
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        for child, column in zip(self.children, values.flatten(), strict=True):
+            child.put(slots, column)
+        valid = validity(values)
+        self.valid[slots] = True if valid is None else valid
+
+    def clear(self, slots: Slots) -> None:
+        for child in self.children:
+            child.clear(slots)
+        self.valid[slots] = False
+
+    def occupied(self, high_water: int) -> BoolArray:
+        return self.valid[:high_water]
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        children = [child.freeze(high_water) for child in self.children]
+        return _FrozenStruct(self.data_type, children, self.valid[:high_water].copy())
+
+
+class _FrozenStruct:
+    __slots__ = ("_children", "_type", "_valid")
+
+    def __init__(self, data_type: pa.StructType, children: list[FrozenColumn], valid: BoolArray) -> None:
+        self._type, self._children, self._valid = data_type, children, valid
+
+    def get(self, slots: Slots) -> pa.Array:
+        return _struct_array(
+            self._type, [child.get(slots) for child in self._children], gather_values(self._valid, slots)
+        )
+
+
+class ArrowColumn(Column):
+    """Values of any Arrow type, as a log: every `put` appends its array, slots point into the log.
+
+    Arrow arrays never change, so freezing copies the pointers alone. Neighbouring pieces are merged when the older is not
+    much larger, so there are few of them; when more than half of the log is out of use it is written anew. Both cost a
+    constant per value, amortised.
+    """
+
+    __slots__ = ("_log", "_positions", "_starts", "data_type")
+
+    def __init__(self, data_type: pa.DataType, capacity: int = 64) -> None:
+        self.data_type = data_type
+        self._log: list[pa.Array] = []
+        self._starts: list[int] = [0]  # of each piece, and of the next
+        self._positions: Int64Array = np.full(capacity, -1, np.int64)
+
+    def grow(self, capacity: int) -> None:
+        self._positions = grown(self._positions, capacity, -1)
+
+    def get(self, slots: Slots) -> pa.Array:
+        return _take(self._log, self._starts, self._positions[slots], self.data_type)
+
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        if len(values) == 0:
+            return
+        first = self._starts[-1]
+        positions = np.arange(first, first + len(values), dtype=np.int64)
+        valid = validity(values)
+        if valid is not None:
+            positions[~valid] = -1
+        self._positions[slots] = positions
+        self._append(_compact(values))
+        if self._starts[-1] >= 2 * len(self._positions) + _COMPACT_ROWS:
+            self._rewrite()
+
+    def clear(self, slots: Slots) -> None:
+        self._positions[slots] = -1
+
+    def occupied(self, high_water: int) -> BoolArray:
+        return self._positions[:high_water] >= 0
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        return _FrozenLog(list(self._log), list(self._starts), self._positions[:high_water].copy(), self.data_type)
+
+    def _append(self, piece: pa.Array) -> None:
+        self._log.append(piece)
+        self._starts.append(self._starts[-1] + len(piece))
+        log, starts = self._log, self._starts
+        while len(log) > 1 and len(log[-2]) <= _MERGE_FACTOR * len(log[-1]):
+            if log[-2].nbytes + log[-1].nbytes > _PIECE_BYTES:
+                break
+            log[-2:] = [pa.concat_arrays(log[-2:])]
+            del starts[-2]
+
+    def _rewrite(self) -> None:
+        """Keep what slots point at. The log is at least twice as long as there are slots, so half of it goes."""
+        used = np.flatnonzero(self._positions >= 0).astype(np.int32)
+        size_bytes = sum(piece.nbytes for piece in self._log)
+        rows = max(1, self._starts[-1] * _PIECE_BYTES // max(1, 2 * size_bytes))
+        old = self._positions[used]
+        parts = range(0, len(used), rows)
+        self._log, log = [], self._log
+        self._starts, starts = [0], self._starts
+        for first in parts:
+            self._log.append(_take(log, starts, old[first : first + rows], self.data_type))
+            self._starts.append(self._starts[-1] + len(self._log[-1]))
+        self._positions[used] = np.arange(len(used), dtype=np.int64)
+
+
+class _FrozenLog:
+    __slots__ = ("_log", "_positions", "_starts", "_type")
+
+    def __init__(self, log: list[pa.Array], starts: list[int], positions: Int64Array, data_type: pa.DataType) -> None:
+        self._log, self._starts, self._positions, self._type = log, starts, positions, data_type
+
+    def get(self, slots: Slots) -> pa.Array:
+        return _take(self._log, self._starts, self._positions[slots], self._type)
+
+
+def make_column(data_type: pa.DataType, capacity: int = 64) -> Column:
+    """The column for values of this type."""
+    if is_fixed(data_type):
+        return NumpyColumn(data_type, capacity)
+    if pa.types.is_struct(data_type) and data_type.num_fields:
+        return StructColumn(data_type, capacity)
+    return ArrowColumn(data_type, capacity)
+
+
+def _struct_array(data_type: pa.StructType, children: list[pa.Array], valid: BoolArray) -> pa.Array:
+    return pa.Array.from_buffers(data_type, len(valid), [bitmap_of(valid)], children=children)
+
+
+def _compact(values: pa.Array) -> pa.Array:
+    """A slice would keep the whole batch that it was cut from alive: copy it, if it is one."""
+    whole = values.nbytes >= values.get_total_buffer_size() // 2 and values.offset == 0
+    return values if whole else pa.concat_arrays([values, values.slice(0, 0)])
+
+
+def _take(log: list[pa.Array], starts: list[int], positions: Int64Array, data_type: pa.DataType) -> pa.Array:
+    """The values at these positions of the log, null for -1; each piece is asked once, for its own rows only."""
+    if not log:
+        return pa.nulls(len(positions), data_type)
+    missing = positions < 0
+    if len(log) == 1:
+        return log[0].take(pa.array(positions, mask=missing if missing.any() else None))
+    piece_of = np.searchsorted(np.asarray(starts[1:]), positions, side="right")
+    piece_of[missing] = len(log)
+    order = np.argsort(piece_of, kind="stable")
+    bounds = np.searchsorted(piece_of[order], np.arange(len(log) + 1))
+    parts = [
+        piece.take(pa.array(positions[order[bounds[number] : bounds[number + 1]]] - starts[number]))
+        for number, piece in enumerate(log)
+        if bounds[number] < bounds[number + 1]
+    ]
+    absent = len(positions) - int(bounds[-1])
+    if absent:
+        parts.append(pa.nulls(absent, data_type))
+    if len(parts) == 1:
+        return parts[0]
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_arrays(parts).take(pa.array(back))

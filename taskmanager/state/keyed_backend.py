@@ -1,0 +1,290 @@
+"""The `hashmap` backend: all keyed state of one operator in one subtask, in memory, columnar.
+
+Keys become slots through the KeyIndex, states are columns by slot. The unit is the batch: `slots(key_columns)`, then the
+states' `..._batch` methods; or, for row-wise functions, `begin_batch(slots)`, one assignment to `scope.index` per row, and
+`end_batch()`. Keys whose state has all been cleared are removed when the table would grow otherwise, so a stream of ever
+new keys does not fill the memory. It does not know operators, barriers or storage. Mirrors Flink's HeapKeyedStateBackend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import BoolArray
+from dataflow.handles import KeyGroupRange
+from dataflow.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    RunningAggregateDescriptor,
+    StateDescriptor,
+    StateError,
+    StateKind,
+    ValueStateDescriptor,
+    descriptor_of,
+)
+from dataflow.state_format import STATE_COLUMN, TIMERS_COLUMN, KeyedStateHeader, decode_keyed_state, with_role
+from runtime.machine import check
+from taskmanager.state.batch_scope import BatchScope
+from taskmanager.state.key_index import Column, KeyIndex
+from taskmanager.state.keyed_list_state import KeyedListState
+from taskmanager.state.keyed_map_state import KeyedMapState
+from taskmanager.state.keyed_snapshot import FrozenField, KeyedSnapshot
+from taskmanager.state.keyed_state import (
+    KeyedAggregatingState,
+    KeyedReducingState,
+    KeyedState,
+    KeyedValueState,
+    RunningAggregateState,
+)
+from taskmanager.state.keyed_timers import KeyedTimers
+from taskmanager.state.slots import Slots
+from taskmanager.state.timers import TIMERS_TYPE
+
+_FIRST_SWEEP_KEYS = 1 << 16
+"""Below this many keys, empty ones are not worth looking for."""
+StateT = TypeVar("StateT", bound=KeyedState)
+
+
+class KeyedStateInput(Protocol):
+    """A keyed state file to restore from (as operators.contract.KeyedStateInput)."""
+
+    def read_range(self, offset: int, size: int) -> bytes:
+        """Bytes of the file."""
+        ...
+
+
+_STATES: dict[StateKind, Callable[[Any, BatchScope, int], KeyedState]] = {
+    StateKind.VALUE: KeyedValueState,
+    StateKind.LIST: KeyedListState,
+    StateKind.MAP: KeyedMapState,
+    StateKind.REDUCING: KeyedReducingState,
+    StateKind.AGGREGATING: KeyedAggregatingState,
+    StateKind.RUNNING_AGGREGATE: RunningAggregateState,
+}
+
+
+class KeyedStateBackend:
+    """State of the keys (columns `key_schema`) whose key groups lie in `key_group_range`."""
+
+    def __init__(self, key_schema: pa.Schema, key_group_range: KeyGroupRange, max_parallelism: int) -> None:
+        """TypeError for a key column of a type that cannot be (part of) a key."""
+        self._index = KeyIndex(list(key_schema))
+        self.key_group_range = key_group_range
+        self.max_parallelism = max_parallelism
+        self.scope = BatchScope()
+        self._states: dict[str, KeyedState] = {}
+        self._timers: dict[str, KeyedTimers] = {}
+        self._capacity = self._index.capacity
+        self._sweep_at = _FIRST_SWEEP_KEYS
+        self._current_keys: list[Any] | None = None
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Number of keys that have a slot."""
+        return len(self._index)
+
+    @property
+    def key_fields(self) -> list[pa.Field]:
+        """The key columns; types without dictionaries and views."""
+        return self._index.fields
+
+    def slots(self, key_columns: Sequence[Column]) -> Slots:
+        """The slot of each row's key, new keys included. A slot stays the key's as long as the key has state or timers;
+        one without may be handed to another key by the next call."""
+        if len(self._index) >= self._sweep_at:
+            self._sweep()
+        slots = self._index.lookup_or_insert(key_columns)
+        if self._index.capacity != self._capacity:
+            self._grow()
+        return slots
+
+    def lookup(self, key_columns: Sequence[Column]) -> Slots:
+        """The slot of each row's key, -1 for a key that has none."""
+        return self._index.lookup(key_columns)
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        """The key columns of slots."""
+        return self._index.keys(slots)
+
+    # -- states -------------------------------------------------------------------------------------------------------
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> KeyedValueState:
+        """The value state of this name; created, or taken over from the snapshot. StateError if it is another there."""
+        return self._state(descriptor, KeyedValueState)
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> KeyedListState:
+        """The list state of this name."""
+        return self._state(descriptor, KeyedListState)
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> KeyedMapState:
+        """The map state of this name."""
+        return self._state(descriptor, KeyedMapState)
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> KeyedReducingState:
+        """The reducing state of this name."""
+        state = self._state(descriptor, KeyedReducingState)
+        state.use(descriptor)
+        return state
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> KeyedAggregatingState:
+        """The aggregating state of this name."""
+        state = self._state(descriptor, KeyedAggregatingState)
+        state.use(descriptor)
+        return state
+
+    def get_running_aggregate(self, descriptor: RunningAggregateDescriptor) -> RunningAggregateState:
+        """The running aggregate of this name."""
+        return self._state(descriptor, RunningAggregateState)
+
+    def get_timers(self, name: str = "user-timers") -> KeyedTimers:
+        """The timers of this name."""
+        timers = self._timers.get(name)
+        if timers is None:
+            timers = self._timers[name] = KeyedTimers(name, self.scope, self._capacity)
+        return timers
+
+    # -- row by row ---------------------------------------------------------------------------------------------------
+
+    def begin_batch(self, slots: Slots) -> list[int]:
+        """Rows of these slots are about to be processed one by one: for each the number to put into `scope.index`."""
+        self.end_batch()
+        return self.scope.open(slots, self._capacity)
+
+    def end_batch(self) -> None:
+        """Write back what rows have changed. Nothing happens without a batch."""
+        if not self.scope.is_open:
+            return
+        for state in self._states.values():
+            state.flush()
+        for timers in self._timers.values():
+            timers.flush()
+        self.scope.close()
+        self._current_keys = None
+
+    def set_current_key(self, *key: Any) -> None:
+        """Begin a batch of one row with this key (one value per key column). For single accesses; batches are faster."""
+        columns = [pa.array([value], field.type) for value, field in zip(key, self.key_fields, strict=True)]
+        self.begin_batch(self.slots(columns))
+
+    @property
+    def current_key(self) -> Any:
+        """The key of the current row: a value for one key column, a tuple for several."""
+        if self._current_keys is None:
+            self.scope.check_open("current key")
+            columns = [column.to_pylist() for column in self._index.keys(self.scope.slots)]
+            self._current_keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        return self._current_keys[self.scope.index]
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> KeyedSnapshot:
+        """The synchronous part."""
+        self.end_batch()
+        high_water = self._index.high_water
+        fields = [
+            FrozenField(with_role(state.descriptor.to_field(), STATE_COLUMN), state.freeze(high_water))
+            for state in self._states.values()
+        ]
+        for timers in self._timers.values():
+            for domain, queue in timers.queues():
+                field = pa.field(f"{timers.name}/{domain}", TIMERS_TYPE)
+                fields.append(FrozenField(with_role(field, TIMERS_COLUMN), queue.freeze(high_water)))
+        return KeyedSnapshot(
+            self.key_fields, self._index.freeze(), self._occupied(), fields, self.key_group_range, self.max_parallelism
+        )
+
+    def restore(self, inputs: Iterable[KeyedStateInput]) -> None:
+        """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before the
+        first use. States that nobody asks for stay, and are part of later snapshots."""
+        for source in inputs:
+            header, batches = decode_keyed_state(source.read_range, self.key_group_range)
+            self._check_same_key(header)
+            for field in header.state_fields:
+                self._known_state(descriptor_of(field))
+            for batch in batches:
+                self._restore_rows(header, batch)
+
+    def _restore_rows(self, header: KeyedStateHeader, batch: pa.RecordBatch) -> None:
+        columns = iter(batch.columns)
+        slots = self.slots([next(columns) for _ in header.key_fields])
+        for field in header.state_fields:
+            self._states[field.name].restore(slots, next(columns))
+        for field in header.timer_fields:
+            name, domain = field.name.rsplit("/", 1)
+            dict(self.get_timers(name).queues())[domain].restore(slots, next(columns))
+
+    def _check_same_key(self, header: KeyedStateHeader) -> None:
+        if header.max_parallelism != self.max_parallelism:
+            raise StateError(
+                f"the state was written with max parallelism {header.max_parallelism}, the operator now has "
+                f"{self.max_parallelism}: set it back, it fixes the key groups"
+            )
+        written = [(field.name, field.type) for field in header.key_fields]
+        own = [(field.name, field.type) for field in self.key_fields]
+        if written != own:
+            raise StateError(
+                f"the state was written for the key {_spelled(written)}, the operator is now keyed by {_spelled(own)}: "
+                "restore with the same key columns, or give the operator another uid to start it without state"
+            )
+
+    # -- housekeeping -------------------------------------------------------------------------------------------------
+
+    def _state(self, descriptor: StateDescriptor, expected: type[StateT]) -> StateT:
+        return cast(StateT, self._known_state(descriptor))
+
+    def _known_state(self, descriptor: StateDescriptor) -> KeyedState:
+        known = self._states.get(descriptor.name)
+        if known is None:
+            known = self._states[descriptor.name] = _STATES[descriptor.kind](descriptor, self.scope, self._capacity)
+        has = known.descriptor
+        if (has.kind, has.storage_type, has.serializer) != (
+            descriptor.kind,
+            descriptor.storage_type,
+            descriptor.serializer,
+        ):
+            raise StateError(
+                f"state {descriptor.name!r} is {_described(has)}, and is asked for as {_described(descriptor)}: declare it as it "
+                "was, or under another name"
+            )
+        return known
+
+    def _grow(self) -> None:
+        self._capacity = self._index.capacity
+        for state in self._states.values():
+            state.grow(self._capacity)
+        for timers in self._timers.values():
+            timers.grow(self._capacity)
+
+    def _occupied(self) -> BoolArray:
+        """For each slot ever used, whether its key has state or timers."""
+        high_water = self._index.high_water
+        occupied = np.zeros(high_water, np.bool_)
+        for state in self._states.values():
+            occupied |= state.occupied(high_water)
+        for timers in self._timers.values():
+            for _, queue in timers.queues():
+                occupied |= queue.occupied(high_water)
+        return occupied
+
+    def _sweep(self) -> None:
+        """Remove keys that have neither state nor timers; next time when there are twice as many as are left."""
+        check(not self.scope.is_open, "keys were looked up in the middle of a batch that is processed row by row")
+        live = self._index.live_slots()
+        self._index.remove(live[~self._occupied()[live]])
+        self._sweep_at = max(_FIRST_SWEEP_KEYS, 2 * len(self._index))
+
+
+def _spelled(columns: Sequence[tuple[str, pa.DataType]]) -> str:
+    return ", ".join(f"{name} {data_type}" for name, data_type in columns)
+
+
+def _described(descriptor: StateDescriptor) -> str:
+    by = f" (serializer {descriptor.serializer!r})" if descriptor.serializer else ""
+    return f"a {descriptor.kind.value} state of {descriptor.storage_type}{by}"

@@ -1,0 +1,166 @@
+"""ListState: every element is an entry with a value in a column, and each key has a chain of entries.
+
+Adding costs the elements added, never the list. Row by row, additions wait until the batch ends, unless the list is read:
+then it is loaded, for one key, or, when several keys have asked, for all that are left. Mirrors Flink's HeapListState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import BoolArray, bitmap_of
+from dataflow.state import ListStateDescriptor, StateError
+from taskmanager.state.batch_scope import BatchScope
+from taskmanager.state.chains import Chains, FrozenChains
+from taskmanager.state.columns import Column, FrozenColumn, make_column
+from taskmanager.state.keyed_state import KeyedState, PythonValues
+from taskmanager.state.slots import SlotAllocator, Slots
+
+_SINGLE_LOADS = 8
+"""Keys whose lists are loaded one by one before all keys of the batch are."""
+
+
+class KeyedListState(KeyedState):
+    """dataflow.state.ListState."""
+
+    __slots__ = (
+        "_added", "_allocator", "_chains", "_lists", "_python", "_replaced", "_scope", "_single_loads", "_values", "descriptor",
+    )  # fmt: skip
+
+    def __init__(self, descriptor: ListStateDescriptor, scope: BatchScope, capacity: int) -> None:
+        self.descriptor: ListStateDescriptor = descriptor
+        self._scope = scope
+        self._python = PythonValues(descriptor.name, descriptor.element_type, descriptor.serializer)
+        self._chains = Chains(capacity)
+        self._allocator = SlotAllocator()
+        self._values: Column = make_column(descriptor.element_type, self._allocator.capacity)
+        self._lists: dict[int, list[Any]] = {}
+        self._added: dict[int, list[Any]] = {}
+        self._replaced: set[int] = set()
+        self._single_loads = 0
+
+    def get(self) -> list[Any]:
+        index = self._index()
+        known = self._lists.get(index)
+        if known is None:
+            self._load(index)
+            known = self._lists[index]
+        return list(known)
+
+    def add(self, value: Any) -> None:
+        index = self._index()
+        self._added.setdefault(index, []).append(value)
+        known = self._lists.get(index)
+        if known is not None:
+            known.append(value)
+
+    def add_all(self, values: Sequence[Any]) -> None:
+        for value in values:
+            self.add(value)
+
+    def update(self, values: Sequence[Any]) -> None:
+        index = self._index()
+        self._replaced.add(index)
+        self._added[index] = list(values)
+        self._lists[index] = list(values)
+
+    def clear(self) -> None:
+        self.update(())
+
+    def flush(self) -> None:
+        if not self._added and not self._replaced:
+            self._lists = {}
+            self._single_loads = 0
+            return
+        slots = self._scope.slots
+        added, replaced = self._added, sorted(self._replaced)
+        self._lists, self._added, self._replaced, self._single_loads = {}, {}, set(), 0
+        elements = self._python.to_arrow([value for values in added.values() for value in values])
+        if replaced:
+            self._cut(slots[np.array(replaced, np.int32)])
+        owners = np.repeat(np.fromiter(added, np.int32), [len(values) for values in added.values()])
+        self._append(slots[owners], elements)
+
+    def grow(self, capacity: int) -> None:
+        self._chains.grow_slots(capacity)
+
+    def occupied(self, high_water: int) -> BoolArray:
+        return self._chains.occupied(high_water)
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        entries = self._allocator.high_water
+        return _FrozenLists(self._chains.freeze(high_water, entries), self._values.freeze(entries), self.descriptor)
+
+    def restore(self, slots: Slots, values: pa.Array) -> None:
+        self._append(np.repeat(slots, np.diff(values.offsets.to_numpy())), values.flatten())
+
+    def get_batch(self, slots: Slots) -> pa.Array:
+        self.flush()
+        offsets, entries = self._chains.entries(slots)
+        return _list_array(offsets, self._values.get(entries), self.descriptor.storage_type)
+
+    def add_batch(self, slots: Slots, values: pa.Array) -> None:
+        """Append one element per row, in row order."""
+        self.flush()
+        if values.type != self.descriptor.element_type:
+            raise StateError(
+                f"list state {self.descriptor.name!r} holds {self.descriptor.element_type}, the column to add is "
+                f"{values.type}: cast it"
+            )
+        self._append(slots, values)
+
+    def clear_batch(self, slots: Slots) -> None:
+        self.flush()
+        self._cut(slots)
+
+    def _index(self) -> int:
+        if not self._scope.is_open:
+            self._scope.check_open(self.descriptor.name)
+        return self._scope.index
+
+    def _load(self, index: int) -> None:
+        """Load the list of one key, or of all keys of the batch once several have asked."""
+        slots = self._scope.slots
+        self._single_loads += 1
+        if self._single_loads <= _SINGLE_LOADS:
+            wanted = [index]
+        else:
+            wanted = [number for number in range(len(slots)) if number not in self._lists]
+        offsets, entries = self._chains.entries(slots[np.array(wanted, np.int32)])
+        elements = self._python.to_python(self._values.get(entries))
+        bounds = offsets.tolist()
+        for position, number in enumerate(wanted):
+            stored = elements[bounds[position] : bounds[position + 1]]
+            self._lists[number] = stored + self._added.get(number, [])
+
+    def _append(self, slots: Slots, values: pa.Array) -> None:
+        entries = self._allocator.allocate(len(slots))
+        self._values.grow(self._allocator.capacity)
+        self._chains.grow_entries(self._allocator.capacity)
+        self._values.put(entries, values)
+        self._chains.append(slots, entries)
+
+    def _cut(self, slots: Slots) -> None:
+        entries = self._chains.cut(slots)
+        self._values.clear(entries)
+        self._allocator.release(entries)
+
+
+class _FrozenLists:
+    __slots__ = ("_chains", "_descriptor", "_values")
+
+    def __init__(self, chains: FrozenChains, values: FrozenColumn, descriptor: ListStateDescriptor) -> None:
+        self._chains, self._values, self._descriptor = chains, values, descriptor
+
+    def get(self, slots: Slots) -> pa.Array:
+        offsets, entries = self._chains.entries(slots)
+        return _list_array(offsets, self._values.get(entries), self._descriptor.storage_type)
+
+
+def _list_array(offsets: np.ndarray[Any, np.dtype[np.int64]], elements: pa.Array, data_type: pa.DataType) -> pa.Array:
+    bitmap = bitmap_of(np.diff(offsets) > 0)
+    return pa.Array.from_buffers(data_type, len(offsets) - 1, [bitmap, pa.py_buffer(offsets)], children=[elements])

@@ -1,0 +1,91 @@
+"""A keyed snapshot between its two parts: frozen in the task's thread, encoded in an upload thread.
+
+Freezing copies what is in use of each column, and nothing that grows with the size of values that Arrow holds. Encoding
+finds each key's key group, orders the keys by it and writes a table (`dataflow.state_format`); keys without state and
+timers are left out. Mirrors Flink's FullSnapshotResources and FullSnapshotAsyncWriter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import BoolArray
+from dataflow.handles import KeyGroupRange
+from dataflow.key_groups import assign_to_key_groups
+from dataflow.state_format import KEY_COLUMN, encode_keyed_state, with_role
+from runtime.machine import check
+from taskmanager.state.columns import FrozenColumn
+from taskmanager.state.key_index import FrozenKeys
+from taskmanager.state.slots import Slots
+
+
+class FrozenField(NamedTuple):
+    """A column of the snapshot."""
+
+    field: pa.Field
+    """With its role."""
+    column: FrozenColumn
+
+
+class KeyedSnapshot:
+    """What the synchronous part leaves to the asynchronous one. Implements operators.contract.KeyedSnapshotPart."""
+
+    __slots__ = ("_fields", "_key_fields", "_keys", "_max_parallelism", "_occupied", "_range")
+
+    def __init__(
+        self,
+        key_fields: Sequence[pa.Field],
+        keys: FrozenKeys,
+        occupied: BoolArray,
+        fields: Sequence[FrozenField],
+        key_group_range: KeyGroupRange,
+        max_parallelism: int,
+    ) -> None:
+        self._key_fields = [with_role(field, KEY_COLUMN) for field in key_fields]
+        self._keys: FrozenKeys | None = keys
+        self._occupied = occupied
+        self._fields = list(fields)
+        self._range = key_group_range
+        self._max_parallelism = max_parallelism
+
+    @property
+    def key_group_range(self) -> KeyGroupRange:
+        """What the snapshot covers."""
+        return self._range
+
+    def encode(self) -> bytes:
+        """The file."""
+        check(self._keys is not None, "a keyed snapshot was encoded after its release")
+        keys: Any = self._keys
+        slots = np.flatnonzero(self._occupied).astype(np.int32)
+        slots, row_offsets = self._by_key_group(keys, slots)
+        schema = pa.schema([*self._key_fields, *(field for field, _ in self._fields)])
+
+        def read_rows(first: int, end: int) -> pa.RecordBatch:
+            chosen = slots[first:end]
+            columns = [*keys.keys(chosen), *(column.get(chosen) for _, column in self._fields)]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        return encode_keyed_state(schema, self._range, self._max_parallelism, row_offsets, read_rows)
+
+    def release(self) -> None:
+        """Let go of what was frozen."""
+        self._keys = None
+        self._fields = []
+
+    def _by_key_group(self, keys: FrozenKeys, slots: Slots) -> tuple[Slots, np.ndarray[Any, np.dtype[np.int64]]]:
+        """The slots ordered by key group, and where each key group's begin."""
+        row_offsets = np.zeros(len(self._range) + 1, np.int64)
+        if not len(slots):
+            return slots, row_offsets
+        groups = assign_to_key_groups(keys.keys(slots), self._max_parallelism).astype(np.int64) - self._range.start
+        check(
+            groups.min() >= 0 and groups.max() < len(self._range),
+            "keyed state holds a key of another subtask's key group: the input is not partitioned by the same key columns",
+        )
+        np.cumsum(np.bincount(groups, minlength=len(self._range)), out=row_offsets[1:])
+        return slots[np.argsort(groups.astype(np.uint16), kind="stable")], row_offsets

@@ -1,0 +1,77 @@
+"""The timers of one operator, by time domain: row by row for the current key, and in slices when they are due.
+
+Row by row, registrations and deletions are gathered (the last word on a timer counts) and carried out when the batch ends.
+Mirrors Flink's InternalTimerService, without the clock: the operator asks for what is due.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from taskmanager.state.batch_scope import BatchScope
+from taskmanager.state.timers import VOID_NAMESPACE, TimerQueue
+
+EVENT_TIME: Final = "event"
+PROCESSING_TIME: Final = "processing"
+
+
+class KeyedTimers:
+    """Event-time and processing-time timers of all keys. `event` and `processing` are the queues, for whole batches."""
+
+    __slots__ = ("_pending", "_scope", "event", "name", "processing")
+
+    def __init__(self, name: str, scope: BatchScope, capacity: int) -> None:
+        self.name = name
+        self.event = TimerQueue()
+        self.processing = TimerQueue()
+        self._scope = scope
+        self._pending: dict[tuple[str, int, int, int], bool] = {}
+        self.grow(capacity)
+
+    def register_event_time_timer(self, timestamp: int, namespace: int = VOID_NAMESPACE) -> None:
+        """Fire for the current key once the watermark reaches the time."""
+        self._note(EVENT_TIME, timestamp, namespace, register=True)
+
+    def register_processing_time_timer(self, timestamp: int, namespace: int = VOID_NAMESPACE) -> None:
+        """Fire for the current key once the clock reaches the time."""
+        self._note(PROCESSING_TIME, timestamp, namespace, register=True)
+
+    def delete_event_time_timer(self, timestamp: int, namespace: int = VOID_NAMESPACE) -> None:
+        """Forget the timer of the current key, if there is one."""
+        self._note(EVENT_TIME, timestamp, namespace, register=False)
+
+    def delete_processing_time_timer(self, timestamp: int, namespace: int = VOID_NAMESPACE) -> None:
+        """Forget the timer of the current key, if there is one."""
+        self._note(PROCESSING_TIME, timestamp, namespace, register=False)
+
+    def flush(self) -> None:
+        """Carry out what rows have asked for."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, {}
+        for domain, queue in self.queues():
+            for register in (False, True):
+                chosen = [timer for timer, wanted in pending.items() if timer[0] == domain and wanted is register]
+                if not chosen:
+                    continue
+                slots = self._scope.slots[np.array([number for _, number, _, _ in chosen], np.int32)]
+                times = np.array([timestamp for _, _, timestamp, _ in chosen], np.int64)
+                namespaces = np.array([namespace for _, _, _, namespace in chosen], np.int64)
+                (queue.register if register else queue.delete)(slots, times, namespaces)
+
+    def queues(self) -> tuple[tuple[str, TimerQueue], tuple[str, TimerQueue]]:
+        """(domain, queue) of both."""
+        return (EVENT_TIME, self.event), (PROCESSING_TIME, self.processing)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for slots below `capacity`."""
+        self.event.grow(capacity)
+        self.processing.grow(capacity)
+
+    def _note(self, domain: str, timestamp: int, namespace: int, *, register: bool) -> None:
+        scope = self._scope
+        if not scope.is_open:
+            scope.check_open(f"timers of {self.name}")
+        self._pending[domain, scope.index, timestamp, namespace] = register

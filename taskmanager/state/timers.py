@@ -1,0 +1,260 @@
+"""Timers of keys: a set of (slot, namespace, timestamp) and the order in which they are due.
+
+Registering twice is once. `advance` hands out what is due in bounded slices, ordered by timestamp, then namespace, then
+slot, so that a barrier never waits for a million of them. The set is the truth; the heap may also hold what was deleted
+since, which is skipped when its time comes. A namespace is a number that the operator gives a meaning to (a window's
+start; 0 for the timers of a KeyedProcessFunction). Mirrors Flink's InternalTimerServiceImpl and HeapPriorityQueueSet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import BoolArray, Int64Array, numpy_values
+from dataflow.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
+from taskmanager.state.columns import FrozenColumn
+from taskmanager.state.key_index import KeyIndex
+from taskmanager.state.slots import Slots, doubled, grown
+
+VOID_NAMESPACE = 0
+TIMERS_TYPE = pa.large_list(pa.struct([pa.field("timestamp", pa.int64()), pa.field("namespace", pa.int64())]))
+"""A key's timers in a snapshot."""
+_REBUILD_SLACK = 1024
+
+
+@inlined
+def _before(times: Any, namespaces: Any, slots: Any, left: Any, right: Any) -> Any:
+    if times[left] != times[right]:
+        return times[left] < times[right]
+    if namespaces[left] != namespaces[right]:
+        return namespaces[left] < namespaces[right]
+    return slots[left] < slots[right]
+
+
+@inlined
+def _swap(times: Any, namespaces: Any, slots: Any, left: Any, right: Any) -> None:
+    times[left], times[right] = times[right], times[left]
+    namespaces[left], namespaces[right] = namespaces[right], namespaces[left]
+    slots[left], slots[right] = slots[right], slots[left]
+
+
+@kernel(VOID(RO_I64s, RO_I64s, RO_I32s, I64, I64s, I64s, I32s))
+def _push(
+    new_times: Any, new_namespaces: Any, new_slots: Any, size: int, times: Any, namespaces: Any, slots: Any
+) -> None:
+    for row in range(new_times.shape[0]):
+        child = size + row
+        times[child], namespaces[child], slots[child] = new_times[row], new_namespaces[row], new_slots[row]
+        while child > 0:
+            parent = (child - 1) // 2
+            if not _before(times, namespaces, slots, child, parent):
+                break
+            _swap(times, namespaces, slots, child, parent)
+            child = parent
+
+
+@kernel(I64(I64, I64, I64s, I64s, I32s, I64s, I64s, I32s))
+def _pop(
+    until: int, size: int, times: Any, namespaces: Any, slots: Any, out_times: Any, out_namespaces: Any, out_slots: Any
+) -> int:
+    """Move what is due to the outputs until they are full; returns how many."""
+    taken = 0
+    while size > 0 and taken < out_times.shape[0] and times[0] <= until:
+        out_times[taken], out_namespaces[taken], out_slots[taken] = times[0], namespaces[0], slots[0]
+        taken += 1
+        size -= 1
+        times[0], namespaces[0], slots[0] = times[size], namespaces[size], slots[size]
+        parent = 0
+        while True:
+            child = 2 * parent + 1
+            if child >= size:
+                break
+            if child + 1 < size and _before(times, namespaces, slots, child + 1, child):
+                child += 1
+            if not _before(times, namespaces, slots, child, parent):
+                break
+            _swap(times, namespaces, slots, child, parent)
+            parent = child
+    return taken
+
+
+class FiredTimers(NamedTuple):
+    """Timers that were due, in order; they are no longer registered."""
+
+    slots: Slots
+    namespaces: Int64Array
+    timestamps: Int64Array
+
+
+class TimerQueue:
+    """The timers of one time domain, for all keys of a subtask."""
+
+    __slots__ = ("_counts", "_index", "_namespaces", "_size", "_slots", "_times")
+
+    def __init__(self) -> None:
+        self._index = _timer_index()
+        self._times: Int64Array = np.zeros(64, np.int64)
+        self._namespaces: Int64Array = np.zeros(64, np.int64)
+        self._slots: Slots = np.zeros(64, np.int32)
+        self._size = 0
+        self._counts: Slots = np.zeros(64, np.int32)
+
+    def __len__(self) -> int:
+        """Registered timers."""
+        return len(self._index)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for slots below `capacity`."""
+        self._counts = grown(self._counts, capacity)
+
+    def register(self, slots: Slots, timestamps: Int64Array, namespaces: Int64Array | None = None) -> None:
+        """Add timers; those that are there stay as they are."""
+        names = _namespaces_or_void(namespaces, len(slots))
+        missing = self._index.lookup(_columns(slots, names, timestamps)) < 0
+        if not missing.any():
+            return
+        slots, names, timestamps = slots[missing], names[missing], np.asarray(timestamps)[missing]
+        _, rows = np.unique(self._index.lookup_or_insert(_columns(slots, names, timestamps)), return_index=True)
+        rows.sort()
+        slots = slots[rows]
+        np.add.at(self._counts, slots, 1)
+        self._make_room(len(rows))
+        _push(timestamps[rows], names[rows], slots, self._size, self._times, self._namespaces, self._slots)
+        self._size += len(rows)
+
+    def delete(self, slots: Slots, timestamps: Int64Array, namespaces: Int64Array | None = None) -> None:
+        """Forget timers; those that are not there are skipped."""
+        names = _namespaces_or_void(namespaces, len(slots))
+        entries = self._index.lookup(_columns(slots, names, timestamps))
+        entries, rows = np.unique(entries, return_index=True)
+        known = entries >= 0
+        self._forget(entries[known], slots[rows[known]])
+        if self._size > 2 * len(self._index) + _REBUILD_SLACK:
+            self._rebuild()
+
+    def delete_slots(self, slots: Slots) -> None:
+        """Forget all timers of these slots (of keys that are removed)."""
+        entries = self._index.live_slots()
+        owners = numpy_values(self._index.keys(entries)[0])
+        chosen = np.isin(owners, slots)
+        self._forget(entries[chosen], owners[chosen])
+
+    def has_due(self, timestamp: int) -> bool:
+        """Whether `advance(timestamp)` would hand out anything."""
+        following = self.next_timestamp()
+        return following is not None and following <= timestamp
+
+    def next_timestamp(self) -> int | None:
+        """When the earliest timer is due; None without timers."""
+        while self._size:
+            first = slice(0, 1)
+            entries = self._index.lookup(_columns(self._slots[first], self._namespaces[first], self._times[first]))
+            if entries[0] >= 0:
+                return int(self._times[0])
+            self._take(int(self._times[0]), 1)
+        return None
+
+    def advance(self, timestamp: int, limit: int) -> FiredTimers:
+        """At most `limit` timers that are due at `timestamp`, in order. Fewer only when no more are due."""
+        parts: list[FiredTimers] = []
+        found = 0
+        while found < limit:
+            slots, names, times = self._take(timestamp, limit - found)
+            if not len(slots):
+                break
+            entries = self._index.lookup(_columns(slots, names, times))
+            live = entries >= 0
+            # a timer that was deleted and registered again may be in the heap twice, next to itself
+            live[1:] &= (entries[1:] != entries[:-1]) | ~live[:-1]
+            self._forget(entries[live], slots[live])
+            parts.append(FiredTimers(slots[live], names[live], times[live]))
+            found += len(parts[-1].slots)
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return FiredTimers(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return FiredTimers(*(np.concatenate([part[i] for part in parts]) for i in range(3)))
+
+    def occupied(self, high_water: int) -> BoolArray:
+        """For each slot below, whether it has timers."""
+        return self._counts[:high_water] > 0
+
+    def restore(self, slots: Slots, timers: pa.Array) -> None:
+        """Register what `freeze` gave out (TIMERS_TYPE per slot)."""
+        lengths = np.diff(timers.offsets.to_numpy())
+        stamps = timers.flatten()
+        times, names = (numpy_values(column) for column in stamps.flatten())
+        self.register(np.repeat(slots, lengths), times, names)
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        """The timers as they are now, as a column of TIMERS_TYPE."""
+        keys = self._index.freeze()
+        return _FrozenTimers(keys, self._index.live_slots())
+
+    def _take(self, timestamp: int, limit: int) -> tuple[Slots, Int64Array, Int64Array]:
+        room = min(limit, self._size)
+        times, names, slots = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int32)
+        taken = _pop(timestamp, self._size, self._times, self._namespaces, self._slots, times, names, slots)
+        self._size -= taken
+        return slots[:taken], names[:taken], times[:taken]
+
+    def _forget(self, entries: Slots, slots: Slots) -> None:
+        self._index.remove(entries)
+        np.subtract.at(self._counts, slots, 1)
+
+    def _make_room(self, rows: int) -> None:
+        capacity = doubled(len(self._times), self._size + rows)
+        self._times, self._namespaces = grown(self._times, capacity), grown(self._namespaces, capacity)
+        self._slots = grown(self._slots, capacity)
+
+    def _rebuild(self) -> None:
+        """Leave the deleted ones behind: ascending order is a heap."""
+        slots, names, times = (numpy_values(column) for column in self._index.keys(self._index.live_slots()))
+        order = np.lexsort((slots, names, times))
+        self._size = len(order)
+        self._times[: self._size] = times[order]
+        self._namespaces[: self._size] = names[order]
+        self._slots[: self._size] = slots[order]
+
+
+class _FrozenTimers:
+    """Timers by slot. Sorted on first use, which is in the asynchronous part of a snapshot."""
+
+    __slots__ = ("_entries", "_keys", "_names", "_slots", "_times")
+
+    def __init__(self, keys: Any, entries: Slots) -> None:
+        self._keys, self._entries = keys, entries
+        self._slots: Slots | None = None
+
+    def get(self, slots: Slots) -> pa.Array:
+        if self._slots is None:
+            owners, names, times = (numpy_values(column) for column in self._keys.keys(self._entries))
+            order = np.lexsort((names, times, owners))
+            self._slots, self._names, self._times = owners[order], names[order], times[order]
+        first = np.searchsorted(self._slots, slots, "left")
+        lengths = np.searchsorted(self._slots, slots, "right") - first
+        offsets = np.zeros(len(slots) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        positions = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
+        stamps = pa.StructArray.from_arrays(
+            [pa.array(self._times[positions]), pa.array(self._names[positions])], fields=list(TIMERS_TYPE.value_type)
+        )
+        return pa.LargeListArray.from_arrays(pa.array(offsets), stamps)
+
+
+def _timer_index() -> KeyIndex:
+    return KeyIndex(
+        [pa.field("slot", pa.int32()), pa.field("namespace", pa.int64()), pa.field("timestamp", pa.int64())]
+    )
+
+
+def _columns(slots: Slots, namespaces: Int64Array, timestamps: Int64Array) -> Sequence[pa.Array]:
+    return [pa.array(slots), pa.array(namespaces), pa.array(timestamps)]
+
+
+def _namespaces_or_void(namespaces: Int64Array | None, length: int) -> Int64Array:
+    return np.full(length, VOID_NAMESPACE, np.int64) if namespaces is None else namespaces
