@@ -87,6 +87,12 @@ class CheckpointOptions:
         """After the aligned timeout."""
         return replace(self, alignment=AlignmentType.UNALIGNED, aligned_checkpoint_timeout_ms=NO_ALIGNED_TIMEOUT_MS)
 
+    def without_overtaking(self) -> CheckpointOptions:
+        """For a savepoint: aligned, and never anything else."""
+        if not self.needs_channel_state:
+            return self
+        return replace(self, alignment=AlignmentType.ALIGNED, aligned_checkpoint_timeout_ms=NO_ALIGNED_TIMEOUT_MS)
+
     def with_unaligned_unsupported(self) -> CheckpointOptions:
         """For an output whose data must not be overtaken (committables on their way to a committer)."""
         return replace(self, alignment=AlignmentType.FORCED_ALIGNED) if self.needs_channel_state else self

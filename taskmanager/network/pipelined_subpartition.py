@@ -85,7 +85,7 @@ class PipelinedSubpartition:
 
     def time_out(self, barrier: CheckpointBarrier) -> tuple[pa.RecordBatch, ...] | None:
         """The aligned timeout of this barrier passed. If it is still queued it becomes an unaligned priority element;
-        returns the batches that it overtakes. None when it has left, or never came."""
+        returns the batches that it overtakes. None when it has left, never came, or must not overtake here."""
         queued = self._find_waiting(barrier.checkpoint_id)
         if queued is None:
             return None
@@ -100,8 +100,8 @@ class PipelinedSubpartition:
         return tuple(overtaken)
 
     def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
-        """Whether the aligned barrier of this checkpoint still waits here behind data or events (the output channel
-        state of a timeoutable checkpoint is not final before it has left or timed out)."""
+        """Whether the barrier of this checkpoint, which may time out, is still queued here (the output channel state is not
+        final before it has left or timed out)."""
         return self._find_waiting(checkpoint_id) is not None
 
     def finish(self) -> bool:
@@ -207,6 +207,6 @@ class PipelinedSubpartition:
             lambda entry: (
                 isinstance(entry.element, CheckpointBarrier)
                 and entry.element.checkpoint_id == checkpoint_id
-                and not entry.element.options.is_unaligned
+                and entry.element.options.is_timeoutable
             )
         )
