@@ -1,0 +1,121 @@
+"""`python -m coordinator`: a coordinator as a process, until SIGTERM, SIGINT, or the end of the process that started it.
+
+Errors that a user can act on are one line on standard error and exit code 1. A coordinator whose core broke down ends itself
+with exit code 2: whoever supervises it starts a new one, which recovers the jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from coordinator.config import CoordinatorConfig, parse
+from dataflow.errors import SnaplineError
+from runtime.logs import Logger, capture_standard_logging, make_logger
+
+EXIT_REFUSED = 1
+EXIT_BROKE_DOWN = 2
+PARENT_CHECK_SECONDS = 1.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit code."""
+    try:
+        config = parse(sys.argv[1:] if arguments is None else arguments, os.environ, sys.stdin)
+    except (SnaplineError, ValueError) as error:
+        return _refuse(error, _status_fd_of(sys.argv[1:] if arguments is None else arguments))
+    logger = make_logger("coordinator", config.log_level)
+    capture_standard_logging(logger)
+    return _run(config, logger)
+
+
+def _run(config: CoordinatorConfig, logger: Logger) -> int:
+    from coordinator.cluster_entrypoint import ClusterEntrypoint
+
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        logger.info("stopping", signal=signal.Signals(number).name)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    entrypoint = ClusterEntrypoint(config, logger, on_fatal=stopping.set)
+    try:
+        address = entrypoint.start()
+    except SnaplineError as error:
+        entrypoint.stop()
+        return _refuse(error, config.status_fd)
+    if config.sidecar:
+        threading.Thread(target=_watch_parent, args=(stopping, logger), name="snapline-parent", daemon=True).start()
+    _announce(config, address)
+    while not stopping.wait(PARENT_CHECK_SECONDS):
+        pass
+    if config.address_file:
+        Path(config.address_file).unlink(missing_ok=True)
+    fatal = entrypoint.fatal_error
+    entrypoint.stop()
+    if fatal:
+        _tell_starter(config.status_fd, {"error": fatal})
+        print(f"coordinator: {fatal}", file=sys.stderr)
+        return EXIT_BROKE_DOWN
+    return 0
+
+
+def _announce(config: CoordinatorConfig, address: str) -> None:
+    """Say where it listens, to whoever wanted to know."""
+    if config.address_file:
+        target = Path(config.address_file)
+        partial = target.with_name(f"{target.name}.{os.getpid()}")
+        partial.write_text(f"{address}\n")
+        partial.replace(target)
+    _tell_starter(config.status_fd, {"address": address})
+    if not config.sidecar:
+        print(f"Coordinator listens at {address}", flush=True)
+
+
+def _watch_parent(stopping: threading.Event, logger: Logger) -> None:
+    """End with the process that started this one: its end of our standard input closes, or we get another parent."""
+    parent = os.getppid()
+    with selectors.DefaultSelector() as selector:
+        selector.register(0, selectors.EVENT_READ)
+        while os.getppid() == parent:
+            if selector.select(PARENT_CHECK_SECONDS) and not os.read(0, 4096):
+                break
+    logger.info("stopping", reason="the process that started this coordinator has ended it, or has ended")
+    stopping.set()
+
+
+def _refuse(error: Exception, status_fd: int) -> int:
+    _tell_starter(status_fd, {"error": str(error)})
+    print(f"coordinator: {error}", file=sys.stderr)
+    return EXIT_REFUSED
+
+
+def _tell_starter(status_fd: int, said: dict[str, str]) -> None:
+    """One line to the process that started this one, if it wants to know and still lives."""
+    if status_fd < 0:
+        return
+    try:
+        os.write(status_fd, json.dumps(said).encode() + b"\n")
+    except OSError:
+        return
+
+
+def _status_fd_of(arguments: Sequence[str]) -> int:
+    """For errors in the configuration itself."""
+    if "--status-fd" in arguments:
+        value = arguments[list(arguments).index("--status-fd") + 1 :]
+        return int(value[0]) if value and value[0].isdigit() else -1
+    return -1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

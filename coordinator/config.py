@@ -1,0 +1,103 @@
+"""What a coordinator process is started with: address, settings, and how it reports to whoever started it.
+
+Decides the command line of `python -m coordinator`. Settings come from the layers of `runtime.settings`, then `-D key=value`, then
+the options that have a name of their own. Secrets do not belong on a command line: a sidecar gets its settings through its
+standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, LOG_LEVEL, Configuration, ConfigurationError
+from runtime.settings import Setting, default_layers, from_toml, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """How one coordinator runs."""
+
+    bind: str = "127.0.0.1:6123"
+    """host:port; port 0: any."""
+    configuration: Configuration = Configuration()
+    address_file: str = ""
+    """Written when it listens: host:port and a line end. For launchers that chose port 0."""
+    metrics_port: int = -1
+    """Where /metrics is served; 0: any port; -1: nowhere."""
+    sidecar: bool = False
+    """Ends when its standard input does, that is, with the process that started it."""
+    status_fd: int = -1
+    """Open file that gets one JSON line: `{"address": ...}` or `{"error": ...}`."""
+
+    @property
+    def log_level(self) -> str:
+        """Least level that is logged."""
+        return self.configuration.get_option(LOG_LEVEL)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="snapline coordinator", description="Run a coordinator: it takes jobs, and TaskManagers come to it."
+    )
+    parser.add_argument("--bind", metavar="HOST:PORT", help="address to listen on (default: jobmanager.rpc.address)")
+    parser.add_argument("--checkpoint-dir", metavar="DIR", help="base directory or URL of checkpoints")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
+    parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
+    parser.add_argument("--address-file", metavar="FILE", default="", help="write host:port there once it listens")
+    parser.add_argument("--metrics-port", metavar="PORT", type=int, default=-1, help="serve Prometheus metrics there")
+    parser.add_argument("--sidecar", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--status-fd", type=int, default=-1, help=argparse.SUPPRESS)
+    return parser
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_input: TextIO) -> CoordinatorConfig:
+    """The configuration of this command line. Raises ConfigurationError with one line; exits for --help, as argparse does."""
+    given = parser().parse_args(list(arguments))
+    layers = [default_layers(environment)]
+    if given.config:
+        layers.append(from_toml(given.config))
+    if given.sidecar:
+        layers.append(_from_parent(standard_input))
+    layers.append(_from_options(given.settings))
+    named = {
+        COORDINATOR_ADDRESS.key: (given.bind, "--bind"),
+        CHECKPOINTS_DIRECTORY.key: (given.checkpoint_dir, "--checkpoint-dir"),
+        LOG_LEVEL.key: (given.log_level, "--log-level"),
+    }
+    layers.append({key: Setting(value, origin) for key, (value, origin) in named.items() if value})
+    configuration = resolve(*layers)
+    return CoordinatorConfig(
+        bind=configuration.get_option(COORDINATOR_ADDRESS),
+        configuration=configuration,
+        address_file=given.address_file,
+        metrics_port=given.metrics_port,
+        sidecar=given.sidecar,
+        status_fd=given.status_fd,
+    )
+
+
+def _from_options(texts: Sequence[str]) -> dict[str, Setting]:
+    found = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigurationError(f"-D {text}: give KEY=VALUE")
+        found[key.strip()] = Setting(value.strip(), f"-D {key.strip()}")
+    return found
+
+
+def _from_parent(standard_input: TextIO) -> dict[str, Setting]:
+    """The first line that the parent wrote: a JSON object of settings."""
+    line = standard_input.readline()
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise ConfigurationError("--sidecar is for processes that send their settings through standard input") from error
+    return {key: Setting(value, "the process that started this one") for key, value in values.items()}

@@ -1,0 +1,170 @@
+"""A coordinator as a child process, beside a Spark driver or a test.
+
+Started by exec, never by a bare fork, and after the SparkContext. The child gets its settings (and the shared secret)
+through its standard input, answers with its address or one line of error, and ends when that input ends: when this process
+says so, or is gone however it went. Signals of the terminal do not reach it: it has a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from dataflow.config import LOG_LEVEL, SECURITY_TOKEN
+from dataflow.errors import SnaplineError
+
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 15.0
+
+
+class CoordinatorStartError(SnaplineError):
+    """The coordinator did not start; the message is its own."""
+
+
+class CoordinatorProcess:
+    """A running coordinator; make one with `start`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], status: IO[bytes], address: str) -> None:
+        self._process = process
+        self._status = status
+        self.address = address
+        """host:port."""
+
+    @classmethod
+    def start(
+        cls,
+        bind: str = "127.0.0.1:0",
+        settings: Mapping[str, str] | None = None,
+        token: str = "",
+        log_to: Path | None = None,
+    ) -> CoordinatorProcess:
+        """Start and wait until it listens. It logs to `log_to`, or to this process's standard error, there from WARNING up
+        unless `log.level` is set. Raises CoordinatorStartError with the one line that the child gave."""
+        values = dict(settings or {})
+        values.setdefault(LOG_LEVEL.key, "INFO" if log_to else "WARNING")
+        if token:
+            values[SECURITY_TOKEN.key] = token
+        read_end, write_end = os.pipe()
+        command = [sys.executable, "-m", "coordinator", "--sidecar", "--bind", bind, "--status-fd", str(write_end)]
+        log = log_to.open("ab") if log_to else None
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stderr=log,
+                pass_fds=(write_end,),
+                start_new_session=True,
+                env=_environment(),
+            )
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+            if log:
+                log.close()
+        status = os.fdopen(read_end, "rb", buffering=0)
+        started = cls(process, status, "")
+        try:
+            started._hand_over(values)
+            started.address = started._wait_for_address()
+        except BaseException:
+            started.stop()
+            raise
+        return started
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        """Why it ended, in one line; empty while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return ""
+        said = self._read_status()
+        if "error" in said:
+            return said["error"]
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def stop(self) -> None:
+        """Stop it in order, the hard way when that takes too long. Idempotent."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except OSError:  # it is gone, and what was to be sent with it
+                pass
+        try:
+            self._process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if not self._status.closed:
+            self._status.close()
+
+    def kill(self) -> None:
+        """End it as a crash would, for tests."""
+        self._process.kill()
+        self._process.wait()
+
+    def _hand_over(self, values: Mapping[str, str]) -> None:
+        stdin = self._process.stdin
+        if stdin is None:
+            raise CoordinatorStartError("the coordinator has no standard input")
+        try:
+            stdin.write(json.dumps(values).encode() + b"\n")
+            stdin.flush()
+        except OSError:  # it ended before it read; it says why
+            return
+
+    def _wait_for_address(self) -> str:
+        said = self._read_status(START_TIMEOUT_SECONDS)
+        if "address" in said:
+            return said["address"]
+        if "error" in said:
+            raise CoordinatorStartError(said["error"])
+        code = self._process.poll()
+        why = f"took longer than {START_TIMEOUT_SECONDS:.0f} s" if code is None else f"ended with exit code {code}"
+        raise CoordinatorStartError(f"the coordinator did not start: it {why}; its standard error says more")
+
+    def _read_status(self, timeout_seconds: float = 0.0) -> dict[str, str]:
+        """The next line of the status pipe, if it comes in time; an empty answer: nothing."""
+        if self._status.closed:
+            return {}
+        deadline = time.monotonic() + timeout_seconds
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._status, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    break
+                part = self._status.read(4096)
+                if not part:
+                    break
+                line += part
+        try:
+            return dict(json.loads(line.splitlines()[-1])) if line else {}
+        except ValueError:
+            return {}
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the import path of this process: it may have been extended since it started."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    return environment
