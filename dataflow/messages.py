@@ -271,10 +271,12 @@ class NotEnoughResources:
 
 @dataclass(frozen=True, slots=True)
 class NotifyTaskManagerLost:
-    """ResourceManager -> JobMaster: a TaskManager is gone or was replaced; its slots exist no more."""
+    """ResourceManager -> JobMaster: a TaskManager is gone for the ResourceManager."""
 
     resource_id: ResourceID
     reason: str
+    terminated: bool = False
+    """True: its process has certainly ended, so that nobody needs to wait for a timeout."""
 
 
 # --- TaskManager <-> JobMaster ----------------------------------------------------------------------------------------

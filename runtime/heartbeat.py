@@ -17,6 +17,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from dataflow.config import (
+    HEARTBEAT_INTERVAL,
+    HEARTBEAT_RPC_FAILURE_THRESHOLD,
+    HEARTBEAT_TIMEOUT,
+    Configuration,
+    ConfigurationError,
+)
 from runtime.machine import CancelTimer, StartTimer, TimerFired
 
 TargetT = TypeVar("TargetT", bound=Hashable)
@@ -91,6 +98,18 @@ class HeartbeatSettings:
             raise ValueError(
                 f"heartbeat.rpc-failure-threshold must be at least 1, or -1 for never, not {self.rpc_failure_threshold}"
             )
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration) -> HeartbeatSettings:
+        """Read `heartbeat.*`. Raises ConfigurationError."""
+        try:
+            return cls(
+                configuration.get_option(HEARTBEAT_INTERVAL),
+                configuration.get_option(HEARTBEAT_TIMEOUT),
+                configuration.get_option(HEARTBEAT_RPC_FAILURE_THRESHOLD),
+            )
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
     @property
     def detects_failed_sends(self) -> bool:

@@ -17,6 +17,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from dataflow.config import (
+    REGISTRATION_ERROR_DELAY,
+    REGISTRATION_INITIAL_TIMEOUT,
+    REGISTRATION_MAX_TIMEOUT,
+    REGISTRATION_REFUSED_DELAY,
+    Configuration,
+    ConfigurationError,
+)
 from dataflow.ids import LeaderSessionID
 from dataflow.messages import Disconnect, Fenced, RegistrationRejected, RegistrationSuccess
 from runtime.connections import (
@@ -54,6 +62,20 @@ class RegistrationSettings:
             )
         if self.error_delay_ms < 0 or self.refused_delay_ms < 0:
             raise ValueError("cluster.registration.error-delay and refused-registration-delay must not be negative")
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration, total_timeout_ms: int = 0) -> RegistrationSettings:
+        """Read `cluster.registration.*`. Raises ConfigurationError."""
+        try:
+            return cls(
+                configuration.get_option(REGISTRATION_INITIAL_TIMEOUT),
+                configuration.get_option(REGISTRATION_MAX_TIMEOUT),
+                configuration.get_option(REGISTRATION_ERROR_DELAY),
+                configuration.get_option(REGISTRATION_REFUSED_DELAY),
+                total_timeout_ms,
+            )
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
 
 class RegistrationState(Enum):

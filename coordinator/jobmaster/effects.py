@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.checkpoint.effects import CheckpointCoordinatorEffect
+from coordinator.jobmaster.operations import Reply
 from dataflow.failures import SerializedFailure
 from dataflow.ids import JobID
 from dataflow.messages import JobStatus, JobStatusChanged
+from runtime.connections import ConnectionEffect
+from runtime.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,14 @@ class ReportJobStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSavepoint:
+    """The job is to start from this snapshot: find and parse its `_metadata` -> SavepointLoaded | SavepointLoadFailed."""
+
+    path: str
+    """Directory or `_metadata` file, as the user wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobReachedTerminalState:
     """Last effect of a job: FINISHED, CANCELED, FAILED (globally terminal) or SUSPENDED. Tasks are gone, slots given back,
     the checkpoint core is shut down. The shell tells the Dispatcher and stops."""
@@ -39,4 +51,13 @@ class JobReachedTerminalState:
     failure: SerializedFailure | None = None
 
 
-JobMasterOwnEffect = ReportJobStatus | JobReachedTerminalState
+JobMasterEffect = (
+    ReportJobStatus
+    | LoadSavepoint
+    | JobReachedTerminalState
+    | Reply
+    | ConnectionEffect
+    | CheckpointCoordinatorEffect
+    | StartTimer
+    | CancelTimer
+)

@@ -2,19 +2,23 @@
 
 Besides these:
 
-* `runtime.connections`: ResourceManagerLeaderChanged; MessageReceived, ConnectionLost for the TaskManagers that dial in; ConnectionOpened, ConnectionLost
-  and MessageReceived for the connection to the ResourceManager, which the core dials (`OpenConnection`).
+* `runtime.connections`: ResourceManagerLeaderChanged; MessageReceived and ConnectionLost for the TaskManagers that dial in;
+  ConnectionOpened, ConnectionLost and MessageReceived for the connection to the ResourceManager, which the core dials.
 * `TimerFired`.
 * Every event of `coordinator.checkpoint.events` that answers an effect of `coordinator.checkpoint.effects` (a checkpoint
-  id was drawn, metadata is stored, ...): handed in as it is, the core passes it on to its CheckpointCoordinator.
+  id was drawn, metadata is stored, ...), and StartCheckpointScheduler and StopCheckpointScheduler of the DeActivator:
+  handed in as they are, the core passes them on to its CheckpointCoordinator.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.checkpoint.events import CheckpointCoordinatorEvent
 from coordinator.jobmaster.operations import JobOperation, RequestID
-from runtime.connections import ResourceManagerLeaderChanged
+from dataflow.handles import CheckpointMetadata
+from runtime.connections import ConnectionEvent, ResourceManagerLeaderChanged
+from runtime.machine import TimerFired
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,23 @@ class JobMasterStarted:
 
     recovered: bool = False
     """True: another leader ran this job before; start from its latest completed checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointLoaded:
+    """Answers LoadSavepoint: `_metadata` was read and parsed."""
+
+    metadata: CheckpointMetadata
+    location: str
+    """URL of the directory that holds `_metadata`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointLoadFailed:
+    """Answers LoadSavepoint. `detail` names the path and the way out. `retryable`: storage could not be reached now."""
+
+    detail: str
+    retryable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +61,14 @@ class JobMasterSuspended:
     reason: str
 
 
-JobMasterOwnEvent = JobMasterStarted | ResourceManagerLeaderChanged | OperationRequested | JobMasterSuspended
+JobMasterEvent = (
+    JobMasterStarted
+    | SavepointLoaded
+    | SavepointLoadFailed
+    | OperationRequested
+    | JobMasterSuspended
+    | ResourceManagerLeaderChanged
+    | ConnectionEvent
+    | CheckpointCoordinatorEvent
+    | TimerFired
+)

@@ -1,0 +1,151 @@
+"""What a TaskManager gets to run one attempt: gates, channels, partitions, operators, state.
+
+Decides which producer feeds which consumer. All-to-all edges (hash, rebalance, broadcast) have one subpartition per
+consumer. Pointwise edges follow Flink's rescale pattern: with n producers and m consumers, n >= m, consumer j reads
+producers floor(j*n/m) up to floor((j+1)*n/m) - 1, each with one subpartition; with n < m, producer i feeds consumers
+ceil(i*m/n) up to ceil((i+1)*m/n) - 1. Mirrors Flink's TaskDeploymentDescriptorFactory and EdgeManagerBuildUtil.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordinator.execution.execution_graph import Execution, ExecutionGraph
+from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from dataflow.ids import CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.jobgraph import JobEdge, JobVertex
+from dataflow.messages import (
+    InputGateDescriptor,
+    OperatorDescriptor,
+    ResultPartitionDescriptor,
+    ShuffleDescriptor,
+    TaskDeploymentDescriptor,
+)
+
+
+def producers_of_consumer(consumer: int, producers: int, consumers: int) -> range:
+    """Pointwise: the producers that the consumer reads."""
+    if producers >= consumers:
+        return range(consumer * producers // consumers, (consumer + 1) * producers // consumers)
+    producer = consumer * producers // consumers
+    return range(producer, producer + 1)
+
+
+def consumers_of_producer(producer: int, producers: int, consumers: int) -> range:
+    """Pointwise: the consumers that the producer feeds, in the order of its subpartitions."""
+    if producers >= consumers:
+        consumer = ((producer + 1) * consumers - 1) // producers
+        return range(consumer, consumer + 1)
+    return range(-(-producer * consumers // producers), -(-(producer + 1) * consumers // producers))
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTasks:
+    """What the tasks of one deployment start from."""
+
+    checkpoint_id: CheckpointID = CheckpointID(0)
+    """0: nothing to restore."""
+    states: Mapping[ExecutionVertexID, TaskStateSnapshot] | None = None
+
+
+NOTHING_RESTORED = RestoredTasks()
+
+
+class TaskDeploymentDescriptorFactory:
+    """Builds descriptors for one graph; what all subtasks of a vertex share is built once."""
+
+    def __init__(self, graph: ExecutionGraph, checkpoint_directory: str = "") -> None:
+        """Index the edges of the graph."""
+        self._graph = graph
+        self._checkpoint_directory = checkpoint_directory
+        self._inputs: dict[JobVertexID, list[JobEdge]] = {vertex: [] for vertex in graph.job_vertices}
+        self._outputs: dict[JobVertexID, list[JobEdge]] = {vertex: [] for vertex in graph.job_vertices}
+        for edge in graph.job_graph.edges:
+            self._inputs[edge.target].append(edge)
+            self._outputs[edge.source].append(edge)
+        self._operators = {vertex.vertex_id: _operators(vertex) for vertex in graph.job_graph.vertices}
+
+    def create(
+        self,
+        execution: Execution,
+        restored: RestoredTasks,
+        exchange_address_of: Callable[[ResourceID], str],
+    ) -> TaskDeploymentDescriptor:
+        """The descriptor of an attempt; its producers must have been given their slots before."""
+        vertex = execution.vertex
+        job_vertex = self._graph.job_vertices[vertex.vertex_id]
+        job_graph = self._graph.job_graph
+        return TaskDeploymentDescriptor(
+            job_id=job_graph.job_id,
+            job_name=job_graph.name,
+            attempt_id=execution.attempt_id,
+            allocation_id=execution.allocation_id,
+            task_name=self._graph.task_name(vertex),
+            parallelism=job_vertex.parallelism,
+            max_parallelism=job_vertex.max_parallelism,
+            operators=self._operators[vertex.vertex_id],
+            input_gates=tuple(
+                self._gate(edge, vertex.subtask_index, exchange_address_of) for edge in self._inputs[vertex.vertex_id]
+            ),
+            result_partitions=tuple(
+                self._partition(edge, vertex.subtask_index) for edge in self._outputs[vertex.vertex_id]
+            ),
+            configuration=job_graph.configuration,
+            restore_checkpoint_id=restored.checkpoint_id,
+            restore_state=(restored.states or {}).get(vertex, EMPTY_TASK_STATE),
+            checkpoint_directory=self._checkpoint_directory,
+        )
+
+    def _gate(
+        self, edge: JobEdge, consumer: int, exchange_address_of: Callable[[ResourceID], str]
+    ) -> InputGateDescriptor:
+        producers = self._graph.job_vertices[edge.source].parallelism
+        consumers = self._graph.job_vertices[edge.target].parallelism
+        channels = []
+        pointwise = edge.partitioning.is_pointwise
+        for index in producers_of_consumer(consumer, producers, consumers) if pointwise else range(producers):
+            producer = self._graph.current(ExecutionVertexID(edge.source, index))
+            first = consumers_of_producer(index, producers, consumers).start if pointwise else 0
+            channels.append(
+                ShuffleDescriptor(
+                    producer=producer.attempt_id,
+                    resource_id=producer.resource_id,
+                    exchange_address=exchange_address_of(producer.resource_id),
+                    subpartition_index=consumer - first,
+                )
+            )
+        return InputGateDescriptor(edge.edge_id, edge.target_input, edge.partitioning, tuple(channels))
+
+    def _partition(self, edge: JobEdge, producer: int) -> ResultPartitionDescriptor:
+        producers = self._graph.job_vertices[edge.source].parallelism
+        target = self._graph.job_vertices[edge.target]
+        if edge.partitioning.is_pointwise:
+            subpartitions = len(consumers_of_producer(producer, producers, target.parallelism))
+        else:
+            subpartitions = target.parallelism
+        return ResultPartitionDescriptor(
+            edge_id=edge.edge_id,
+            source_operator=edge.source_operator,
+            side_output_tag=edge.side_output_tag,
+            partitioning=edge.partitioning,
+            subpartitions=subpartitions,
+            target_parallelism=target.parallelism,
+            key_columns=edge.key_columns,
+            target_max_parallelism=target.max_parallelism,
+        )
+
+
+def _operators(vertex: JobVertex) -> tuple[OperatorDescriptor, ...]:
+    return tuple(
+        OperatorDescriptor(
+            operator_id=operator.operator_id,
+            uid=operator.uid,
+            name=operator.name,
+            payload=operator.payload,
+            chained_input=operator.chained_input,
+            chained_side_output_tag=operator.chained_side_output_tag,
+            chained_input_index=operator.chained_input_index,
+        )
+        for operator in vertex.operators
+    )

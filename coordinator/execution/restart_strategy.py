@@ -1,0 +1,196 @@
+"""Restart strategies: whether to try again after a failure, and when.
+
+Each strategy is told of every failure that counts (`notify_failure`) and answers with the pause before the restart, or None
+to give up. Does not know what failed; a failure that must not be retried never gets here. Mirrors Flink's
+NoRestartBackoffTimeStrategy, FixedDelay..., FailureRate... and ExponentialDelayRestartBackoffTimeStrategy; random numbers
+come in as a function.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dataflow.config import (
+    CHECKPOINTING_INTERVAL,
+    RESTART_EXPONENTIAL_ATTEMPTS,
+    RESTART_EXPONENTIAL_INITIAL,
+    RESTART_EXPONENTIAL_JITTER,
+    RESTART_EXPONENTIAL_MAX,
+    RESTART_EXPONENTIAL_MULTIPLIER,
+    RESTART_EXPONENTIAL_RESET,
+    RESTART_FAILURE_RATE_DELAY,
+    RESTART_FAILURE_RATE_INTERVAL,
+    RESTART_FAILURE_RATE_MAX,
+    RESTART_FIXED_DELAY_ATTEMPTS,
+    RESTART_FIXED_DELAY_DELAY,
+    RESTART_STRATEGY,
+    Configuration,
+    ConfigurationError,
+)
+
+
+class RestartStrategy(Protocol):
+    """What the scheduler asks after a failure."""
+
+    def notify_failure(self, now_ms: int) -> int | None:
+        """A failure that counts: milliseconds until the restart, None when the job is to fail."""
+        ...
+
+    @property
+    def why_not(self) -> str:
+        """For the failure of the job: what was exhausted."""
+        ...
+
+
+@dataclass(slots=True)
+class NoRestartStrategy:
+    """Never again."""
+
+    def notify_failure(self, now_ms: int) -> int | None:
+        """None."""
+        return None
+
+    @property
+    def why_not(self) -> str:
+        """Names the setting."""
+        return "restart-strategy.type is none (the default without execution.checkpointing.interval)"
+
+
+@dataclass(slots=True)
+class FixedDelayRestartStrategy:
+    """So many times, each after the same pause."""
+
+    attempts: int
+    delay_ms: int
+    _restarts: int = 0
+
+    def notify_failure(self, now_ms: int) -> int | None:
+        """The pause, until the attempts are used up."""
+        if self._restarts >= self.attempts:
+            return None
+        self._restarts += 1
+        return self.delay_ms
+
+    @property
+    def why_not(self) -> str:
+        """Names the setting."""
+        return f"all {self.attempts} restarts of restart-strategy.fixed-delay.attempts are used up"
+
+
+@dataclass(slots=True)
+class FailureRateRestartStrategy:
+    """As long as at most `max_failures` failures fall into any interval."""
+
+    max_failures: int
+    interval_ms: int
+    delay_ms: int
+    _failures_ms: deque[int] = field(default_factory=deque)
+
+    def notify_failure(self, now_ms: int) -> int | None:
+        """The pause, None when there were more failures than allowed within the interval."""
+        self._failures_ms.append(now_ms)
+        if len(self._failures_ms) <= self.max_failures:
+            return self.delay_ms
+        return self.delay_ms if now_ms - self._failures_ms.popleft() > self.interval_ms else None
+
+    @property
+    def why_not(self) -> str:
+        """Names the setting."""
+        return (
+            f"more than {self.max_failures} failures (restart-strategy.failure-rate.max-failures-per-interval) "
+            f"within {self.interval_ms} ms"
+        )
+
+
+@dataclass(slots=True)
+class ExponentialDelayRestartStrategy:
+    """Pauses that grow, with jitter, until the job stayed up for `reset_threshold_ms`; so many restarts in between.
+
+    A failure that comes while the pause of the last one is not over is the same attempt.
+    """
+
+    initial_backoff_ms: int
+    max_backoff_ms: int
+    multiplier: float
+    jitter_factor: float
+    reset_threshold_ms: int
+    attempts_before_reset: int
+    """-1: any number."""
+    jitter: Callable[[], float]
+    """Uniform in [0, 1)."""
+    _attempt: int = 0
+    _next_restart_ms: int = -1
+
+    def notify_failure(self, now_ms: int) -> int | None:
+        """The pause, None when there were too many restarts without a quiet `reset_threshold_ms`."""
+        if self._attempt and now_ms <= self._next_restart_ms:
+            return self._next_restart_ms - now_ms
+        if self._attempt and now_ms - self._next_restart_ms >= self.reset_threshold_ms:
+            self._attempt = 0
+        if self.attempts_before_reset != -1 and self._attempt >= self.attempts_before_reset:
+            return None
+        self._attempt += 1
+        backoff_ms = self._backoff_ms()
+        self._next_restart_ms = now_ms + backoff_ms
+        return backoff_ms
+
+    def _backoff_ms(self) -> int:
+        backoff = float(self.initial_backoff_ms)
+        for _ in range(self._attempt - 1):  # stops growing at the bound: a power would overflow after many attempts
+            backoff = min(backoff * self.multiplier, float(self.max_backoff_ms))
+            if backoff >= self.max_backoff_ms:
+                break
+        offset = backoff * self.jitter_factor
+        jittered = backoff + (2.0 * self.jitter() - 1.0) * offset
+        return max(self.initial_backoff_ms, min(round(jittered), self.max_backoff_ms))
+
+    @property
+    def why_not(self) -> str:
+        """Names the setting."""
+        return (
+            f"{self.attempts_before_reset} restarts (restart-strategy.exponential-delay.attempts-before-reset-backoff) "
+            f"without {self.reset_threshold_ms} ms of peace in between"
+        )
+
+
+def restart_strategy_of(configuration: Configuration, jitter: Callable[[], float]) -> RestartStrategy:
+    """The strategy that `restart-strategy.*` asks for. Raises ConfigurationError for values that cannot work."""
+    kind = configuration.get_option(RESTART_STRATEGY)
+    if RESTART_STRATEGY.key not in configuration and configuration.get_option(CHECKPOINTING_INTERVAL) <= 0:
+        kind = "none"
+    if kind == "none":
+        return NoRestartStrategy()
+    if kind == "fixed-delay":
+        return FixedDelayRestartStrategy(
+            configuration.get_option(RESTART_FIXED_DELAY_ATTEMPTS), configuration.get_option(RESTART_FIXED_DELAY_DELAY)
+        )
+    if kind == "failure-rate":
+        return FailureRateRestartStrategy(
+            configuration.get_option(RESTART_FAILURE_RATE_MAX),
+            configuration.get_option(RESTART_FAILURE_RATE_INTERVAL),
+            configuration.get_option(RESTART_FAILURE_RATE_DELAY),
+        )
+    multiplier = configuration.get_option(RESTART_EXPONENTIAL_MULTIPLIER)
+    initial = configuration.get_option(RESTART_EXPONENTIAL_INITIAL)
+    maximum = configuration.get_option(RESTART_EXPONENTIAL_MAX)
+    jitter_factor = configuration.get_option(RESTART_EXPONENTIAL_JITTER)
+    if multiplier < 1.0:
+        raise ConfigurationError(f"{RESTART_EXPONENTIAL_MULTIPLIER.key} = {multiplier}: must be at least 1")
+    if maximum < initial:
+        raise ConfigurationError(
+            f"{RESTART_EXPONENTIAL_MAX.key} = {maximum} ms is below {RESTART_EXPONENTIAL_INITIAL.key} = {initial} ms"
+        )
+    if not 0.0 <= jitter_factor <= 1.0:
+        raise ConfigurationError(f"{RESTART_EXPONENTIAL_JITTER.key} = {jitter_factor}: must be between 0 and 1")
+    return ExponentialDelayRestartStrategy(
+        initial_backoff_ms=initial,
+        max_backoff_ms=maximum,
+        multiplier=multiplier,
+        jitter_factor=jitter_factor,
+        reset_threshold_ms=configuration.get_option(RESTART_EXPONENTIAL_RESET),
+        attempts_before_reset=configuration.get_option(RESTART_EXPONENTIAL_ATTEMPTS),
+        jitter=jitter,
+    )

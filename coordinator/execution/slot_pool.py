@@ -1,0 +1,152 @@
+"""SlotPool: the slots that a job has, against the number that it needs.
+
+Declarative: the job says how many slots it needs in all, TaskManagers offer what the ResourceManager gave to the job, and an
+offer is accepted while the pool has less than needed. A slot is FREE or RESERVED (something of the job is assigned to it).
+Free slots beyond the need go back after `slot.idle.timeout`. Knows neither tasks nor connections; who loses what when a
+TaskManager goes is in the answers. Mirrors Flink's DefaultDeclarativeSlotPool; slots are all alike here, so a requirement
+is a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dataflow.ids import AllocationID, ResourceID
+from dataflow.messages import SlotOffer
+from runtime.machine import check
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedSlot:
+    """One slot of the pool."""
+
+    allocation_id: AllocationID
+    resource_id: ResourceID
+    slot_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffersAnswered:
+    """Which offers the pool took."""
+
+    accepted: tuple[AllocationID, ...]
+    rejected: tuple[AllocationID, ...]
+
+
+class SlotPool:
+    """The slots of one job."""
+
+    def __init__(self, idle_timeout_ms: int) -> None:
+        """An empty pool that needs nothing."""
+        self._idle_timeout_ms = idle_timeout_ms
+        self.required = 0
+        self._slots: dict[AllocationID, AllocatedSlot] = {}
+        self._free_since_ms: dict[AllocationID, int] = {}
+        """All and only the free slots, and since when they are, longest first."""
+        self._by_resource: dict[ResourceID, dict[AllocationID, None]] = {}
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Number of slots, free or not."""
+        return len(self._slots)
+
+    def __contains__(self, allocation_id: AllocationID) -> bool:
+        """Whether the slot is in the pool."""
+        return allocation_id in self._slots
+
+    def __iter__(self) -> Iterator[AllocatedSlot]:
+        """All slots."""
+        return iter(self._slots.values())
+
+    @property
+    def missing(self) -> int:
+        """How many slots are needed and not there."""
+        return max(0, self.required - len(self._slots))
+
+    @property
+    def free(self) -> Sequence[AllocatedSlot]:
+        """The free slots, longest free first."""
+        return [self._slots[allocation_id] for allocation_id in self._free_since_ms]
+
+    def get(self, allocation_id: AllocationID) -> AllocatedSlot | None:
+        """The slot with this id, if it is in the pool."""
+        return self._slots.get(allocation_id)
+
+    def allocations_of(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
+        """The slots on one TaskManager."""
+        return tuple(self._by_resource.get(resource_id, ()))
+
+    # --- moving -------------------------------------------------------------------------------------------------------
+
+    def set_required(self, required: int) -> bool:
+        """How many slots the job needs from now on; says whether that is another number than before."""
+        check(required >= 0, "a job cannot need a negative number of slots")
+        changed = required != self.required
+        self.required = required
+        return changed
+
+    def offer_slots(self, resource_id: ResourceID, offers: Iterable[SlotOffer], now_ms: int) -> OffersAnswered:
+        """Take what is needed. A slot that is here already is accepted again: the TaskManager may repeat itself."""
+        accepted: list[AllocationID] = []
+        rejected: list[AllocationID] = []
+        for offer in offers:
+            known = self._slots.get(offer.allocation_id)
+            if known is not None:
+                (accepted if known.resource_id == resource_id else rejected).append(offer.allocation_id)
+            elif self.missing:
+                slot = AllocatedSlot(offer.allocation_id, resource_id, offer.slot_number)
+                self._slots[slot.allocation_id] = slot
+                self._free_since_ms[slot.allocation_id] = now_ms
+                self._by_resource.setdefault(resource_id, {})[slot.allocation_id] = None
+                accepted.append(offer.allocation_id)
+            else:
+                rejected.append(offer.allocation_id)
+        return OffersAnswered(tuple(accepted), tuple(rejected))
+
+    def reserve(self, allocation_id: AllocationID) -> AllocatedSlot:
+        """Something is assigned to a free slot."""
+        check(allocation_id in self._free_since_ms, f"slot {allocation_id} is not free")
+        del self._free_since_ms[allocation_id]
+        return self._slots[allocation_id]
+
+    def free_reserved(self, allocation_id: AllocationID, now_ms: int) -> None:
+        """Nothing is assigned to the slot any more."""
+        check(allocation_id in self._slots, f"slot {allocation_id} is not in the pool")
+        check(allocation_id not in self._free_since_ms, f"slot {allocation_id} is free already")
+        self._free_since_ms[allocation_id] = now_ms
+
+    def remove(self, allocation_id: AllocationID) -> AllocatedSlot | None:
+        """The slot does not exist any more, or is given back."""
+        slot = self._slots.pop(allocation_id, None)
+        if slot is None:
+            return None
+        self._free_since_ms.pop(allocation_id, None)
+        of_resource = self._by_resource[slot.resource_id]
+        del of_resource[allocation_id]
+        if not of_resource:
+            del self._by_resource[slot.resource_id]
+        return slot
+
+    def release_task_manager(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
+        """A TaskManager is gone: its slots leave the pool (Flink: releaseSlots)."""
+        slots = (self.remove(allocation_id) for allocation_id in self.allocations_of(resource_id))
+        return tuple(slot for slot in slots if slot is not None)
+
+    def release_idle(self, now_ms: int) -> tuple[AllocatedSlot, ...]:
+        """Give up free slots beyond the need that have been free for the idle timeout."""
+        released: list[AllocatedSlot] = []
+        for allocation_id, since_ms in list(self._free_since_ms.items()):
+            if len(self._slots) <= self.required or now_ms - since_ms < self._idle_timeout_ms:
+                break
+            slot = self.remove(allocation_id)
+            if slot is not None:
+                released.append(slot)
+        return tuple(released)
+
+    def next_idle_release_ms(self) -> int | None:
+        """When `release_idle` will have something to do, None while there is nothing beyond the need."""
+        if len(self._slots) <= self.required or not self._free_since_ms:
+            return None
+        return next(iter(self._free_since_ms.values())) + self._idle_timeout_ms

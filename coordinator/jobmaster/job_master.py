@@ -1,0 +1,663 @@
+"""JobMaster: one job, from its submission to its end.
+
+Composes the Scheduler (what runs where), the CheckpointCoordinator (what of it is durable), heartbeats to the TaskManagers,
+and the registration with the ResourceManager; carries messages between them and the connections. What it decides itself:
+who is registered, which messages are stale, when a TaskManager counts as lost, what a client is told, and that nothing of
+the job is left when it is over.
+
+Stale first: an envelope of another leader session is dropped, a message of a TaskManager that is not registered on that
+connection closes the connection. Deployed executions are reconciled with every heartbeat: what the TaskManager runs and
+nobody wants is cancelled, what it should run and does not has failed. Mirrors Flink's JobMaster with
+DefaultExecutionDeploymentReconciler; there are no main-thread futures here, because what must wait is an effect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.checkpoint.effects import (
+    CheckpointCoordinatorEffect,
+    CheckpointRequestCompleted,
+    CheckpointRequestFailed,
+    CoordinatorShutDown,
+    FailJob,
+    FailTask,
+    RestoreFailed,
+    SendNotifyCheckpointAborted,
+    SendNotifyCheckpointComplete,
+    SendTriggerCheckpoint,
+    StateRestored,
+)
+from coordinator.checkpoint.events import (
+    AcknowledgesReceived,
+    CheckpointCoordinatorEvent,
+    CheckpointRequested,
+    CheckpointRequestID,
+    DeclineReceived,
+    EndOfDataReceived,
+    ExecutionsChanged,
+    RestoreLatest,
+    RestoreSavepoint,
+    Shutdown,
+    StopWithSavepointRequested,
+    TopologyChanged,
+)
+from coordinator.execution.deployment import RestoredTasks
+from coordinator.execution.execution_graph import with_parallelism
+from coordinator.execution.restart_strategy import RestartStrategy
+from coordinator.jobmaster.effects import JobMasterEffect, JobReachedTerminalState, LoadSavepoint, ReportJobStatus
+from coordinator.jobmaster.events import (
+    JobMasterEvent,
+    JobMasterStarted,
+    JobMasterSuspended,
+    OperationRequested,
+    SavepointLoaded,
+    SavepointLoadFailed,
+)
+from coordinator.jobmaster.operations import (
+    Acknowledged,
+    CancelJob,
+    JobOperation,
+    Reply,
+    RequestID,
+    RescaleJob,
+    StopWithSavepoint,
+    TakeCheckpoint,
+    TakeSavepoint,
+)
+from coordinator.jobmaster.pending_operations import PendingOperations, refused
+from coordinator.jobmaster.scheduler import Scheduler
+from coordinator.jobmaster.scheduler_effects import (
+    CancelAt,
+    CancellationTimer,
+    GiveUpTaskManager,
+    JobStatusReached,
+    RestartDelayTimer,
+    RestoreTasks,
+    SchedulerEffect,
+    SlotRequestTimer,
+    SubmitTo,
+    TellExecutions,
+    TellTopology,
+)
+from coordinator.jobmaster.settings import JobMasterSettings
+from coordinator.jobmaster.task_managers import TaskManagerTable
+from dataflow.elements import SnapshotType
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.handles import CheckpointMetadata
+from dataflow.ids import ExecutionAttemptID, JobVertexID, LeaderSessionID, ResourceID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    CancelTask,
+    DeclareRequiredSlots,
+    DeclineCheckpoint,
+    Disconnect,
+    EndOfDataReached,
+    Fenced,
+    FreeSlot,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JobStatus,
+    JobStatusChanged,
+    NotEnoughResources,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    NotifyTaskManagerLost,
+    OfferSlots,
+    RegisterJobMaster,
+    RegisterTaskExecutorAtJobMaster,
+    RegistrationRejected,
+    RegistrationSuccess,
+    SlotOffer,
+    SlotOffersAnswered,
+    TaskStateChanged,
+    TriggerCheckpoint,
+)
+from runtime.connections import (
+    CloseConnection,
+    ConnectionID,
+    ConnectionLost,
+    ConnectionOpened,
+    MessageReceived,
+    Peer,
+    PeerKind,
+    ResourceManagerLeaderChanged,
+    Send,
+)
+from runtime.heartbeat import (
+    HeartbeatEvent,
+    HeartbeatMonitor,
+    HeartbeatReceived,
+    HeartbeatRole,
+    HeartbeatTimedOut,
+    MonitorTarget,
+    RequestHeartbeat,
+    StartHeartbeatRounds,
+    StopHeartbeats,
+    TargetUnreachable,
+    UnmonitorTarget,
+)
+from runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
+from runtime.machine import CancelTimer, Machine, StartTimer, TimerFired
+from runtime.registration import (
+    LeaderGone,
+    RegisterAt,
+    Registered,
+    RegistrationFailed,
+    RegistrationLost,
+    RegistrationTimedOut,
+    Reregister,
+    StopRegistration,
+)
+
+RESTORE_PREFIX = "restore-"
+"""Of the ids of restore requests; the round follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMasterIdentity:
+    """What distinguishes this JobMaster from others of the same job, drawn by the shell."""
+
+    session: LeaderSessionID
+    address: str
+    """host:port of the gateway that TaskManagers dial."""
+    execution_graph_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSlotTimer:
+    """Timer key: a slot beyond the need has been idle for long enough."""
+
+
+CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
+
+
+class JobMaster:
+    """The core of one job under one leader."""
+
+    def __init__(
+        self,
+        job_graph: JobGraph,
+        identity: JobMasterIdentity,
+        settings: JobMasterSettings,
+        restart_strategy: RestartStrategy,
+        checkpoint_coordinator: CheckpointCoordinatorCore,
+        checkpoint_directory: str,
+        draw_id: Callable[[], str],
+        now_ms: int,
+    ) -> None:
+        """`checkpoint_directory` is `<base>/<job>`; `draw_id` gives hexadecimal strings that never repeat. Raises
+        ValueError for a graph that cannot run."""
+        self.job_id = job_graph.job_id
+        self.identity = identity
+        self._settings = settings
+        self._checkpoint_coordinator = checkpoint_coordinator
+        self._checkpoint_directory = checkpoint_directory
+        self._draw_id = draw_id
+        self._now_ms = now_ms
+        self.task_managers = TaskManagerTable()
+        self.scheduler = Scheduler(
+            job_graph,
+            identity.execution_graph_id,
+            settings,
+            restart_strategy,
+            self.task_managers.exchange_address_of,
+            checkpoint_directory,
+            now_ms,
+        )
+        self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor(
+            "task-managers", HeartbeatRole.SENDER, settings.heartbeat
+        )
+        self._dialled = 0
+        register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
+        self._resource_manager = LeaderConnection(
+            "resource-manager", settings.registration, register, self._draw_connection
+        )
+        self._operations = PendingOperations()
+        self._recovered = False
+        self._loading_round = 0
+        """The round that waits for a savepoint to be read."""
+        self._resources_note = ""
+        """What the ResourceManager said last about what it cannot give."""
+        self._idle_timer_ms: int | None = None
+        self._is_closed = False
+        self._is_ended = False
+        self._queue: deque[SchedulerEffect | CheckpointCoordinatorEffect] = deque()
+        self._out: list[JobMasterEffect] = []
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> JobStatus:
+        """Of the job."""
+        return self.scheduler.status
+
+    @property
+    def status_detail(self) -> str:
+        """What the job waits for, one line, empty when it waits for nothing."""
+        if self.scheduler.slots_missing:
+            pool = self.scheduler.pool
+            return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resources_note}"
+        current = self.scheduler.round
+        return "" if current is None else current.phase.value
+
+    # --- the one entry point ------------------------------------------------------------------------------------------
+
+    def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
+        """Take one event."""
+        if self._is_ended:
+            return [CloseConnection(event.connection)] if isinstance(event, MessageReceived) else []
+        self._now_ms = now_ms
+        self._out = []
+        self._take(event)
+        while self._queue:
+            self._perform(self._queue.popleft())
+        self._watch_idle_slots()
+        effects, self._out = self._out, []
+        return effects
+
+    def _take(self, event: JobMasterEvent) -> None:
+        match event:
+            case JobMasterStarted(recovered):
+                self._recovered = recovered
+                self._report(JobStatus.CREATED, None)
+                self._heartbeat(StartHeartbeatRounds())
+                self._schedule(self.scheduler.start(self._now_ms))
+            case JobMasterSuspended():
+                self._schedule(self.scheduler.suspend(self._now_ms))
+            case ResourceManagerLeaderChanged(address, session):
+                if self._is_closed:
+                    return
+                leader = RegisterAt(Peer(PeerKind.RESOURCE_MANAGER, address), session) if address else LeaderGone()
+                self._of_resource_manager(self._resource_manager.handle(leader, self._now_ms))
+            case OperationRequested(request_id, operation):
+                self._operate(request_id, operation)
+            case SavepointLoaded(metadata, location):
+                self._savepoint_loaded(metadata, location)
+            case SavepointLoadFailed(detail, retryable):
+                self._restore_failed(self._loading_round, detail, retryable=retryable)
+            case TimerFired(key):
+                self._timer_fired(event, key)
+            case ConnectionOpened() | ConnectionLost() | MessageReceived():
+                if self._resource_manager.owns(event):
+                    self._of_resource_manager(self._resource_manager.handle(event, self._now_ms))
+                elif isinstance(event, MessageReceived):
+                    self._message_received(event.connection, event.envelope)
+                elif isinstance(event, ConnectionLost):
+                    self._connection_lost(event.connection, event.reason)
+            case _:
+                self._checkpoint(event)
+
+    def _timer_fired(self, event: TimerFired, key: object) -> None:
+        match key:
+            case RestartDelayTimer():
+                self._schedule(self.scheduler.restart_delay_over(self._now_ms))
+            case SlotRequestTimer():
+                self._schedule(self.scheduler.slot_request_timed_out(self._resources_note, self._now_ms))
+            case CancellationTimer(resource_id):
+                self._schedule(self.scheduler.cancellation_timer_fired(resource_id, self._now_ms))
+            case IdleSlotTimer():
+                self._release_idle_slots()
+            case _ if self._heartbeats.owns(key):
+                self._heartbeat(event)
+            case _ if self._resource_manager.owns(event):
+                self._of_resource_manager(self._resource_manager.handle(event, self._now_ms))
+            case _:
+                self._checkpoint(event)
+
+    # --- between the parts --------------------------------------------------------------------------------------------
+
+    def _schedule(self, effects: list[SchedulerEffect]) -> None:
+        self._queue.extend(effects)
+
+    def _checkpoint(self, event: CheckpointCoordinatorEvent) -> None:
+        self._queue.extend(self._checkpoint_coordinator.handle(event, self._now_ms))
+
+    def _perform(self, effect: SchedulerEffect | CheckpointCoordinatorEffect) -> None:
+        match effect:
+            case SubmitTo(resource_id, tasks):
+                self._send(resource_id, tasks)
+            case CancelAt(resource_id, attempt_id):
+                self._send(resource_id, CancelTask(attempt_id))
+            case GiveUpTaskManager(resource_id, reason):
+                self._disconnect_task_manager(resource_id, reason)
+            case TellExecutions(changes):
+                self._checkpoint(ExecutionsChanged(changes))
+            case TellTopology(job_graph):
+                self._checkpoint(TopologyChanged(job_graph.vertices, job_graph.edges))
+                self._declare_required_slots()
+            case RestoreTasks():
+                self._restore(effect)
+            case JobStatusReached(status, failure):
+                self._job_status_reached(status, failure)
+            case (
+                SendTriggerCheckpoint() | SendNotifyCheckpointComplete() | SendNotifyCheckpointAborted() as notification
+            ):
+                self._tell_tasks(notification)
+            case CheckpointRequestCompleted(request_id, checkpoint_id, location):
+                replies, parallelism = self._operations.completed(request_id, checkpoint_id, self._url_of(location))
+                self._out += replies
+                if parallelism is not None:
+                    self._begin_rescale(request_id, parallelism)
+            case CheckpointRequestFailed(request_id, reason, detail):
+                self._out += self._operations.failed(request_id, f"{reason.message} {detail}".strip())
+            case StateRestored():
+                self._state_restored(effect)
+            case RestoreFailed(request_id, detail, retryable):
+                self._restore_failed(_round_of(request_id), detail, retryable=retryable)
+            case FailJob(reason, detail):
+                failure = SerializedFailure(
+                    f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name
+                )
+                self._schedule(self.scheduler.fail_global(failure, self._now_ms))
+            case FailTask(attempt_id, reason, detail):
+                failure = SerializedFailure(
+                    f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name
+                )
+                self._schedule(self.scheduler.fail_execution(attempt_id, failure, self._now_ms))
+            case CoordinatorShutDown():
+                self._is_ended = True
+                self._out.append(JobReachedTerminalState(self.job_id, self.status, self.scheduler.root_failure))
+            case _:
+                self._out.append(effect)
+
+    def _job_status_reached(self, status: JobStatus, failure: SerializedFailure | None) -> None:
+        self._report(status, failure)
+        self._out += self._operations.job_status_changed(status)
+        if self.scheduler.is_over:
+            self._close(status)
+
+    def _report(self, status: JobStatus, failure: SerializedFailure | None) -> None:
+        self._out.append(ReportJobStatus(JobStatusChanged(self.job_id, status, self._now_ms, failure)))
+
+    def _close(self, status: JobStatus) -> None:
+        """The job is over: nobody keeps anything for it."""
+        self._is_closed = True
+        self._heartbeat(StopHeartbeats())
+        for registered in list(self.task_managers):
+            if registered.connection is not None:
+                if status is not JobStatus.SUSPENDED:
+                    self._send(registered.info.resource_id, Disconnect(f"the job is {status.value}"))
+                self._out.append(CloseConnection(registered.connection))
+            self.task_managers.remove(registered.info.resource_id)
+        self.scheduler.pool.set_required(0)
+        self._declare_required_slots()
+        self._out += self._resource_manager.send(Disconnect(f"the job is {status.value}"))
+        self._of_resource_manager(self._resource_manager.handle(StopRegistration(), self._now_ms))
+        self._checkpoint(Shutdown(status))
+
+    # --- restoring ----------------------------------------------------------------------------------------------------
+
+    def _restore(self, effect: RestoreTasks) -> None:
+        savepoint = self.scheduler.graph.job_graph.savepoint_restore
+        if effect.initial and savepoint.path and not self._recovered:
+            self._loading_round = effect.round_number
+            self._out.append(LoadSavepoint(savepoint.path))
+            return
+        allow = savepoint.allow_non_restored_state or not effect.initial
+        request_id = CheckpointRequestID(f"{RESTORE_PREFIX}{effect.round_number}")
+        self._checkpoint(RestoreLatest(request_id, effect.vertices, allow))
+
+    def _savepoint_loaded(self, metadata: CheckpointMetadata, location: str) -> None:
+        savepoint = self.scheduler.graph.job_graph.savepoint_restore
+        request_id = CheckpointRequestID(f"{RESTORE_PREFIX}{self._loading_round}")
+        self._checkpoint(
+            RestoreSavepoint(request_id, metadata, location, savepoint.claim, savepoint.allow_non_restored_state)
+        )
+
+    def _state_restored(self, effect: StateRestored) -> None:
+        savepoint = self.scheduler.graph.job_graph.savepoint_restore
+        if self._recovered and effect.checkpoint_id == 0 and savepoint.path:
+            self._recovered = False  # the leader before us never got as far as a checkpoint: start as it did
+            self._loading_round = _round_of(effect.request_id)
+            self._out.append(LoadSavepoint(savepoint.path))
+            return
+        self.scheduler.graph.use_max_parallelism(effect.max_parallelism)
+        restored = RestoredTasks(effect.checkpoint_id, effect.assignments)
+        self._schedule(self.scheduler.state_restored(_round_of(effect.request_id), restored, self._now_ms))
+
+    def _restore_failed(self, round_number: int, detail: str, *, retryable: bool) -> None:
+        blame = Blame.EXTERNAL if retryable else Blame.USER
+        failure = SerializedFailure(detail, blame, retryable=retryable, error_type="RestoreFailed")
+        self._schedule(self.scheduler.restore_failed(round_number, failure, self._now_ms))
+
+    # --- TaskManagers -------------------------------------------------------------------------------------------------
+
+    def _send(self, resource_id: ResourceID, message: Any) -> None:
+        connection = self.task_managers.connection_of(resource_id)
+        if connection is not None:
+            self._out.append(Send(connection, Fenced(self.identity.session, message)))
+
+    def _tell_tasks(
+        self, notification: SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted
+    ) -> None:
+        for attempt_id in notification.attempt_ids:
+            execution = self.scheduler.graph.find(attempt_id)
+            if execution is not None and execution.resource_id:
+                self._send(execution.resource_id, self._message_to(attempt_id, notification))
+
+    def _message_to(
+        self,
+        attempt_id: ExecutionAttemptID,
+        notification: SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted,
+    ) -> TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted:
+        match notification:
+            case SendTriggerCheckpoint(_, checkpoint_id, timestamp_ms, options):
+                return TriggerCheckpoint(self.job_id, attempt_id, checkpoint_id, timestamp_ms, options)
+            case SendNotifyCheckpointComplete(_, checkpoint_id, timestamp_ms, subsumed_id):
+                return NotifyCheckpointComplete(self.job_id, attempt_id, checkpoint_id, timestamp_ms, subsumed_id)
+            case SendNotifyCheckpointAborted(_, checkpoint_id, latest_id, timestamp_ms):
+                return NotifyCheckpointAborted(self.job_id, attempt_id, checkpoint_id, latest_id, timestamp_ms)
+
+    def _message_received(self, connection: ConnectionID, envelope: Fenced[Any]) -> None:
+        resource_id = self.task_managers.resource_of(connection)
+        stale = envelope.leader_session_id != self.identity.session
+        message = envelope.message
+        if resource_id is None:
+            if stale or not isinstance(message, RegisterTaskExecutorAtJobMaster):
+                self._out.append(CloseConnection(connection))
+            else:
+                self._register_task_manager(connection, message)
+            return
+        if stale:
+            return
+        self._heartbeat(HeartbeatReceived(resource_id))
+        match message:
+            case OfferSlots(_, _, offers):
+                self._slots_offered(resource_id, offers)
+            case TaskStateChanged(_, attempt_id, state, failure):
+                self._schedule(self.scheduler.task_state_changed(resource_id, attempt_id, state, failure, self._now_ms))
+            case AcknowledgeCheckpoint():
+                self._checkpoint(AcknowledgesReceived((message,)))
+            case DeclineCheckpoint():
+                self._checkpoint(DeclineReceived(message))
+            case EndOfDataReached(_, attempt_id):
+                self._checkpoint(EndOfDataReceived((attempt_id,)))
+            case HeartbeatResponse():
+                self._heartbeat_response(resource_id, message)
+            case Disconnect(reason):
+                self._task_manager_lost(resource_id, f"it disconnected: {reason}", close=True)
+
+    def _register_task_manager(self, connection: ConnectionID, message: RegisterTaskExecutorAtJobMaster) -> None:
+        info = message.info
+        if message.job_id != self.job_id or self._is_closed:
+            reason = f"the job is {self.status.value}" if self._is_closed else f"this is the JobMaster of {self.job_id}"
+            rejected = Fenced(self.identity.session, RegistrationRejected(reason))
+            self._out += [Send(connection, rejected), CloseConnection(connection)]
+            return
+        if info.resource_id in self.task_managers:
+            self._task_manager_lost(info.resource_id, "it registered again", close=True)
+        self.task_managers.add(info, connection)
+        heartbeat = self._settings.heartbeat
+        self._send(info.resource_id, RegistrationSuccess(heartbeat.interval_ms, heartbeat.timeout_ms))
+        self._heartbeat(MonitorTarget(info.resource_id))
+
+    def _slots_offered(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> None:
+        answer = self.scheduler.pool.offer_slots(resource_id, offers, self._now_ms)
+        self._send(resource_id, SlotOffersAnswered(self.job_id, answer.accepted, answer.rejected))
+        self._schedule(self.scheduler.slots_offered(self._now_ms))
+
+    def _heartbeat_response(self, resource_id: ResourceID, response: HeartbeatResponse) -> None:
+        """Reconcile what the TaskManager has with what it should have."""
+        registered = self.task_managers.get(resource_id)
+        if registered is not None:
+            registered.metrics = response.metrics
+        graph = self.scheduler.graph
+        deployed = self.scheduler.deployed_on(resource_id)
+        running = dict.fromkeys(response.executions)
+        for attempt_id in running:
+            if attempt_id not in deployed:
+                self._send(resource_id, CancelTask(attempt_id))
+        missing = [a for a, execution in deployed.items() if execution.confirmed and a not in running]
+        if missing:
+            self._schedule(self.scheduler.executions_missing(resource_id, missing, self._now_ms))
+        if response.report is not None:
+            there = {slot.allocation_id for slot in response.report.slots if slot.job_id == graph.job_graph.job_id}
+            gone = [a for a in self.scheduler.pool.allocations_of(resource_id) if a not in there]
+            if gone:
+                reason = "it gave slots of the job away"
+                self._schedule(self.scheduler.slots_lost(resource_id, gone, reason, self._now_ms))
+
+    def _connection_lost(self, connection: ConnectionID, reason: str) -> None:
+        resource_id = self.task_managers.resource_of(connection)
+        if resource_id is None:
+            return
+        self.task_managers.connection_broken(connection)
+        if self._settings.heartbeat.detects_failed_sends:
+            self._task_manager_lost(resource_id, f"the connection broke: {reason}", close=False)
+
+    def _disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
+        """We do not want it any more; it may live."""
+        self._send(resource_id, Disconnect(reason))
+        self._task_manager_lost(resource_id, reason, close=True)
+
+    def _task_manager_lost(self, resource_id: ResourceID, reason: str, *, close: bool) -> None:
+        registered = self.task_managers.remove(resource_id)
+        if registered is None:
+            return
+        if close and registered.connection is not None:
+            self._out.append(CloseConnection(registered.connection))
+        self._heartbeat(UnmonitorTarget(resource_id))
+        self._schedule(self.scheduler.task_manager_lost(resource_id, reason, self._now_ms))
+
+    def _heartbeat(self, event: HeartbeatEvent[ResourceID]) -> None:
+        for effect in self._heartbeats.handle(event, self._now_ms):
+            match effect:
+                case RequestHeartbeat(resource_id):
+                    self._send(resource_id, HeartbeatRequest(self.scheduler.pool.allocations_of(resource_id)))
+                case HeartbeatTimedOut(resource_id):
+                    reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
+                    self._disconnect_task_manager(resource_id, reason)
+                case TargetUnreachable(resource_id):
+                    self._disconnect_task_manager(resource_id, "it cannot be reached")
+                case StartTimer() | CancelTimer():
+                    self._out.append(effect)
+
+    # --- slots and the ResourceManager --------------------------------------------------------------------------------
+
+    def _of_resource_manager(self, effects: list[LeaderConnectionEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Registered():
+                    self._declare_required_slots()
+                case LeaderSaid(HeartbeatRequest()):
+                    self._out += self._resource_manager.send(HeartbeatResponse())
+                case LeaderSaid(NotEnoughResources(_, required, available, reason)):
+                    note = f"; the ResourceManager can give {available} of {required}"
+                    self._resources_note = f"{note}: {reason}" if reason else note
+                case LeaderSaid(NotifyTaskManagerLost(resource_id, reason, terminated)):
+                    if terminated and resource_id in self.task_managers:
+                        self._task_manager_lost(resource_id, reason, close=True)
+                case LeaderSaid(Disconnect()):
+                    self._of_resource_manager(self._resource_manager.handle(Reregister(), self._now_ms))
+                case LeaderSaid() | RegistrationLost() | RegistrationTimedOut():
+                    pass
+                case RegistrationFailed(reason):
+                    self._resources_note = f"; the ResourceManager rejected the job: {reason}"
+                case _:
+                    self._out.append(effect)
+
+    def _declare_required_slots(self) -> None:
+        required = self.scheduler.pool.required
+        self._out += self._resource_manager.send(DeclareRequiredSlots(self.job_id, required))
+
+    def _release_idle_slots(self) -> None:
+        self._idle_timer_ms = None
+        for slot in self.scheduler.pool.release_idle(self._now_ms):
+            self._send(slot.resource_id, FreeSlot(slot.allocation_id, "the job does not need it any more"))
+
+    def _watch_idle_slots(self) -> None:
+        due_ms = None if self._is_closed else self.scheduler.pool.next_idle_release_ms()
+        if due_ms == self._idle_timer_ms:
+            return
+        self._idle_timer_ms = due_ms
+        self._out.append(CancelTimer(IdleSlotTimer()) if due_ms is None else StartTimer(IdleSlotTimer(), due_ms))
+
+    def _draw_connection(self) -> ConnectionID:
+        self._dialled += 1
+        return ConnectionID(f"dial-{self._dialled}")
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def _operate(self, request_id: RequestID, operation: JobOperation) -> None:
+        if self._is_closed:
+            self._out.append(refused(request_id, f"the job is {self.status.value}"))
+            return
+        match operation:
+            case CancelJob():
+                self._schedule(self.scheduler.cancel(self._now_ms))
+                self._out.append(Reply(request_id, Acknowledged()))
+            case TakeCheckpoint(full):
+                snapshot_type = SnapshotType.FULL_CHECKPOINT if full else SnapshotType.CHECKPOINT
+                self._checkpoint(CheckpointRequested(self._operations.snapshot(request_id), snapshot_type))
+            case TakeSavepoint(directory):
+                if (target := self._savepoint_target(request_id, directory)) is not None:
+                    key = self._operations.snapshot(request_id)
+                    self._checkpoint(CheckpointRequested(key, SnapshotType.SAVEPOINT, target))
+            case StopWithSavepoint(directory, drain):
+                if (target := self._savepoint_target(request_id, directory)) is not None:
+                    self._checkpoint(StopWithSavepointRequested(self._operations.stop(request_id), target, drain))
+            case RescaleJob():
+                self._request_rescale(request_id, operation)
+
+    def _savepoint_target(self, request_id: RequestID, directory: str) -> str | None:
+        """A directory that never was, `savepoint-<job>-<random>` as in Flink."""
+        base = directory or self._settings.savepoint_directory
+        if not base:
+            summary = "no directory for the savepoint: name one, or set execution.checkpointing.savepoint-dir"
+            self._out.append(refused(request_id, summary))
+            return None
+        return f"{base.rstrip('/')}/savepoint-{self.job_id[:6]}-{self._draw_id()[:12]}"
+
+    def _request_rescale(self, request_id: RequestID, operation: RescaleJob) -> None:
+        if self.status is not JobStatus.RUNNING or self._operations.rescale_in_progress:
+            state = "being rescaled" if self._operations.rescale_in_progress else self.status.value
+            self._out.append(refused(request_id, f"only a running job can be rescaled; it is {state}", retryable=True))
+            return
+        try:
+            with_parallelism(self.scheduler.graph.job_graph, operation.parallelism)
+        except ValueError as error:
+            self._out.append(refused(request_id, str(error)))
+            return
+        self._checkpoint(CheckpointRequested(self._operations.rescale(request_id, operation.parallelism)))
+
+    def _begin_rescale(self, request_id: CheckpointRequestID, parallelism: Mapping[JobVertexID, int]) -> None:
+        if self.status is not JobStatus.RUNNING:
+            summary = f"the job is {self.status.value}; it was not rescaled"
+            self._out += self._operations.failed(request_id, summary)
+            return
+        self._schedule(self.scheduler.rescale(parallelism, self._now_ms))
+
+    def _url_of(self, location: str) -> str:
+        """Locations of checkpoints are relative to the job's directory."""
+        if "://" in location or location.startswith("/"):
+            return location
+        return f"{self._checkpoint_directory.rstrip('/')}/{location}"
+
+
+def _round_of(request_id: CheckpointRequestID) -> int:
+    return int(request_id.removeprefix(RESTORE_PREFIX))

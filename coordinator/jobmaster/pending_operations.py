@@ -1,0 +1,113 @@
+"""What clients asked of a running job and have not been told yet.
+
+Decides what a client is told, and when: a snapshot when it is complete, stop-with-savepoint when the job has finished as
+well, a rescale when the job runs again. Every request gets exactly one answer; when the job ends or fails over, those that
+cannot be met any more fail, naming the snapshot that exists all the same. Mirrors Flink's StopWithSavepointTerminationManager
+and the futures in SchedulerBase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.checkpoint.events import CheckpointRequestID
+from coordinator.jobmaster.operations import Acknowledged, OperationFailed, Reply, RequestID, SnapshotCompleted
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import CheckpointID, JobVertexID
+from dataflow.messages import JobStatus
+
+
+@dataclass(slots=True)
+class _Pending:
+    request_id: RequestID
+    stop: bool = False
+    parallelism: Mapping[JobVertexID, int] | None = None
+    """Of a rescale."""
+    completed: SnapshotCompleted | None = None
+    """The snapshot is there, the rest is not."""
+
+
+def refused(request_id: RequestID, summary: str, *, retryable: bool = False) -> Reply:
+    """The answer to what cannot be done."""
+    return Reply(request_id, OperationFailed(SerializedFailure(summary, Blame.USER, retryable=retryable)))
+
+
+class PendingOperations:
+    """The open requests of one job, by the id under which its checkpoint core knows them."""
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._pending: dict[CheckpointRequestID, _Pending] = {}
+
+    def snapshot(self, request_id: RequestID) -> CheckpointRequestID:
+        """A client waits for a checkpoint or savepoint."""
+        return self._add(_Pending(request_id))
+
+    def stop(self, request_id: RequestID) -> CheckpointRequestID:
+        """A client waits for a savepoint and the end of the job."""
+        return self._add(_Pending(request_id, stop=True))
+
+    def rescale(self, request_id: RequestID, parallelism: Mapping[JobVertexID, int]) -> CheckpointRequestID:
+        """A client waits for the job to run with other parallelism, after a checkpoint."""
+        return self._add(_Pending(request_id, parallelism=parallelism))
+
+    @property
+    def rescale_in_progress(self) -> bool:
+        """Another one must wait."""
+        return any(pending.parallelism is not None for pending in self._pending.values())
+
+    def _add(self, pending: _Pending) -> CheckpointRequestID:
+        request_id = CheckpointRequestID(f"client-{pending.request_id}")
+        self._pending[request_id] = pending
+        return request_id
+
+    def completed(
+        self, request_id: CheckpointRequestID, checkpoint_id: CheckpointID, path: str
+    ) -> tuple[list[Reply], Mapping[JobVertexID, int] | None]:
+        """A snapshot is complete. Answers, and the parallelism to restart with, if that is what was asked for."""
+        pending = self._pending.get(request_id)
+        if pending is None:
+            return [], None
+        pending.completed = SnapshotCompleted(checkpoint_id, path)
+        if pending.stop or pending.parallelism is not None:
+            return [], pending.parallelism
+        del self._pending[request_id]
+        return [Reply(pending.request_id, pending.completed)], None
+
+    def failed(self, request_id: CheckpointRequestID, summary: str) -> list[Reply]:
+        """A snapshot will never be complete."""
+        pending = self._pending.pop(request_id, None)
+        if pending is None:
+            return []
+        return [Reply(pending.request_id, OperationFailed(SerializedFailure(summary, Blame.EXTERNAL)))]
+
+    def job_status_changed(self, status: JobStatus) -> list[Reply]:
+        """Whom the new status of the job answers."""
+        replies: list[Reply] = []
+        for key, pending in list(self._pending.items()):
+            if pending.completed is None:
+                continue  # the checkpoint core will say that it failed
+            if pending.stop:
+                if status is JobStatus.FINISHED:
+                    replies.append(Reply(pending.request_id, pending.completed))
+                else:
+                    summary = (
+                        f"the savepoint {pending.completed.path} is complete, but the job did not stop: it is "
+                        f"{status.value}"
+                    )
+                    replies.append(refused(pending.request_id, summary))
+                del self._pending[key]
+            elif status is JobStatus.RUNNING:
+                replies.append(Reply(pending.request_id, Acknowledged()))
+                del self._pending[key]
+            elif status is not JobStatus.RESTARTING:
+                replies.append(refused(pending.request_id, f"the job is {status.value}; it was not rescaled"))
+                del self._pending[key]
+        return replies
+
+    def job_is_over(self, status: JobStatus) -> list[Reply]:
+        """Nobody will be answered by anything else any more."""
+        replies = [refused(pending.request_id, f"the job is {status.value}") for pending in self._pending.values()]
+        self._pending.clear()
+        return replies

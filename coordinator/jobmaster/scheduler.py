@@ -1,0 +1,556 @@
+"""Scheduler: when the subtasks of a job are deployed, cancelled and restarted, and what becomes of the job.
+
+A *round* brings a set of subtasks from wherever they are to deployed: CANCELING (all their attempts end; the restart delay
+runs meanwhile) -> RESTORING (what they start from is asked for) -> WAITING_FOR_SLOTS (all slots or none) -> deployed. The
+first deployment is a round over all subtasks that begins at RESTORING. A failure during a round widens it and sends it
+back to CANCELING. At most one round is in progress.
+
+A failure restarts the failed subtasks' pipelined regions when the restart strategy says so; otherwise, or when it must not
+be retried, the job goes through FAILING to FAILED with that failure. A global failure restarts everything. A TaskManager
+that is lost is one failure, however many attempts it takes along.
+
+Does not know messages, connections, heartbeats or checkpoints: its effects are carried out by the JobMaster around it.
+Mirrors Flink's DefaultScheduler with DefaultExecutionDeployer and ExecutionFailureHandler; the versions that Flink keeps per
+vertex are one round number here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from coordinator.checkpoint.events import ExecutionChange
+from coordinator.execution.deployment import NOTHING_RESTORED, RestoredTasks, TaskDeploymentDescriptorFactory
+from coordinator.execution.execution_graph import Execution, ExecutionGraph
+from coordinator.execution.failover import FailoverRegions
+from coordinator.execution.restart_strategy import RestartStrategy
+from coordinator.execution.slot_pool import SlotPool
+from coordinator.execution.slot_sharing import SlotSharing, required_slots
+from coordinator.jobmaster.scheduler_effects import (
+    CancelAt,
+    CancellationTimer,
+    GiveUpTaskManager,
+    JobStatusReached,
+    RestartDelayTimer,
+    RestoreTasks,
+    SchedulerEffect,
+    SlotRequestTimer,
+    SubmitTo,
+    TellExecutions,
+    TellTopology,
+)
+from coordinator.jobmaster.settings import JobMasterSettings
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
+from runtime.machine import CancelTimer, InvariantViolation, StartTimer, check
+
+EXCEPTION_HISTORY_SIZE = 16
+"""Failures that are remembered (Flink: web.exception-history-size)."""
+
+ON_TASK_MANAGER = frozenset(
+    {ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.CANCELING}
+)
+"""States in which a TaskManager has the attempt."""
+
+NOT_DEPLOYED = frozenset({ExecutionState.CREATED, ExecutionState.SCHEDULED})
+
+_PROGRESS = {
+    ExecutionState.DEPLOYING: 0,
+    ExecutionState.INITIALIZING: 1,
+    ExecutionState.RUNNING: 2,
+}
+
+
+class RoundPhase(Enum):
+    """Where the round stands."""
+
+    CANCELING = "canceling"
+    RESTORING = "restoring"
+    WAITING_FOR_SLOTS = "waiting for slots"
+
+
+@dataclass(slots=True)
+class DeploymentRound:
+    """The subtasks that are on their way to being deployed."""
+
+    number: int
+    vertices: dict[ExecutionVertexID, None]
+    phase: RoundPhase
+    initial: bool = False
+    not_before_ms: int = 0
+    canceling: dict[ExecutionAttemptID, None] = field(default_factory=dict)
+    """Attempts that must end first."""
+    delay_timer_runs: bool = False
+    slot_timer_runs: bool = False
+    restored: RestoredTasks = NOTHING_RESTORED
+
+
+@dataclass(frozen=True, slots=True)
+class RootException:
+    """One entry of the exception history."""
+
+    failure: SerializedFailure
+    timestamp_ms: int
+    task_name: str = ""
+    resource_id: ResourceID = ResourceID("")
+
+
+class Scheduler:
+    """Moves one job. Every method that changes something returns what is to be done."""
+
+    def __init__(
+        self,
+        job_graph: JobGraph,
+        execution_graph_id: str,
+        settings: JobMasterSettings,
+        restart_strategy: RestartStrategy,
+        exchange_address_of: Callable[[ResourceID], str],
+        checkpoint_directory: str,
+        now_ms: int,
+    ) -> None:
+        """Nothing is deployed and no slot required before `start`. Raises ValueError for a graph that cannot run."""
+        self._settings = settings
+        self._restart_strategy = restart_strategy
+        self._exchange_address_of = exchange_address_of
+        self._checkpoint_directory = checkpoint_directory
+        self.pool = SlotPool(settings.slot_idle_timeout_ms)
+        self.root_failure: SerializedFailure | None = None
+        self.restarts = 0
+        self.exceptions: deque[RootException] = deque(maxlen=EXCEPTION_HISTORY_SIZE)
+        self.round: DeploymentRound | None = None
+        self._round_number = 0
+        self._deployed: dict[ResourceID, dict[ExecutionAttemptID, Execution]] = {}
+        """All and only the attempts that are on a TaskManager, by TaskManager."""
+        self._cancellation_timers: dict[ResourceID, None] = {}
+        """TaskManagers whose cancellations are watched by a timer."""
+        self._rescale_to: dict[JobVertexID, int] = {}
+        """Asked for, and waiting for all attempts to end."""
+        self._out: list[SchedulerEffect] = []
+        self._changes: list[ExecutionChange] = []
+        self._expand(ExecutionGraph(job_graph, execution_graph_id, now_ms))
+
+    def _expand(self, graph: ExecutionGraph) -> None:
+        self.graph = graph
+        self._regions = FailoverRegions(graph.job_graph)
+        self._sharing = SlotSharing(graph.job_graph, self.pool)
+        self._descriptors = TaskDeploymentDescriptorFactory(graph, self._checkpoint_directory)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's."""
+        return self.graph.status
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing runs and nothing will."""
+        return self.status.is_globally_terminal or self.status is JobStatus.SUSPENDED
+
+    @property
+    def slots_missing(self) -> int:
+        """How many slots the current round waits for."""
+        if self.round is None or self.round.phase is not RoundPhase.WAITING_FOR_SLOTS:
+            return 0
+        return self.pool.missing
+
+    def deployed_on(self, resource_id: ResourceID) -> Mapping[ExecutionAttemptID, Execution]:
+        """The attempts that this TaskManager has."""
+        return self._deployed.get(resource_id, {})
+
+    # --- beginning and end --------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: int) -> list[SchedulerEffect]:
+        """Deploy the whole job for the first time under this leader. The caller declares `pool.required`."""
+        self.pool.set_required(required_slots(self.graph.job_graph))
+        self._changes += [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]
+        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms, initial=True)
+        self._advance_round(now_ms)
+        return self._done()
+
+    def cancel(self, now_ms: int) -> list[SchedulerEffect]:
+        """A client wants the job to end. Nothing, when it is ending already."""
+        if self.status in (JobStatus.FAILING, JobStatus.CANCELLING) or self.is_over:
+            return []
+        self._end_with(JobStatus.CANCELLING, now_ms)
+        self._after_change(now_ms)
+        return self._done()
+
+    def suspend(self, now_ms: int) -> list[SchedulerEffect]:
+        """Leadership is lost: let go, cancel nothing."""
+        if self.is_over:
+            return []
+        self._drop_round()
+        self._job_status(JobStatus.SUSPENDED, now_ms)
+        return self._done()
+
+    def _end_with(self, status: JobStatus, now_ms: int) -> None:
+        """CANCELLING or FAILING: end every attempt, then the job."""
+        self._drop_round()
+        self._job_status(status, now_ms, self.root_failure)
+        for execution in list(self.graph.executions):
+            if execution.state in NOT_DEPLOYED:
+                self._transition(execution, ExecutionState.CANCELED, now_ms)
+            else:
+                self._cancel_execution(execution, now_ms)
+
+    # --- answers of the world -----------------------------------------------------------------------------------------
+
+    def task_state_changed(
+        self,
+        resource_id: ResourceID,
+        attempt_id: ExecutionAttemptID,
+        state: ExecutionState,
+        failure: SerializedFailure | None,
+        now_ms: int,
+    ) -> list[SchedulerEffect]:
+        """A TaskManager says that an attempt entered a state."""
+        execution = self.graph.find(attempt_id)
+        if execution is None or execution.state.is_terminal or execution.resource_id != resource_id:
+            if not state.is_terminal and state is not ExecutionState.CANCELING:
+                self._out.append(CancelAt(resource_id, attempt_id))
+            return self._done()
+        check(execution.state in ON_TASK_MANAGER, f"{attempt_id} is {state.value}, but was never deployed")
+        execution.confirmed = True
+        if execution.state is ExecutionState.CANCELING:
+            if state.is_terminal:
+                self._transition(execution, ExecutionState.CANCELED, now_ms)
+        elif state is ExecutionState.FINISHED:
+            self._transition(execution, state, now_ms)
+        elif state in (ExecutionState.FAILED, ExecutionState.CANCELED):
+            self._fail_executions([execution], failure or _ended_without_reason(attempt_id, state), now_ms)
+        elif _PROGRESS.get(state, -1) > _PROGRESS[execution.state]:
+            self._transition(execution, state, now_ms)
+        self._after_change(now_ms)
+        return self._done()
+
+    def task_manager_lost(self, resource_id: ResourceID, reason: str, now_ms: int) -> list[SchedulerEffect]:
+        """Its slots leave the pool; what it had is over."""
+        for slot in self.pool.release_task_manager(resource_id):
+            self._sharing.slot_lost(slot.allocation_id)
+        if resource_id in self._cancellation_timers:
+            del self._cancellation_timers[resource_id]
+            self._out.append(CancelTimer(CancellationTimer(resource_id)))
+        self._lose(list(self.deployed_on(resource_id).values()), _lost(resource_id, reason), now_ms)
+        return self._done()
+
+    def slots_lost(
+        self, resource_id: ResourceID, allocations: Iterable[AllocationID], reason: str, now_ms: int
+    ) -> list[SchedulerEffect]:
+        """The TaskManager has given these slots away or never had them."""
+        gone = dict.fromkeys(allocations)
+        for allocation_id in gone:
+            if self.pool.remove(allocation_id) is not None:
+                self._sharing.slot_lost(allocation_id)
+        lost = [e for e in self.deployed_on(resource_id).values() if e.allocation_id in gone]
+        self._lose(lost, _lost(resource_id, reason), now_ms)
+        return self._done()
+
+    def executions_missing(
+        self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID], now_ms: int
+    ) -> list[SchedulerEffect]:
+        """The TaskManager should run these attempts, and does not (Flink: onMissingDeploymentsOf)."""
+        deployed = self.deployed_on(resource_id)
+        missing = [deployed[attempt_id] for attempt_id in attempts if attempt_id in deployed]
+        self._lose(missing, _lost(resource_id, "it does not run the task any more, and never said why"), now_ms)
+        return self._done()
+
+    def slots_offered(self, now_ms: int) -> list[SchedulerEffect]:
+        """The pool has grown."""
+        self._advance_round(now_ms)
+        return self._done()
+
+    def state_restored(self, round_number: int, restored: RestoredTasks, now_ms: int) -> list[SchedulerEffect]:
+        """Answer to RestoreTasks."""
+        current = self.round
+        if current is not None and self._is_restoring(round_number):
+            current.restored = restored
+            current.initial = False
+            current.phase = RoundPhase.WAITING_FOR_SLOTS
+            self._advance_round(now_ms)
+        return self._done()
+
+    def restore_failed(self, round_number: int, failure: SerializedFailure, now_ms: int) -> list[SchedulerEffect]:
+        """Answer to RestoreTasks: nothing to start from could be read."""
+        return self.fail_global(failure, now_ms) if self._is_restoring(round_number) else []
+
+    def fail_global(self, failure: SerializedFailure, now_ms: int) -> list[SchedulerEffect]:
+        """Something of the whole job failed: restart everything or end it (Flink: handleGlobalFailure)."""
+        self._handle_failure(self.graph.vertices, failure, None, now_ms)
+        self._after_change(now_ms)
+        return self._done()
+
+    def fail_execution(
+        self, attempt_id: ExecutionAttemptID, failure: SerializedFailure, now_ms: int
+    ) -> list[SchedulerEffect]:
+        """The coordinator found a reason to fail an attempt that may be healthy itself. It is cancelled like the rest."""
+        execution = self.graph.find(attempt_id)
+        if execution is None or execution.state not in ON_TASK_MANAGER or execution.state is ExecutionState.CANCELING:
+            return []
+        self._handle_failure([execution.vertex], failure, execution, now_ms)
+        self._after_change(now_ms)
+        return self._done()
+
+    def restart_delay_over(self, now_ms: int) -> list[SchedulerEffect]:
+        """RestartDelayTimer fired."""
+        if self.round is not None:
+            self.round.delay_timer_runs = False
+        self._advance_round(now_ms)
+        return self._done()
+
+    def slot_request_timed_out(self, available: str, now_ms: int) -> list[SchedulerEffect]:
+        """SlotRequestTimer fired (Flink: NoResourceAvailableException). `available` says what the ResourceManager knows."""
+        if self.round is None or self.round.phase is not RoundPhase.WAITING_FOR_SLOTS:
+            return []
+        self.round.slot_timer_runs = False
+        summary = (
+            f"the job needs {self.pool.required} slots and got {len(self.pool)} within "
+            f"{self._settings.slot_request_timeout_ms} ms (slot.request.timeout){available}: give Spark more cores or "
+            "executors, or lower the parallelism"
+        )
+        failure = SerializedFailure(summary, blame=Blame.EXTERNAL, error_type="NoResourceAvailable")
+        return self.fail_global(failure, now_ms)
+
+    def cancellation_timer_fired(self, resource_id: ResourceID, now_ms: int) -> list[SchedulerEffect]:
+        """Give the TaskManager up when one of its attempts has been CANCELING for too long; else look again later."""
+        self._cancellation_timers.pop(resource_id, None)
+        since = [
+            e.state_since_ms for e in self.deployed_on(resource_id).values() if e.state is ExecutionState.CANCELING
+        ]
+        if since:
+            due_ms = min(since) + self._settings.cancellation_timeout_ms
+            if due_ms <= now_ms:
+                reason = f"a task was not cancelled within {self._settings.cancellation_timeout_ms} ms"
+                self._out.append(GiveUpTaskManager(resource_id, reason))
+            else:
+                self._watch_cancellation(resource_id, due_ms)
+        return self._done()
+
+    def rescale(self, parallelism: Mapping[JobVertexID, int], now_ms: int) -> list[SchedulerEffect]:
+        """Restart everything with other parallelism, which `check_rescale` has accepted. All attempts end first."""
+        check(self.status is JobStatus.RUNNING and self.round is None, "only a running job is rescaled")
+        self._rescale_to = {**self._rescale_to, **parallelism}
+        self._restart(dict.fromkeys(self.graph.vertices), 0, now_ms)
+        self._after_change(now_ms)
+        return self._done()
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _lose(self, executions: list[Execution], failure: SerializedFailure, now_ms: int) -> None:
+        """These attempts ended without a word."""
+        failed = []
+        for execution in executions:
+            if execution.state is ExecutionState.CANCELING:
+                self._transition(execution, ExecutionState.CANCELED, now_ms)
+            else:
+                failed.append(execution)
+        if failed:
+            self._fail_executions(failed, failure, now_ms)
+        self._after_change(now_ms)
+
+    def _fail_executions(self, executions: list[Execution], failure: SerializedFailure, now_ms: int) -> None:
+        for execution in executions:
+            execution.failure = failure
+            self._transition(execution, ExecutionState.FAILED, now_ms)
+        self._handle_failure([execution.vertex for execution in executions], failure, executions[0], now_ms)
+
+    def _handle_failure(
+        self,
+        failed: Iterable[ExecutionVertexID],
+        failure: SerializedFailure,
+        execution: Execution | None,
+        now_ms: int,
+    ) -> None:
+        """One failure that counts: restart, or end the job."""
+        if self.status in (JobStatus.FAILING, JobStatus.CANCELLING) or self.is_over:
+            return
+        task_name = "" if execution is None else self.graph.task_name(execution.vertex)
+        resource_id = ResourceID("") if execution is None else execution.resource_id
+        self.exceptions.append(RootException(failure, now_ms, task_name, resource_id))
+        delay_ms = self._restart_strategy.notify_failure(now_ms) if failure.retryable else None
+        if delay_ms is None:
+            why = self._restart_strategy.why_not if failure.retryable else "it must not be retried"
+            self.root_failure = replace(failure, summary=f"{failure.summary} (not restarted: {why})", retryable=False)
+            self._end_with(JobStatus.FAILING, now_ms)
+        else:
+            self.restarts += 1
+            self._restart(self._regions.tasks_needing_restart(failed), delay_ms, now_ms)
+
+    def _restart(self, vertices: dict[ExecutionVertexID, None], delay_ms: int, now_ms: int) -> None:
+        """Take the vertices into the round, which goes back to waiting for their ends."""
+        if self.status is not JobStatus.RESTARTING:
+            self._job_status(JobStatus.RESTARTING, now_ms)
+        self._begin_round(vertices, now_ms + delay_ms)
+        for vertex in vertices:
+            self._cancel_execution(self.graph.current(vertex), now_ms)
+
+    def _cancel_execution(self, execution: Execution, now_ms: int) -> None:
+        if execution.state not in ON_TASK_MANAGER:
+            return
+        if execution.state is not ExecutionState.CANCELING:
+            self._transition(execution, ExecutionState.CANCELING, now_ms)
+            self._out.append(CancelAt(execution.resource_id, execution.attempt_id))
+            if self._settings.cancellation_timeout_ms and execution.resource_id not in self._cancellation_timers:
+                self._watch_cancellation(execution.resource_id, now_ms + self._settings.cancellation_timeout_ms)
+        if self.round is not None:
+            self.round.canceling[execution.attempt_id] = None
+
+    def _watch_cancellation(self, resource_id: ResourceID, due_ms: int) -> None:
+        self._cancellation_timers[resource_id] = None
+        self._out.append(StartTimer(CancellationTimer(resource_id), due_ms))
+
+    # --- rounds -------------------------------------------------------------------------------------------------------
+
+    def _begin_round(
+        self, vertices: dict[ExecutionVertexID, None], not_before_ms: int, *, initial: bool = False
+    ) -> None:
+        """Start a round, or widen the one in progress and send it back to its beginning."""
+        self._round_number += 1
+        old = self.round
+        if old is not None:
+            initial = old.initial
+            vertices = {**old.vertices, **vertices}
+            not_before_ms = max(not_before_ms, old.not_before_ms)
+            self._stop_timers(old)
+        self.round = DeploymentRound(
+            self._round_number, vertices, RoundPhase.CANCELING, initial, not_before_ms, old.canceling if old else {}
+        )
+
+    def _drop_round(self) -> None:
+        if self.round is not None:
+            self._stop_timers(self.round)
+            self.round = None
+
+    def _stop_timers(self, current: DeploymentRound) -> None:
+        if current.delay_timer_runs:
+            self._out.append(CancelTimer(RestartDelayTimer()))
+        if current.slot_timer_runs:
+            self._out.append(CancelTimer(SlotRequestTimer()))
+        current.delay_timer_runs = current.slot_timer_runs = False
+
+    def _is_restoring(self, round_number: int) -> bool:
+        return self.round is not None and self.round.number == round_number and self.round.phase is RoundPhase.RESTORING
+
+    def _advance_round(self, now_ms: int) -> None:
+        """Go on with the round as far as it goes."""
+        current = self.round
+        if current is None:
+            return
+        if current.phase is RoundPhase.CANCELING:
+            if current.canceling:
+                return
+            if now_ms < current.not_before_ms:
+                if not current.delay_timer_runs:
+                    current.delay_timer_runs = True
+                    self._out.append(StartTimer(RestartDelayTimer(), current.not_before_ms))
+                return
+            self._begin_restore(current, now_ms)
+        elif current.phase is RoundPhase.WAITING_FOR_SLOTS:
+            if self._sharing.assign(current.vertices) == 0:
+                self._stop_timers(current)
+                self._deploy(current, now_ms)
+            elif not current.slot_timer_runs:
+                current.slot_timer_runs = True
+                self._out.append(StartTimer(SlotRequestTimer(), now_ms + self._settings.slot_request_timeout_ms))
+
+    def _begin_restore(self, current: DeploymentRound, now_ms: int) -> None:
+        if self._rescale_to:
+            self._expand_rescaled(current, now_ms)
+        ended = [v for v in current.vertices if self.graph.current(v).state not in NOT_DEPLOYED]
+        self.graph.reset_for_new_execution(ended, now_ms)
+        for vertex in ended:
+            self._changes.append(ExecutionChange(self.graph.current(vertex).attempt_id, ExecutionState.CREATED))
+        current.phase = RoundPhase.RESTORING
+        whole_job = len(current.vertices) == len(self.graph)
+        vertices = None if whole_job else tuple(dict.fromkeys(vertex.vertex_id for vertex in current.vertices))
+        self._flush()
+        self._out.append(RestoreTasks(current.number, vertices, current.initial))
+
+    def _expand_rescaled(self, current: DeploymentRound, now_ms: int) -> None:
+        """Nothing runs: the same job with other parallelism takes the place of the old one."""
+        self._sharing.release_all(now_ms)
+        self._expand(self.graph.rescaled(self._rescale_to, now_ms))
+        self._rescale_to = {}
+        current.vertices = dict.fromkeys(self.graph.vertices)
+        self.pool.set_required(required_slots(self.graph.job_graph))
+        self._flush()
+        self._out.append(TellTopology(self.graph.job_graph))
+        self._changes = [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]
+
+    def _deploy(self, current: DeploymentRound, now_ms: int) -> None:
+        """Every place has a slot: hand all tasks out, one message per TaskManager."""
+        self.round = None
+        executions = [self.graph.current(vertex) for vertex in current.vertices]
+        for execution in executions:
+            slot = self.pool.get(self._sharing.allocation_of(execution.vertex) or AllocationID(""))
+            if slot is None:
+                raise InvariantViolation(f"{execution.attempt_id} has no slot")
+            execution.allocation_id, execution.resource_id = slot.allocation_id, slot.resource_id
+            self._transition(execution, ExecutionState.SCHEDULED, now_ms)
+        by_resource: dict[ResourceID, list[TaskDeploymentDescriptor]] = {}
+        for execution in executions:
+            descriptor = self._descriptors.create(execution, current.restored, self._exchange_address_of)
+            by_resource.setdefault(execution.resource_id, []).append(descriptor)
+            self._deployed.setdefault(execution.resource_id, {})[execution.attempt_id] = execution
+            self._transition(execution, ExecutionState.DEPLOYING, now_ms)
+        self._flush()
+        for resource_id, tasks in by_resource.items():
+            self._out.append(SubmitTo(resource_id, SubmitTasks(tuple(tasks))))
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    def _transition(self, execution: Execution, state: ExecutionState, now_ms: int) -> None:
+        self.graph.transition(execution, state, now_ms)
+        self._changes.append(ExecutionChange(execution.attempt_id, state))
+        if state.is_terminal:
+            on_resource = self._deployed.get(execution.resource_id)
+            if on_resource is not None:
+                on_resource.pop(execution.attempt_id, None)
+                if not on_resource:
+                    del self._deployed[execution.resource_id]
+            if self.round is not None:
+                self.round.canceling.pop(execution.attempt_id, None)
+
+    def _job_status(self, status: JobStatus, now_ms: int, failure: SerializedFailure | None = None) -> None:
+        self.graph.transition_job(status, now_ms)
+        self._flush()
+        self._out.append(JobStatusReached(status, failure))
+
+    def _after_change(self, now_ms: int) -> None:
+        """What follows from the states that attempts have now."""
+        self._advance_round(now_ms)
+        if self.status is JobStatus.FAILING and self.graph.all_terminal:
+            self._job_status(JobStatus.FAILED, now_ms, self.root_failure)
+        elif self.status is JobStatus.CANCELLING and self.graph.all_terminal:
+            self._job_status(JobStatus.CANCELED, now_ms)
+        elif self.round is None and self.graph.all_running_or_finished:
+            if self.status in (JobStatus.CREATED, JobStatus.RESTARTING):
+                self._job_status(JobStatus.RUNNING, now_ms)
+            if self.status is JobStatus.RUNNING and self.graph.all_finished:
+                self._job_status(JobStatus.FINISHED, now_ms)
+
+    def _flush(self) -> None:
+        if self._changes:
+            self._out.append(TellExecutions(tuple(self._changes)))
+            self._changes = []
+
+    def _done(self) -> list[SchedulerEffect]:
+        self._flush()
+        effects, self._out = self._out, []
+        return effects
+
+
+def _lost(resource_id: ResourceID, reason: str) -> SerializedFailure:
+    return SerializedFailure(
+        f"TaskManager {resource_id} is lost: {reason}", Blame.EXTERNAL, error_type="TaskManagerLost"
+    )
+
+
+def _ended_without_reason(attempt_id: ExecutionAttemptID, state: ExecutionState) -> SerializedFailure:
+    return SerializedFailure(
+        f"task {attempt_id} ended {state.value} without being asked to and without a failure", Blame.INTERNAL
+    )

@@ -1,0 +1,48 @@
+"""What of the configuration the JobMaster core needs, read and checked once.
+
+Cluster settings (heartbeats, registration) come from the coordinator's configuration, the rest from the job's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dataflow.config import (
+    SAVEPOINT_DIRECTORY,
+    SLOT_IDLE_TIMEOUT,
+    SLOT_REQUEST_TIMEOUT,
+    TASK_CANCELLATION_TIMEOUT,
+    Configuration,
+)
+from runtime.heartbeat import HeartbeatSettings
+from runtime.registration import RegistrationSettings
+
+CANCELLATION_GRACE_MS = 30_000
+"""What a TaskManager gets beyond `task.cancellation.timeout`, after which it should have ended its process, before the
+JobMaster gives it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMasterSettings:
+    """Everything that a JobMaster can be told by configuration, besides checkpointing and the restart strategy."""
+
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+    registration: RegistrationSettings = field(default_factory=RegistrationSettings)
+    slot_request_timeout_ms: int = 300_000
+    slot_idle_timeout_ms: int = 50_000
+    cancellation_timeout_ms: int = 180_000 + CANCELLATION_GRACE_MS
+    """A TaskManager whose task does not end within this after CancelTask is given up; 0: never."""
+    savepoint_directory: str = ""
+
+    @classmethod
+    def from_configuration(cls, cluster: Configuration, job: Configuration) -> JobMasterSettings:
+        """Read both. Raises ConfigurationError."""
+        cancellation_ms = job.get_option(TASK_CANCELLATION_TIMEOUT)
+        return cls(
+            heartbeat=HeartbeatSettings.from_configuration(cluster),
+            registration=RegistrationSettings.from_configuration(cluster),
+            slot_request_timeout_ms=job.get_option(SLOT_REQUEST_TIMEOUT),
+            slot_idle_timeout_ms=job.get_option(SLOT_IDLE_TIMEOUT),
+            cancellation_timeout_ms=cancellation_ms + CANCELLATION_GRACE_MS if cancellation_ms else 0,
+            savepoint_directory=job.get_option(SAVEPOINT_DIRECTORY),
+        )

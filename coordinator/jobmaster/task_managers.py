@@ -1,0 +1,78 @@
+"""The TaskManagers that are registered with one JobMaster: who they are and on which connection.
+
+A table, nothing else; what registration and loss mean is decided in `job_master`. Mirrors the registeredTaskManagers map of
+Flink's JobMaster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dataflow.ids import ResourceID
+from dataflow.messages import TaskManagerInfo, TaskMetrics
+from runtime.connections import ConnectionID
+from runtime.machine import check
+
+
+@dataclass(slots=True)
+class RegisteredTaskManager:
+    """One of them."""
+
+    info: TaskManagerInfo
+    connection: ConnectionID | None
+    """None: broken, and the heartbeat timeout not over yet (heartbeat.rpc-failure-threshold is -1)."""
+    metrics: tuple[TaskMetrics, ...] = ()
+    """Of its last heartbeat."""
+
+
+class TaskManagerTable:
+    """By resource id, and by connection."""
+
+    def __init__(self) -> None:
+        """Nobody is registered."""
+        self._by_resource: dict[ResourceID, RegisteredTaskManager] = {}
+        self._by_connection: dict[ConnectionID, ResourceID] = {}
+
+    def __iter__(self) -> Iterator[RegisteredTaskManager]:
+        """All of them, longest registered first."""
+        return iter(self._by_resource.values())
+
+    def __contains__(self, resource_id: ResourceID) -> bool:
+        """Whether it is registered."""
+        return resource_id in self._by_resource
+
+    def get(self, resource_id: ResourceID) -> RegisteredTaskManager | None:
+        """The entry, if it is registered."""
+        return self._by_resource.get(resource_id)
+
+    def resource_of(self, connection: ConnectionID) -> ResourceID | None:
+        """Who is on the connection."""
+        return self._by_connection.get(connection)
+
+    def connection_of(self, resource_id: ResourceID) -> ConnectionID | None:
+        """Where to send to, None for nobody or a broken connection."""
+        registered = self._by_resource.get(resource_id)
+        return None if registered is None else registered.connection
+
+    def exchange_address_of(self, resource_id: ResourceID) -> str:
+        """Of its data server."""
+        return self._by_resource[resource_id].info.exchange_address
+
+    def add(self, info: TaskManagerInfo, connection: ConnectionID) -> None:
+        """It registered; an older entry must have been removed."""
+        check(info.resource_id not in self._by_resource, f"{info.resource_id} is registered already")
+        self._by_resource[info.resource_id] = RegisteredTaskManager(info, connection)
+        self._by_connection[connection] = info.resource_id
+
+    def connection_broken(self, connection: ConnectionID) -> None:
+        """It stays registered, but cannot be reached."""
+        resource_id = self._by_connection.pop(connection)
+        self._by_resource[resource_id].connection = None
+
+    def remove(self, resource_id: ResourceID) -> RegisteredTaskManager | None:
+        """Forget it."""
+        registered = self._by_resource.pop(resource_id, None)
+        if registered is not None and registered.connection is not None:
+            del self._by_connection[registered.connection]
+        return registered
