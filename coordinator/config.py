@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -24,7 +24,7 @@ class CoordinatorConfig:
 
     bind: str = "127.0.0.1:6123"
     """host:port; port 0: any."""
-    configuration: Configuration = Configuration()
+    configuration: Configuration = field(default_factory=Configuration)
     address_file: str = ""
     """Written when it listens: host:port and a line end. For launchers that chose port 0."""
     metrics_port: int = -1

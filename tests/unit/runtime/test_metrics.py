@@ -1,0 +1,50 @@
+"""Metrics as Prometheus gets them."""
+
+from __future__ import annotations
+
+import urllib.request
+
+import pytest
+
+from dataflow.errors import SnaplineError
+from runtime.logs import silent_logger
+from runtime.metrics import MetricsServer, Sample
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+@pytest.fixture
+def served():
+    samples = []
+    server = MetricsServer(lambda: [s() if callable(s) else s for s in samples], silent_logger())
+    port = server.start("127.0.0.1", 0)
+    yield samples, port
+    server.stop()
+
+
+def test_names_are_flinks(served):
+    """Scope, name and labels, read at the moment of the scrape."""
+    samples, port = served
+    for number, job in enumerate(("a", "b"), 1):
+        samples.append(Sample("jobmanager_job", "numberOfCompletedCheckpoints", number, {"job_id": job}))
+    text = scrape(port)
+    assert 'snapline_jobmanager_job_numberOfCompletedCheckpoints{job_id="a"} 1.0' in text
+    assert 'snapline_jobmanager_job_numberOfCompletedCheckpoints{job_id="b"} 2.0' in text
+    assert text.count("# TYPE") == 1
+
+
+def test_a_source_that_fails_gives_an_empty_page(served):
+    """Not an error page: Prometheus would drop the target."""
+    samples, port = served
+    samples.append(lambda: 1 / 0)
+    assert scrape(port) == ""
+
+
+def test_a_taken_port_is_one_clear_line(served):
+    """With the way out."""
+    _samples, port = served
+    with pytest.raises(SnaplineError, match=f"cannot serve metrics on 127.0.0.1:{port}: Address already in use"):
+        MetricsServer(list, silent_logger()).start("127.0.0.1", port)
