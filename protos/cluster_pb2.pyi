@@ -276,12 +276,14 @@ class NotEnoughResources(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ..., available: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NotifyTaskManagerLost(_message.Message):
-    __slots__ = ("resource_id", "reason")
+    __slots__ = ("resource_id", "reason", "terminated")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    TERMINATED_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     reason: str
-    def __init__(self, resource_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    terminated: bool
+    def __init__(self, resource_id: _Optional[str] = ..., reason: _Optional[str] = ..., terminated: _Optional[bool] = ...) -> None: ...
 
 class RegisterTaskExecutorAtJobMaster(_message.Message):
     __slots__ = ("job_id", "info")
