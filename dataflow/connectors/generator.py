@@ -141,6 +141,8 @@ class GeneratorReader(SourceReader):
         self._scratch: UInt64Array = np.empty(source.batch_rows, np.uint64)
         self._unfinished: list[GeneratedSplit] = []
         self._all: list[GeneratedSplit] = []
+        self._empty: tuple[str, ...] = ()
+        """Splits without events, whose end is to be told."""
         self._turn = 0
         self._limiter: RateLimiter | None = None
         self._emitted = 0
@@ -149,23 +151,25 @@ class GeneratorReader(SourceReader):
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         self._all = [GeneratedSplit(self._source, split) for split in splits]
         self._unfinished = [split for split in self._all if split.remaining != 0]
+        ended = {split.split_id for split in splits if split.finished}
+        self._empty = tuple(s.split_id for s in self._all if s.remaining == 0 and s.split_id not in ended)
         rate = self._source.rows_per_second
         if rate is not None and self._unfinished:
             share = rate * len(self._unfinished) / int(self._unfinished[0].description["of"])
             self._limiter = RateLimiter(share, self._source.emit_interval_ms, burst_ms=None)
 
     def poll_next(self, now_ms: int) -> Polled:
-        finished: tuple[str, ...] = ()
+        finished, self._empty = self._empty, ()
         if not self._unfinished:
-            empty = tuple(split.split_id for split in self._all) if not self._emitted else ()
-            return Polled(InputStatus.END_OF_INPUT, finished_splits=empty)
+            return Polled(InputStatus.END_OF_INPUT, finished_splits=finished)
         split = self._unfinished[self._turn % len(self._unfinished)]
         count = min(self._source.batch_rows, self._source.batch_rows if split.remaining is None else split.remaining)
         limiter = self._limiter
         if limiter is not None:
             granted = limiter.permitted(now_ms, count)
             if not granted:
-                return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=limiter.wake_at_ms(now_ms, count))
+                wake_at_ms = limiter.wake_at_ms(now_ms, count)
+                return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=wake_at_ms, finished_splits=finished)
             count = granted
         columns = split.columns(count, self._scratch)
         if self._source.created_at_column:
@@ -173,7 +177,7 @@ class GeneratorReader(SourceReader):
         self._emitted += count
         if split.remaining == 0:
             self._unfinished.remove(split)
-            finished = (split.split_id,)
+            finished = (*finished, split.split_id)
         else:
             self._turn += 1
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
