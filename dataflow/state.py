@@ -21,7 +21,6 @@ from dataflow.errors import SnaplineError
 
 KIND_METADATA = b"snapline.state.kind"
 SERIALIZER_METADATA = b"snapline.state.serializer"
-AGGREGATES_METADATA = b"snapline.state.aggregates"
 
 
 class StateError(SnaplineError):

@@ -63,13 +63,16 @@ class KeyGroupRangeOffsets:
     key_group_range: KeyGroupRange
     offsets: tuple[int, ...]
 
+    def intersect(self, key_groups: KeyGroupRange) -> KeyGroupRangeOffsets:
+        """The part for the key groups in both."""
+        common = self.key_group_range.intersect(key_groups)
+        start = common.start - self.key_group_range.start
+        return KeyGroupRangeOffsets(common, self.offsets[start : start + len(common) + 1] if len(common) else (0,))
+
     def rows_of(self, key_groups: KeyGroupRange) -> tuple[int, int]:
         """(first row, row after the last) of the part of `key_groups` that is here."""
-        common = self.key_group_range.intersect(key_groups)
-        if not len(common):
-            return 0, 0
-        start = self.key_group_range.start
-        return self.offsets[common.start - start], self.offsets[common.end + 1 - start]
+        part = self.intersect(key_groups)
+        return part.offsets[0], part.offsets[-1]
 
 
 @dataclass(frozen=True, slots=True)

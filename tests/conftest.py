@@ -16,8 +16,13 @@ from pathlib import Path
 
 import pykka
 import pytest
+from hypothesis import settings
 
 GRACE_SECONDS = 3.0
+
+# Property tests: the same examples in every run, and no timing (the first example may compile a kernel).
+settings.register_profile("snapline", deadline=None, derandomize=True, database=None)
+settings.load_profile("snapline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
