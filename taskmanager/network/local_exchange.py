@@ -27,7 +27,9 @@ LockFactory = Callable[[], AbstractContextManager[Any]]
 class LocalSubpartition:
     """A subpartition with its listeners: ResultSubpartition for the producer, SubpartitionView for the consumer."""
 
-    def __init__(self, core: PipelinedSubpartition, lock: AbstractContextManager[Any], on_release: Callable[[], None]) -> None:
+    def __init__(
+        self, core: PipelinedSubpartition, lock: AbstractContextManager[Any], on_release: Callable[[], None]
+    ) -> None:
         self._core = core
         self._lock = lock
         self._on_release = on_release
@@ -278,7 +280,9 @@ class LocalExchange:
     def _forget(self, key: tuple[str, str], released: LocalInputChannel) -> None:
         """A channel gave up before its producer came."""
         with self._lock:
-            waiting = {index: channel for index, channel in self._channels.get(key, {}).items() if channel is not released}
+            waiting = {
+                index: channel for index, channel in self._channels.get(key, {}).items() if channel is not released
+            }
             self._channels[key] = waiting
             if not waiting:
                 del self._channels[key]

@@ -49,6 +49,10 @@ class Environment(Protocol):
         """What runs a SourceFunction beside the task."""
         ...
 
+    def clock_ms(self) -> int:
+        """A clock for durations in metrics only; what is computed never depends on it."""
+        ...
+
     def wake_up(self) -> None:
         """Make somebody call `StreamTask.step` soon. Called from any thread, and often."""
         ...

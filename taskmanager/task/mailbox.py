@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dataflow.elements import CheckpointOptions
+from dataflow.failures import SerializedFailure
 from dataflow.handles import TaskStateSnapshot
 from dataflow.ids import CheckpointID
 
@@ -55,9 +56,9 @@ class CancelMail:
 
 @dataclass(frozen=True, slots=True)
 class FailMail:
-    """Something outside of the task's thread failed on its behalf."""
+    """Fail with this failure, which somebody outside found (Flink: failExternally)."""
 
-    cause: str
+    failure: SerializedFailure
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""From an exception in a task to the failure that its JobMaster and the user get to see.
+
+Decides whose failure it is (the user's function, a service, ourselves), whether trying again can help, and which position
+in the input is named. Mirrors Flink's SerializedThrowable and the wrapping of failures in StreamTask.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+from dataflow.config import ConfigurationError
+from dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
+from dataflow.failures import Blame, SerializedFailure
+from runtime.machine import InvariantViolation
+from taskmanager.operators.failure import OperatorFailure, RowFailure
+
+
+@dataclass(slots=True)
+class InputPosition:
+    """Where the task is in its input. Counted since the start of the attempt."""
+
+    input_name: str = ""
+    """Edge and channel, or the source; empty: nothing is being processed."""
+    batch_number: int = 0
+    rows: int = 0
+    rows_before: int = 0
+
+    def __str__(self) -> str:
+        """For people."""
+        if not self.input_name:
+            return ""
+        last = self.rows_before + max(self.rows, 1) - 1
+        return f"{self.input_name}, batch {self.batch_number} (rows {self.rows_before} to {last} of this attempt)"
+
+
+class ChannelFailure(Exception):
+    """An input channel lost its producer or its connection."""
+
+
+class RestoreFailure(Exception):
+    """State could not be read back."""
+
+
+class SavepointFailure(Exception):
+    """The job was to stop with a savepoint, and the savepoint failed after sources had stopped."""
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """What a user raised, below our own wrapping."""
+    while isinstance(error, (OperatorFailure, RowFailure)):
+        error = error.cause
+    return error
+
+
+def serialize_failure(error: BaseException, position: InputPosition) -> SerializedFailure:
+    """The failure as it travels."""
+    cause = root_cause(error)
+    operator_uid, where = "", str(position)
+    prefix = ""
+    if isinstance(error, OperatorFailure):
+        operator_uid = error.operator_uid
+        prefix = f"operator {error.operator_name!r} (uid {operator_uid!r}) failed in {error.activity}: "
+        if isinstance(error.cause, RowFailure):
+            where = f"{where}, row {error.cause.row_index} of the batch" if where else f"row {error.cause.row_index} of its batch"
+        elif error.activity != "process_batch":
+            where = ""
+    return SerializedFailure(
+        summary=f"{prefix}{type(cause).__name__}: {_first_line(cause)}" if prefix else _summary(cause),
+        blame=_blame(error, cause),
+        retryable=not isinstance(cause, (JobDefinitionError, ConfigurationError)),
+        error_type=type(cause).__name__,
+        traceback="".join(traceback.format_exception(cause)),
+        operator_uid=operator_uid,
+        position=where,
+    )
+
+
+def _first_line(cause: BaseException) -> str:
+    text = str(cause)
+    return text.splitlines()[0] if text else ""
+
+
+def _summary(cause: BaseException) -> str:
+    if isinstance(cause, (SnaplineError, ConfigurationError, ChannelFailure, RestoreFailure, SavepointFailure)):
+        return _first_line(cause)
+    return f"{type(cause).__name__}: {_first_line(cause)}"
+
+
+def _blame(error: BaseException, cause: BaseException) -> Blame:
+    if isinstance(cause, InvariantViolation):
+        return Blame.INTERNAL
+    if isinstance(cause, (ChannelFailure, RestoreFailure, SavepointFailure, ConnectorError, OSError)):
+        return Blame.EXTERNAL
+    if isinstance(cause, (SnaplineError, ConfigurationError)) or isinstance(error, OperatorFailure):
+        return Blame.USER
+    return Blame.INTERNAL
