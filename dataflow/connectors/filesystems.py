@@ -117,10 +117,10 @@ def advice(error: BaseException) -> str:
         return "something on the way is a file, not a directory; choose another path"
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; make room"
-    if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text or "bucket" in text.lower():
-        return "check that the bucket exists"
-    if any(sign in text for sign in ("ACCESS_DENIED", "SIGNATURE", "INVALID_ACCESS_KEY_ID", "403", "redentials")):
+    if any(sign in text for sign in ("ACCESS_DENIED", "SIGNATURE_DOES_NOT", "INVALID_ACCESS_KEY", "403", "redentials")):
         return "check the credentials: storage_options s3.access-key and s3.secret-key, or AWS_* in the environment"
+    if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text:
+        return "check that the bucket exists"
     if "NETWORK_CONNECTION" in text or "onnect" in text:
         return "the store does not answer; check the endpoint and the network"
     return "check that it is reachable from every machine of the cluster"

@@ -37,6 +37,7 @@ ROW_GROUP_ROWS = 131_072
 BUFFERED_BYTES_MAX = 64 << 20
 ROLL_BYTES = 256 << 20
 UID_LENGTH_MAX = 40
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 
 
 class ParquetSink(Sink):
@@ -57,7 +58,7 @@ class ParquetSink(Sink):
         restore may find a committed file gone, because a consumer takes files away."""
         if row_group_rows < 1 or roll_bytes < 1:
             raise ConnectorError("ParquetSink: row_group_rows and roll_bytes must be positive")
-        if compression != "none" and not pa.Codec.is_available(compression):
+        if compression not in COMPRESSIONS:
             raise ConnectorError(
                 f"ParquetSink: unknown compression {compression!r}; use zstd, snappy, gzip, lz4 or none"
             )
