@@ -17,17 +17,15 @@ from google.protobuf.message import Message
 
 from dataflow import messages as m
 from dataflow.failures import SerializedFailure
-from dataflow.handles import OperatorState, OperatorSubtaskState, TaskStateSnapshot
+from dataflow.handles import OperatorSubtaskState, TaskStateSnapshot
 from dataflow.ids import LeaderSessionID
 from dataflow.jobgraph import JobEdge, JobGraph
 from dataflow.wire_checkpoint import CHECKPOINT_CODECS
 from dataflow.wire_errors import WireError
 from dataflow.wire_reflection import Codec, Compiler, Decode, Encode, enum_tables, refuse_enum
 from dataflow.wire_state import (
-    decode_operator_state,
     decode_operator_subtask_state,
     decode_task_state,
-    encode_operator_state,
     encode_operator_subtask_state,
     encode_task_state,
 )
@@ -100,7 +98,6 @@ _COMPILER = Compiler(
         **CHECKPOINT_CODECS,
         OperatorSubtaskState: Codec(encode_operator_subtask_state, decode_operator_subtask_state),  # type: ignore[arg-type]
         TaskStateSnapshot: Codec(encode_task_state, decode_task_state),  # type: ignore[arg-type]
-        OperatorState: Codec(encode_operator_state, decode_operator_state),  # type: ignore[arg-type]
     }
 )
 

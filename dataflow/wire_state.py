@@ -15,7 +15,6 @@ from dataflow.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
-    OperatorState,
     OperatorStateEntry,
     OperatorStateHandle,
     OperatorStateMode,
@@ -173,41 +172,3 @@ def decode_task_state(message: Any) -> TaskStateSnapshot:
     if not operators and not message.is_task_finished:
         return EMPTY_TASK_STATE
     return TaskStateSnapshot(operators, message.is_task_finished)
-
-
-def encode_operator_state(value: OperatorState, message: Any) -> int:
-    """State of one operator over all its subtasks."""
-    message.operator_id = value.operator_id
-    message.uid = value.uid
-    message.name = value.name
-    message.parallelism = value.parallelism
-    message.max_parallelism = value.max_parallelism
-    message.fully_finished = value.fully_finished
-    size = 0
-    for subtask_index, state in sorted(value.subtasks.items()):
-        subtask = message.subtasks.add(subtask_index=subtask_index)
-        subtask.state.SetInParent()
-        size += encode_operator_subtask_state(state, subtask.state)
-    return size
-
-
-def decode_operator_state(message: Any) -> OperatorState:
-    """State of one operator over all its subtasks."""
-    if not message.operator_id:
-        raise WireError("OperatorState.operator_id is missing")
-    subtasks: dict[int, OperatorSubtaskState] = {}
-    for subtask in message.subtasks:
-        if subtask.subtask_index in subtasks:
-            raise WireError(
-                f"OperatorState.subtasks of {message.operator_id} names subtask {subtask.subtask_index} twice"
-            )
-        subtasks[subtask.subtask_index] = decode_operator_subtask_state(subtask.state)
-    return OperatorState(
-        OperatorID(message.operator_id),
-        message.uid,
-        message.name,
-        message.parallelism,
-        message.max_parallelism,
-        subtasks,
-        message.fully_finished,
-    )

@@ -319,28 +319,3 @@ class TaskStateSnapshot(_message.Message):
     operators: _containers.RepeatedCompositeFieldContainer[TaskStateSnapshot.Entry]
     is_task_finished: bool
     def __init__(self, operators: _Optional[_Iterable[_Union[TaskStateSnapshot.Entry, _Mapping]]] = ..., is_task_finished: _Optional[bool] = ...) -> None: ...
-
-class OperatorState(_message.Message):
-    __slots__ = ("operator_id", "uid", "name", "parallelism", "max_parallelism", "subtasks", "fully_finished")
-    class Subtask(_message.Message):
-        __slots__ = ("subtask_index", "state")
-        SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
-        STATE_FIELD_NUMBER: _ClassVar[int]
-        subtask_index: int
-        state: OperatorSubtaskState
-        def __init__(self, subtask_index: _Optional[int] = ..., state: _Optional[_Union[OperatorSubtaskState, _Mapping]] = ...) -> None: ...
-    OPERATOR_ID_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    PARALLELISM_FIELD_NUMBER: _ClassVar[int]
-    MAX_PARALLELISM_FIELD_NUMBER: _ClassVar[int]
-    SUBTASKS_FIELD_NUMBER: _ClassVar[int]
-    FULLY_FINISHED_FIELD_NUMBER: _ClassVar[int]
-    operator_id: str
-    uid: str
-    name: str
-    parallelism: int
-    max_parallelism: int
-    subtasks: _containers.RepeatedCompositeFieldContainer[OperatorState.Subtask]
-    fully_finished: bool
-    def __init__(self, operator_id: _Optional[str] = ..., uid: _Optional[str] = ..., name: _Optional[str] = ..., parallelism: _Optional[int] = ..., max_parallelism: _Optional[int] = ..., subtasks: _Optional[_Iterable[_Union[OperatorState.Subtask, _Mapping]]] = ..., fully_finished: _Optional[bool] = ...) -> None: ...

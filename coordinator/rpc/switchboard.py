@@ -15,6 +15,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from dataflow.ids import JobID, LeaderSessionID
@@ -49,10 +50,13 @@ class Streams(Protocol):
 class _LocalEnd:
     """One end of a connection inside this process."""
 
-    __slots__ = ("connection", "other", "tell")
+    __slots__ = ("connection", "key", "other", "tell")
 
-    def __init__(self, connection: ConnectionID, tell: Tell) -> None:
+    def __init__(self, key: ConnectionID, connection: ConnectionID, tell: Tell) -> None:
+        self.key = key
+        """Unique in the process."""
         self.connection = connection
+        """As its actor knows it."""
         self.tell = tell
         self.other: _LocalEnd = self
 
@@ -105,25 +109,27 @@ class Switchboard:
 
     def outbox(self, tell: Tell) -> Outbox:
         """For the actor behind `tell`."""
-        return Outbox(self, tell)
+        return Outbox(self, tell, f"{next(self._numbers)}/")
 
-    def open(self, connection: ConnectionID, peer: Peer, tell: Tell) -> None:
-        """Dial, inside the process when the address is our own."""
+    def open(self, connection: ConnectionID, peer: Peer, tell: Tell, scope: str = "") -> None:
+        """Dial, inside the process when the address is our own. `scope` tells apart equal ids of different actors."""
+        key = ConnectionID(scope + connection)
         if peer.address not in self._own_addresses:
-            self._dialer.open(connection, peer, tell)
+            self._dialer.open(key, peer, lambda event: tell(replace(event, connection=connection)))
             return
         owner = self.owner_of(peer.kind, peer.job_id)
         if owner is None:
             tell(ConnectionLost(connection, f"no {peer.kind.value} at {peer.address}"))
             return
-        near, far = _LocalEnd(connection, tell), _LocalEnd(ConnectionID(f"local-{next(self._numbers)}"), owner)
+        answer_id = ConnectionID(f"local-{next(self._numbers)}")
+        near, far = _LocalEnd(key, connection, tell), _LocalEnd(answer_id, answer_id, owner)
         near.other, far.other = far, near
         with self._lock:
-            self._local[near.connection] = near
-            self._local[far.connection] = far
+            self._local[near.key] = near
+            self._local[far.key] = far
         tell(ConnectionOpened(connection))
 
-    def apply(self, operations: list[Operation]) -> None:
+    def apply(self, operations: list[Operation], scope: str = "") -> None:
         """Send and close, in order. Connections that are gone are skipped."""
         served: list[Operation] = []
         local: deque[tuple[_LocalEnd, Fenced[Any]]] = deque()
@@ -132,7 +138,8 @@ class Switchboard:
             if connection.startswith("serve-"):
                 served.append(operation)
                 continue
-            end = self._local.get(connection)
+            key = connection if connection.startswith("local-") else ConnectionID(scope + connection)
+            end = self._local.get(key)
             if end is not None:
                 if type(operation) is Send:
                     local.append((end, operation.envelope))
@@ -140,9 +147,9 @@ class Switchboard:
                     self._tell_local(local)
                     self.close_local(end, "closed by the other side")
             elif type(operation) is Send:
-                self._dialer.send(connection, operation.envelope)
+                self._dialer.send(key, operation.envelope)
             else:
-                self._dialer.close(connection)
+                self._dialer.close(key)
         self._tell_local(local)
         if served and self._streams is not None:
             self._streams.apply(served)
@@ -161,9 +168,9 @@ class Switchboard:
     def close_local(self, end: _LocalEnd, reason: str) -> None:
         """End a local connection; the end that did not ask for it is told."""
         with self._lock:
-            if self._local.pop(end.connection, None) is None:
+            if self._local.pop(end.key, None) is None:
                 return
-            self._local.pop(end.other.connection, None)
+            self._local.pop(end.other.key, None)
         end.other.tell(ConnectionLost(end.other.connection, reason))
 
     def drop_actor(self, tell: Tell) -> None:
@@ -175,9 +182,10 @@ class Switchboard:
 class Outbox:
     """What one actor does to its connections while it handles one message. Used on the actor's thread only."""
 
-    def __init__(self, switchboard: Switchboard, tell: Tell) -> None:
+    def __init__(self, switchboard: Switchboard, tell: Tell, scope: str) -> None:
         self._switchboard = switchboard
         self._tell = tell
+        self._scope = scope
         self._operations: list[Operation] = []
 
     def performers(self) -> dict[type, Performer]:
@@ -186,11 +194,11 @@ class Outbox:
         return {Send: add, CloseConnection: add, OpenConnection: self._open}
 
     def _open(self, effect: OpenConnection) -> None:
-        self._switchboard.open(effect.connection, effect.peer, self._tell)
+        self._switchboard.open(effect.connection, effect.peer, self._tell, self._scope)
 
     def flush(self) -> None:
         """Hand everything over."""
         if self._operations:
             operations = self._operations.copy()
             self._operations.clear()
-            self._switchboard.apply(operations)
+            self._switchboard.apply(operations, self._scope)

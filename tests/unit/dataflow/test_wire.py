@@ -19,7 +19,6 @@ from dataflow.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
-    OperatorState,
     OperatorSubtaskState,
     SegmentStateHandle,
     StreamStateHandle,
@@ -28,7 +27,6 @@ from dataflow.handles import (
 from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, OperatorID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged, TriggerCheckpoint
-from dataflow.wire_state import decode_operator_state, encode_operator_state
 from protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
 
 JOB = JobID("a" * 32)
@@ -93,15 +91,6 @@ def test_a_job_graph_survives_the_wire(graph):
     """What a client submits is what the coordinator gets."""
     data = wire.encode_job_graph(graph).SerializeToString()
     assert wire.decode_job_graph(job_pb2.JobGraph.FromString(data)) == graph
-
-
-@settings(max_examples=60, deadline=None)
-@given(values(OperatorState))
-def test_the_state_of_an_operator_survives_the_wire(state):
-    """The part that snapshots are made of."""
-    message = checkpoint_pb2.OperatorState()
-    encode_operator_state(state, message)
-    assert decode_operator_state(checkpoint_pb2.OperatorState.FromString(message.SerializeToString())) == state
 
 
 def test_every_message_of_the_contract_can_travel():

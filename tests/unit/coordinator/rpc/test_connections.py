@@ -253,6 +253,21 @@ def test_our_own_address_is_no_detour_over_the_network(cluster):
     assert cluster.jm.told.empty()
 
 
+def test_equal_ids_of_different_actors_do_not_meet(cluster):
+    """Each JobMaster counts its dialed connections from 1."""
+    other = Inbox()
+    outbox, perform = open_local(cluster)
+    second = cluster.switchboard.outbox(other)
+    second.performers()[OpenConnection](OpenConnection(DIAL, Peer(PeerKind.RESOURCE_MANAGER, cluster.address)))
+    assert other.next() == ConnectionOpened(DIAL)
+    perform[CloseConnection](CloseConnection(DIAL))
+    outbox.flush()
+    assert isinstance(cluster.rm.next(), ConnectionLost)
+    second.performers()[Send](Send(DIAL, Fenced(SESSION, Disconnect("still here"))))
+    second.flush()
+    assert cluster.rm.messages(1) == [Disconnect("still here")]
+
+
 def test_an_actor_that_stops_loses_its_local_connections(cluster):
     """The other end is told, whether it notices first or the shell does."""
     outbox, perform = open_local(cluster)

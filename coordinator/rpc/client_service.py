@@ -1,0 +1,258 @@
+"""ClientService: what any program may ask of a coordinator.
+
+Translates requests into the operations of the cores and answers into messages; decides only which gRPC status a refusal is.
+Everything it knows of jobs comes from `Cluster`, which the composition root implements; what changes is watched by looking
+again: at once when the status of a job changed, else a few times a second while something happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import grpc.aio
+
+from coordinator.jobmaster.operations import (
+    Answer,
+    CancelJob,
+    JobOperation,
+    OperationFailed,
+    RescaleJob,
+    SnapshotCompleted,
+    StopWithSavepoint,
+    TakeCheckpoint,
+    TakeSavepoint,
+)
+from dataflow.failures import Blame
+from dataflow.ids import JobID, JobVertexID
+from dataflow.jobgraph import JobGraph
+from dataflow.wire import WireError, decode_job_graph, decode_job_status
+from protos import checkpoint_pb2, client_pb2_grpc
+from protos import client_pb2 as pb
+
+WATCH_INTERVAL_SECONDS = 0.2
+"""How often a watcher looks when nobody tells it that something changed."""
+
+
+class Cluster(Protocol):
+    """What the service needs of the coordinator around it. Called on the server's loop."""
+
+    async def submit(self, job_graph: JobGraph) -> Answer:
+        """Hand the job to the Dispatcher."""
+        ...
+
+    async def operate(self, job_id: JobID, operation: JobOperation) -> Answer:
+        """Hand the operation to the job's JobMaster."""
+        ...
+
+    async def list_jobs(self) -> Sequence[pb.JobOverview]:
+        """All that are known, newest first."""
+        ...
+
+    async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
+        """One job; None: unknown."""
+        ...
+
+    async def list_checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
+        """Its checkpoints; None: unknown job."""
+        ...
+
+    async def checkpoint_details(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
+        """One checkpoint; None: unknown."""
+        ...
+
+    async def required_resources(self) -> pb.RequiredResources:
+        """Needed and there."""
+        ...
+
+    async def list_task_managers(self) -> Sequence[pb.TaskManagerDetails]:
+        """Registered ones."""
+        ...
+
+    async def overview(self) -> pb.ClusterOverview:
+        """The coordinator itself."""
+        ...
+
+    async def changed(self, job_id: JobID | None, timeout_seconds: float) -> None:
+        """Wait until the status of the job (None: the resources) changed, at most so long."""
+        ...
+
+
+class ClientService(client_pb2_grpc.ClientServiceServicer):
+    """One call after the other; each is a coroutine on the server's loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def SubmitJob(self, request: pb.SubmitJobRequest, context: Any) -> pb.SubmitJobResponse:  # noqa: N802
+        try:
+            job_graph = decode_job_graph(request.job_graph)
+        except WireError as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        answer = await self._cluster.submit(job_graph)
+        if isinstance(answer, OperationFailed):
+            await _refuse(context, answer)
+        return pb.SubmitJobResponse(job_id=job_graph.job_id)
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:  # noqa: N802
+        return pb.ListJobsResponse(jobs=await self._cluster.list_jobs())
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobDetails:  # noqa: N802
+        return await self._details(request.job_id, context)
+
+    async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.CancelJobResponse:  # noqa: N802
+        await self._operate(request.job_id, CancelJob(), context)
+        return pb.CancelJobResponse()
+
+    async def Rescale(self, request: pb.RescaleRequest, context: Any) -> pb.RescaleResponse:  # noqa: N802
+        details = await self._details(request.job_id, context)
+        known = {vertex.vertex_id for vertex in details.vertices}
+        unknown = sorted(set(request.parallelism_by_vertex) - known)
+        if unknown:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"the job has no vertex {', '.join(unknown)}")
+        wanted: Mapping[str, int] = request.parallelism_by_vertex
+        if request.parallelism:
+            wanted = {**dict.fromkeys(sorted(known), request.parallelism), **wanted}
+        parallelism = {JobVertexID(vertex): int(number) for vertex, number in wanted.items()}
+        if not parallelism:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "no parallelism was given")
+        await self._operate(request.job_id, RescaleJob(parallelism), context)
+        return pb.RescaleResponse()
+
+    async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> AsyncIterator[pb.JobDetails]:  # noqa: N802
+        job_id = JobID(request.job_id)
+        last: pb.JobDetails | None = None
+        while True:
+            details = await self._details(job_id, context)
+            if details != last:
+                yield details
+                last = details
+            if decode_job_status(details.overview.status).is_globally_terminal:
+                return
+            await self._cluster.changed(job_id, WATCH_INTERVAL_SECONDS)
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    async def TriggerCheckpoint(  # noqa: N802
+        self, request: pb.TriggerCheckpointRequest, context: Any
+    ) -> pb.TriggerCheckpointResponse:
+        answer = await self._operate(request.job_id, TakeCheckpoint(request.full), context, snapshot=True)
+        if isinstance(answer, SnapshotCompleted):
+            return pb.TriggerCheckpointResponse(checkpoint_id=answer.checkpoint_id, path=answer.path)
+        return pb.TriggerCheckpointResponse(failure=_failure(answer))
+
+    async def TriggerSavepoint(self, request: pb.TriggerSavepointRequest, context: Any) -> pb.SavepointResponse:  # noqa: N802
+        operation = TakeSavepoint(request.target_directory)
+        return _savepoint(await self._operate(request.job_id, operation, context, snapshot=True))
+
+    async def StopWithSavepoint(self, request: pb.StopWithSavepointRequest, context: Any) -> pb.SavepointResponse:  # noqa: N802
+        operation = StopWithSavepoint(request.target_directory, request.drain)
+        return _savepoint(await self._operate(request.job_id, operation, context, snapshot=True))
+
+    async def ListCheckpoints(  # noqa: N802
+        self, request: pb.ListCheckpointsRequest, context: Any
+    ) -> pb.ListCheckpointsResponse:
+        found = await self._cluster.list_checkpoints(JobID(request.job_id))
+        if found is None:
+            await _no_such_job(context, request.job_id)
+        return found
+
+    async def GetCheckpoint(self, request: pb.GetCheckpointRequest, context: Any) -> pb.CheckpointDetails:  # noqa: N802
+        await self._details(request.job_id, context)
+        found = await self._cluster.checkpoint_details(JobID(request.job_id), request.checkpoint_id)
+        if found is None:
+            text = f"checkpoint {request.checkpoint_id} of job {request.job_id} is not known, or not any more"
+            await _abort(context, grpc.StatusCode.NOT_FOUND, text)
+        return found
+
+    async def WatchCheckpoints(  # noqa: N802
+        self, request: pb.WatchCheckpointsRequest, context: Any
+    ) -> AsyncIterator[pb.CheckpointOverview]:
+        seen: dict[int, pb.CheckpointOverview] = {}
+        while True:
+            details = await self._details(request.job_id, context)
+            found = await self.ListCheckpoints(pb.ListCheckpointsRequest(job_id=request.job_id), context)
+            history = {overview.checkpoint_id: overview for overview in reversed(found.history)}
+            for checkpoint_id, overview in history.items():
+                if seen.get(checkpoint_id) != overview:
+                    yield overview
+            seen = history
+            if decode_job_status(details.overview.status).is_globally_terminal:
+                return
+            await self._cluster.changed(JobID(request.job_id), WATCH_INTERVAL_SECONDS)
+
+    # --- cluster ------------------------------------------------------------------------------------------------------
+
+    async def GetRequiredResources(  # noqa: N802
+        self, request: pb.GetRequiredResourcesRequest, context: Any
+    ) -> pb.RequiredResources:
+        return await self._cluster.required_resources()
+
+    async def WatchRequiredResources(  # noqa: N802
+        self, request: pb.WatchRequiredResourcesRequest, context: Any
+    ) -> AsyncIterator[pb.RequiredResources]:
+        last: pb.RequiredResources | None = None
+        while True:
+            now = await self._cluster.required_resources()
+            if now != last:
+                yield now
+                last = now
+            await self._cluster.changed(None, WATCH_INTERVAL_SECONDS)
+
+    async def ListTaskManagers(  # noqa: N802
+        self, request: pb.ListTaskManagersRequest, context: Any
+    ) -> pb.ListTaskManagersResponse:
+        return pb.ListTaskManagersResponse(task_managers=await self._cluster.list_task_managers())
+
+    async def GetClusterOverview(self, request: pb.GetClusterOverviewRequest, context: Any) -> pb.ClusterOverview:  # noqa: N802
+        return await self._cluster.overview()
+
+    # --- inner --------------------------------------------------------------------------------------------------------
+
+    async def _details(self, job_id: str, context: Any) -> pb.JobDetails:
+        details = await self._cluster.job_details(JobID(job_id))
+        if details is None:
+            await _no_such_job(context, job_id)
+        return details
+
+    async def _operate(self, job_id: str, operation: JobOperation, context: Any, *, snapshot: bool = False) -> Answer:
+        """A snapshot that failed is an answer; anything else that was refused is a status."""
+        await self._details(job_id, context)
+        answer = await self._cluster.operate(JobID(job_id), operation)
+        if isinstance(answer, OperationFailed) and not snapshot:
+            await _refuse(context, answer)
+        return answer
+
+
+async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
+    await context.abort(code, text)
+    raise RuntimeError("abort returned")
+
+
+async def _no_such_job(context: Any, job_id: str) -> NoReturn:
+    await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no job {job_id!r} here; `snapline list` shows all")
+
+
+async def _refuse(context: Any, answer: OperationFailed) -> NoReturn:
+    failure = answer.failure
+    code = grpc.StatusCode.INTERNAL
+    if failure.blame is Blame.USER:
+        code = grpc.StatusCode.FAILED_PRECONDITION if failure.retryable else grpc.StatusCode.INVALID_ARGUMENT
+    elif failure.blame is Blame.EXTERNAL:
+        code = grpc.StatusCode.FAILED_PRECONDITION
+    await _abort(context, code, failure.summary)
+
+
+def _savepoint(answer: Answer) -> pb.SavepointResponse:
+    if isinstance(answer, SnapshotCompleted):
+        return pb.SavepointResponse(path=answer.path, checkpoint_id=answer.checkpoint_id)
+    return pb.SavepointResponse(failure=_failure(answer))
+
+
+def _failure(answer: Answer) -> pb.CheckpointFailure:
+    summary = answer.failure.summary if isinstance(answer, OperationFailed) else f"unexpected answer {answer}"
+    reason = checkpoint_pb2.CHECKPOINT_FAILURE_REASON_TRIGGER_CHECKPOINT_FAILURE
+    return pb.CheckpointFailure(reason=reason, message=summary)
