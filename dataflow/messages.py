@@ -362,6 +362,8 @@ class InputGateDescriptor:
     """Which logical input of the head operator this is (0, or 1 for the second input of a two-input operator)."""
     partitioning: Partitioning
     channels: tuple[ShuffleDescriptor, ...]
+    key_columns: tuple[str, ...] = ()
+    """Of a hash edge: restored data in flight is filtered by them after a rescale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,9 @@ class TaskDeploymentDescriptorFactory:
                     subpartition_index=consumer - first,
                 )
             )
-        return InputGateDescriptor(edge.edge_id, edge.target_input, edge.partitioning, tuple(channels))
+        return InputGateDescriptor(
+            edge.edge_id, edge.target_input, edge.partitioning, tuple(channels), edge.key_columns
+        )
 
     def _partition(self, edge: JobEdge, producer: int) -> ResultPartitionDescriptor:
         producers = self._graph.job_vertices[edge.source].parallelism
