@@ -1,0 +1,363 @@
+"""What each subtask of a job starts with, given the state of all operators in a snapshot.
+
+Decides what maps, what would be dropped, what is new, and the handles of every new subtask; moves handles, never data, and
+changes nothing. Does not know where the snapshot came from. Mirrors Flink's StateAssignmentOperation, TaskStateAssignment and
+VertexFinishedStateChecker. Rules:
+
+* State finds its operator by operator id. State without an operator is an error unless non-restored state is allowed;
+  an operator without any state may be dropped silently.
+* The max parallelism belongs to the state: a vertex that did not ask for one takes over that of the snapshot; one that asked for
+  another, or has more subtasks than key groups, is refused.
+* Keyed state: every handle whose key groups overlap with the subtask's. Handles may cover more; the task reads its ranges.
+* Operator state: `operator_state_redistribution`. In-flight data: `channel_state_assignment`.
+* A vertex whose operators had all finished is restored as finished. With unchanged parallelism so is a single finished subtask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.checkpoint.channel_state_assignment import RescaledEdge, range_mapping, redistribute_channel_state
+from coordinator.checkpoint.operator_state_redistribution import redistribute_operator_state
+from dataflow.handles import (
+    ChannelStateHandle,
+    KeyedStateHandle,
+    OperatorState,
+    OperatorStateHandle,
+    OperatorSubtaskState,
+    TaskStateSnapshot,
+)
+from dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
+from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode
+from dataflow.key_groups import compute_key_group_range_for_operator_index
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """How the operators of a snapshot and of a job fit together (what `snapline plan` prints)."""
+
+    mapped: tuple[tuple[OperatorState, JobVertex, OperatorNode], ...]
+    """State that finds its operator."""
+    dropped: tuple[OperatorState, ...]
+    """State without an operator."""
+    new: tuple[tuple[JobVertex, OperatorNode], ...]
+    """Operators without an entry in the snapshot."""
+    max_parallelism: Mapping[JobVertexID, int] = field(default_factory=dict)
+    """Vertices that take over another max parallelism."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRefused:
+    """The snapshot does not fit the job; `detail` names the culprit and the way out."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateAssignment:
+    """What every subtask starts with."""
+
+    plan: RestorePlan
+    assignments: Mapping[ExecutionVertexID, TaskStateSnapshot]
+    """Subtasks without state are left out."""
+    restored_as_finished: frozenset[ExecutionVertexID]
+
+
+def has_state(operator: OperatorState) -> bool:
+    """Whether anything would be lost without this operator."""
+    return any(_parts(state) for state in operator.subtasks.values())
+
+
+def plan_restore(
+    operators: Iterable[OperatorState], vertices: Sequence[JobVertex], *, allow_non_restored_state: bool
+) -> RestorePlan | AssignmentRefused:
+    """Match a snapshot with a job, without looking into the state."""
+    nodes = {node.operator_id: (vertex, node) for vertex in vertices for node in vertex.operators}
+    mapped: list[tuple[OperatorState, JobVertex, OperatorNode]] = []
+    dropped: list[OperatorState] = []
+    max_parallelism: dict[JobVertexID, int] = {}
+    found: set[OperatorID] = set()
+    for operator in operators:
+        target = nodes.get(operator.operator_id)
+        if target is None:
+            if has_state(operator):
+                dropped.append(operator)
+            continue
+        vertex, node = target
+        found.add(operator.operator_id)
+        mapped.append((operator, vertex, node))
+        refusal = _check_parallelism(operator, vertex, node)
+        if refusal is not None:
+            return refusal
+        _adopt_max_parallelism(operator, vertex, max_parallelism)
+    if dropped and not allow_non_restored_state:
+        names = ", ".join(_label(operator) for operator in dropped)
+        return AssignmentRefused(
+            f"the snapshot holds state of {names}, and the job has no operator with that uid: give the operator its old uid, "
+            "or allow non-restored state (--allow-non-restored-state) to drop it"
+        )
+    new = tuple((vertex, node) for operator_id, (vertex, node) in nodes.items() if operator_id not in found)
+    return RestorePlan(tuple(mapped), tuple(dropped), new, max_parallelism)
+
+
+def assign_states(
+    operators: Sequence[OperatorState],
+    vertices: Sequence[JobVertex],
+    edges: Sequence[JobEdge],
+    *,
+    allow_non_restored_state: bool,
+) -> StateAssignment | AssignmentRefused:
+    """The whole assignment, or why there is none."""
+    plan = plan_restore(operators, vertices, allow_non_restored_state=allow_non_restored_state)
+    if isinstance(plan, AssignmentRefused):
+        return plan
+    by_operator = {operator.operator_id: operator for operator in operators}
+    refusal = _check_finished(vertices, edges, by_operator)
+    if refusal is not None:
+        return refusal
+    rescaled = _rescaled_edges(vertices, edges, by_operator, plan.max_parallelism)
+    if isinstance(rescaled, AssignmentRefused):
+        return rescaled
+    moved_outputs = {(edge.source, partition) for edge, partition, _ in rescaled.moved}
+    moved_inputs = {(edge.target, gate) for edge, _, gate in rescaled.moved}
+    assignments: dict[ExecutionVertexID, TaskStateSnapshot] = {}
+    as_finished: set[ExecutionVertexID] = set()
+    for vertex in vertices:
+        finished = _finished_subtasks(vertex, by_operator)
+        states: list[dict[OperatorID, OperatorSubtaskState]] = [{} for _ in range(vertex.parallelism)]
+        for node in vertex.operators:
+            operator = by_operator.get(node.operator_id)
+            if operator is None or operator.fully_finished:
+                continue
+            for subtask, state in enumerate(_operator_assignment(operator, vertex.parallelism)):
+                kept = _without_moved(state, vertex.vertex_id, moved_inputs, moved_outputs)
+                if _parts(kept):
+                    states[subtask][node.operator_id] = kept
+        head = vertex.operators[0].operator_id
+        for subtask, handles in rescaled.inputs.get(vertex.vertex_id, {}).items():
+            state = states[subtask].get(head, OperatorSubtaskState())
+            states[subtask][head] = OperatorSubtaskState(
+                state.managed_keyed, state.managed_operator, (*state.input_channel, *handles), state.output_channel
+            )
+        for subtask in range(vertex.parallelism):
+            task = ExecutionVertexID(vertex.vertex_id, subtask)
+            if subtask in finished:
+                as_finished.add(task)
+                assignments[task] = TaskStateSnapshot(is_task_finished=True)
+            elif states[subtask]:
+                assignments[task] = TaskStateSnapshot(states[subtask])
+    return StateAssignment(plan, assignments, frozenset(as_finished))
+
+
+# --- preconditions ----------------------------------------------------------------------------------------------------
+
+
+def _check_parallelism(operator: OperatorState, vertex: JobVertex, node: OperatorNode) -> AssignmentRefused | None:
+    if not has_state(operator):
+        return None
+    if operator.max_parallelism < vertex.parallelism:
+        return AssignmentRefused(
+            f"operator {node.uid!r} ({vertex.name}) has parallelism {vertex.parallelism}, and its state was taken with max "
+            f"parallelism {operator.max_parallelism}: lower the parallelism to at most {operator.max_parallelism}"
+        )
+    if operator.max_parallelism != vertex.max_parallelism and vertex.max_parallelism_explicit:
+        return AssignmentRefused(
+            f"operator {node.uid!r} ({vertex.name}) was given max parallelism {vertex.max_parallelism}, and its state was "
+            f"taken with {operator.max_parallelism}, which cannot change: set it to {operator.max_parallelism}, or leave it out"
+        )
+    return None
+
+
+def _adopt_max_parallelism(operator: OperatorState, vertex: JobVertex, adopted: dict[JobVertexID, int]) -> None:
+    """State decides; an operator without any is heard only when the vertex may choose, and nothing else has decided."""
+    if operator.max_parallelism == vertex.max_parallelism:
+        return
+    if has_state(operator):
+        adopted[vertex.vertex_id] = operator.max_parallelism
+    elif not vertex.max_parallelism_explicit and operator.max_parallelism >= vertex.parallelism:
+        adopted.setdefault(vertex.vertex_id, operator.max_parallelism)
+
+
+def _check_finished(
+    vertices: Sequence[JobVertex], edges: Sequence[JobEdge], by_operator: Mapping[OperatorID, OperatorState]
+) -> AssignmentRefused | None:
+    """A chain has finished as a whole, and nothing that has finished reads from something that has not."""
+    finished: dict[JobVertexID, bool] = {}
+    for vertex in vertices:
+        flags = {
+            by_operator[node.operator_id].fully_finished for node in vertex.operators if node.operator_id in by_operator
+        }
+        missing = any(node.operator_id not in by_operator for node in vertex.operators)
+        if True in flags and (False in flags or missing):
+            return AssignmentRefused(
+                f"some operators of {vertex.name} had finished when the snapshot was taken and others had not (or are new): "
+                "the chain has changed; start from a snapshot that was taken before they finished"
+            )
+        finished[vertex.vertex_id] = flags == {True}
+    for edge in edges:
+        if finished[edge.target] and not finished[edge.source]:
+            names = {vertex.vertex_id: vertex.name for vertex in vertices}
+            return AssignmentRefused(
+                f"{names[edge.target]} had finished when the snapshot was taken, and now reads from {names[edge.source]}, "
+                "which had not: start from a snapshot that was taken before it finished"
+            )
+    return None
+
+
+def _finished_subtasks(vertex: JobVertex, by_operator: Mapping[OperatorID, OperatorState]) -> frozenset[int]:
+    operators = [by_operator.get(node.operator_id) for node in vertex.operators]
+    if any(operator is None for operator in operators):
+        return frozenset()
+    finished = frozenset(range(vertex.parallelism))
+    for operator in operators:
+        if operator is None or operator.fully_finished:
+            continue
+        if operator.parallelism != vertex.parallelism:
+            return frozenset()
+        finished &= frozenset(operator.finished_subtasks)
+    return finished
+
+
+# --- keyed and operator state -----------------------------------------------------------------------------------------
+
+
+def _operator_assignment(operator: OperatorState, parallelism: int) -> Sequence[OperatorSubtaskState]:
+    empty = OperatorSubtaskState()
+    old = [operator.subtasks.get(subtask, empty) for subtask in range(operator.parallelism)]
+    operator_states: Sequence[tuple[OperatorStateHandle, ...]]
+    if any(state.managed_operator for state in old):
+        operator_states = redistribute_operator_state([state.managed_operator for state in old], parallelism)
+    else:
+        operator_states = [()] * parallelism
+    unchanged = operator.parallelism == parallelism
+    return [
+        OperatorSubtaskState(
+            managed_keyed=(
+                old[subtask].managed_keyed
+                if unchanged
+                else _keyed_handles(old, operator.max_parallelism, parallelism, subtask)
+            ),
+            managed_operator=operator_states[subtask],
+            input_channel=old[subtask].input_channel if unchanged else (),
+            output_channel=old[subtask].output_channel if unchanged else (),
+        )
+        for subtask in range(parallelism)
+    ]
+
+
+def _keyed_handles(
+    old: Sequence[OperatorSubtaskState], max_parallelism: int, parallelism: int, subtask: int
+) -> tuple[KeyedStateHandle, ...]:
+    own = compute_key_group_range_for_operator_index(max_parallelism, parallelism, subtask)
+    return tuple(
+        handle
+        for index in range_mapping(subtask, len(old), parallelism, max_parallelism)
+        for handle in old[index].managed_keyed
+        if len(handle.key_group_range.intersect(own))
+    )
+
+
+# --- in-flight data ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _RescaledEdges:
+    moved: tuple[tuple[JobEdge, int, int], ...]
+    """(edge, its position among the outputs of its source, among the inputs of its target)."""
+    inputs: Mapping[JobVertexID, Mapping[int, tuple[ChannelStateHandle, ...]]]
+
+
+def _rescaled_edges(
+    vertices: Sequence[JobVertex],
+    edges: Sequence[JobEdge],
+    by_operator: Mapping[OperatorID, OperatorState],
+    adopted: Mapping[JobVertexID, int],
+) -> _RescaledEdges | AssignmentRefused:
+    by_id = {vertex.vertex_id: vertex for vertex in vertices}
+    outputs: dict[JobVertexID, int] = {}
+    gates: dict[JobVertexID, int] = {}
+    moved: list[tuple[JobEdge, int, int]] = []
+    inputs: dict[JobVertexID, dict[int, tuple[ChannelStateHandle, ...]]] = {}
+    with_channel_state = {
+        operator_id: operator
+        for operator_id, operator in by_operator.items()
+        if any(state.input_channel or state.output_channel for state in operator.subtasks.values())
+    }
+    for edge in edges:
+        partition, gate = outputs.get(edge.source, 0), gates.get(edge.target, 0)
+        outputs[edge.source], gates[edge.target] = partition + 1, gate + 1
+        source, target = by_id[edge.source], by_id[edge.target]
+        senders = [with_channel_state.get(node.operator_id) for node in source.operators]
+        receivers = [with_channel_state.get(node.operator_id) for node in target.operators]
+        if not any(senders) and not any(receivers):
+            continue
+        if any(operator is not None and _has_input(operator) for operator in receivers[1:]):
+            return AssignmentRefused(
+                f"the snapshot holds data in flight into an operator that is now in the middle of the chain {target.name}: "
+                "take a savepoint, which holds no data in flight, before changing the shape of the job"
+            )
+        rescaled = RescaledEdge(
+            gate_index=gate,
+            partition_index=partition,
+            partitioning=edge.partitioning,
+            old_source_parallelism=_old_parallelism(source, by_operator),
+            new_source_parallelism=source.parallelism,
+            old_target_parallelism=_old_parallelism(target, by_operator),
+            new_target_parallelism=target.parallelism,
+            target_max_parallelism=adopted.get(target.vertex_id, target.max_parallelism),
+        )
+        if rescaled.is_unchanged:
+            continue
+        moved.append((edge, partition, gate))
+        assigned = redistribute_channel_state(
+            rescaled, _merged_states(senders), receivers[0].subtasks if receivers[0] is not None else {}
+        )
+        for subtask, handles in assigned.items():
+            own = inputs.setdefault(target.vertex_id, {})
+            own[subtask] = (*own.get(subtask, ()), *handles)
+    return _RescaledEdges(tuple(moved), inputs)
+
+
+def _old_parallelism(vertex: JobVertex, by_operator: Mapping[OperatorID, OperatorState]) -> int:
+    operator = by_operator.get(vertex.operators[0].operator_id)
+    return vertex.parallelism if operator is None else operator.parallelism
+
+
+def _merged_states(operators: Iterable[OperatorState | None]) -> dict[int, OperatorSubtaskState]:
+    """Output data of a chain, whichever of its operators holds it."""
+    merged: dict[int, OperatorSubtaskState] = {}
+    for operator in operators:
+        if operator is not None:
+            for subtask, state in operator.subtasks.items():
+                before = merged.get(subtask, OperatorSubtaskState())
+                merged[subtask] = OperatorSubtaskState(output_channel=(*before.output_channel, *state.output_channel))
+    return merged
+
+
+def _has_input(operator: OperatorState) -> bool:
+    return any(state.input_channel for state in operator.subtasks.values())
+
+
+def _without_moved(
+    state: OperatorSubtaskState,
+    vertex_id: JobVertexID,
+    moved_inputs: set[tuple[JobVertexID, int]],
+    moved_outputs: set[tuple[JobVertexID, int]],
+) -> OperatorSubtaskState:
+    if not state.input_channel and not state.output_channel:
+        return state
+    return OperatorSubtaskState(
+        state.managed_keyed,
+        state.managed_operator,
+        tuple(h for h in state.input_channel if (vertex_id, h.gate_or_partition) not in moved_inputs),
+        tuple(h for h in state.output_channel if (vertex_id, h.gate_or_partition) not in moved_outputs),
+    )
+
+
+def _parts(state: OperatorSubtaskState) -> bool:
+    return bool(state.managed_keyed or state.managed_operator or state.input_channel or state.output_channel)
+
+
+def _label(operator: OperatorState) -> str:
+    return repr(operator.uid) if operator.uid else f"operator {operator.operator_id}"

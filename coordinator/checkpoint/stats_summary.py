@@ -1,0 +1,73 @@
+"""Least, greatest, mean and percentiles of one figure over all completed checkpoints.
+
+Count, sum, minimum and maximum are over everything; percentiles over a window of the last values. Negative values mean "not
+measured" and are left out. Mirrors Flink's StatsSummary (MinMaxAvgStats before 1.15) with its histogram.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+WINDOW_SIZE = 1_000
+"""Values that percentiles are computed from."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSummarySnapshot:
+    """The figures, as of one moment."""
+
+    count: int
+    sum: int
+    minimum: int
+    maximum: int
+    window: tuple[int, ...] = ()
+    """The last values, sorted."""
+
+    @property
+    def average(self) -> int:
+        """Rounded down; 0 without values."""
+        return self.sum // self.count if self.count else 0
+
+    def quantile(self, share: float) -> float:
+        """The value that `share` (0 to 1) of the window does not exceed, interpolated between neighbours; NaN if empty."""
+        if not self.window:
+            return float("nan")
+        position = share * (len(self.window) - 1)
+        below = int(position)
+        above = min(below + 1, len(self.window) - 1)
+        return self.window[below] + (self.window[above] - self.window[below]) * (position - below)
+
+
+class StatsSummary:
+    """Collects values of one figure."""
+
+    def __init__(
+        self, count: int = 0, total: int = 0, minimum: int = 0, maximum: int = 0, window: Iterable[int] = ()
+    ) -> None:
+        """Empty, or as it was when it was written down."""
+        self._count = count
+        self._sum = total
+        self._minimum = minimum
+        self._maximum = maximum
+        self._window: deque[int] = deque(window, maxlen=WINDOW_SIZE)
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """The last values, oldest first."""
+        return tuple(self._window)
+
+    def add(self, value: int) -> None:
+        """One more value; a negative one is left out."""
+        if value < 0:
+            return
+        self._minimum = value if self._count == 0 else min(self._minimum, value)
+        self._maximum = max(self._maximum, value)
+        self._count += 1
+        self._sum += value
+        self._window.append(value)
+
+    def snapshot(self) -> StatsSummarySnapshot:
+        """The figures now."""
+        return StatsSummarySnapshot(self._count, self._sum, self._minimum, self._maximum, tuple(sorted(self._window)))
