@@ -118,6 +118,10 @@ class InputChannelCore:
         self._queue.add(converted, priority=True)
         return True
 
+    def resume_consumption(self) -> None:
+        """The aligned barrier has been processed: what arrived behind it may be polled."""
+        self._blocked_at = None
+
     def release(self) -> None:
         """The task is gone: drop everything, and what arrives later."""
         self._released = True

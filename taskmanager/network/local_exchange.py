@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, StreamElement
+from dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
 from dataflow.ids import CheckpointID
 from runtime.machine import check
 from taskmanager.network.contract import BufferAndBacklog, InputChannelListener
@@ -76,9 +76,10 @@ class LocalSubpartition:
             return waiting
 
     def create_view(self) -> LocalSubpartition:
-        """The consumer's end."""
+        """The consumer's end, once."""
         with self._lock:
-            check(not self._viewed or self._core.is_released, "a subpartition has one consumer at a time")
+            # What the first consumer took is gone: a second one would miss it without noticing.
+            check(not self._viewed, "a subpartition has one consumer, which cannot come back")
             self._viewed = True
         return self
 
@@ -89,9 +90,11 @@ class LocalSubpartition:
 
     # --- the consumer's end -----------------------------------------------------------------------------------------
 
-    def poll(self) -> BufferAndBacklog | None:
-        """The next element, None when there is none or consumption is blocked."""
+    def poll(self, *, has_credit: bool = True) -> BufferAndBacklog | None:
+        """The next element, None when there is none or consumption is blocked; without credit only an event."""
         with self._lock:
+            if not has_credit and self._core.is_data_next:
+                return None
             had_room = self._core.is_available
             polled = self._core.poll()
             listener = None
@@ -143,31 +146,54 @@ class LocalInputChannel:
     """One channel whose producer lives, or will live, in this process (InputChannel)."""
 
     def __init__(
-        self, channel_index: int, listener: InputChannelListener, on_release: Callable[[LocalInputChannel], None]
+        self,
+        channel_index: int,
+        listener: InputChannelListener,
+        lock: AbstractContextManager[Any],
+        on_release: Callable[[LocalInputChannel], None],
     ) -> None:
         self.channel_index = channel_index
         self._listener = listener
+        #: Producer and consumer may come and go at the same time.
+        self._lock = lock
         self._on_release = on_release
         self._view: LocalSubpartition | None = None
         self._released = False
+        #: Nothing more is expected: EndOfPartition was polled, or the failure told.
+        self._over = False
 
     def connect(self, view: LocalSubpartition) -> None:
         """The producer is there."""
-        if self._released:
+        with self._lock:
+            released = self._released
+            if not released:
+                self._view = view
+        if released:
             view.release()
             return
-        self._view = view
         index, listener = self.channel_index, self._listener
         view.set_listener(lambda priority: listener.notify_channel_non_empty(index, priority=priority))
 
     def fail(self, cause: str) -> None:
-        """The producer is gone."""
-        if not self._released:
-            self._listener.notify_channel_failed(self.channel_index, cause)
+        """The producer is gone. No failure of a channel that is read to its end or released."""
+        with self._lock:
+            if self._released or self._over:
+                return
+            self._over = True
+        self._listener.notify_channel_failed(self.channel_index, cause)
 
-    def poll(self) -> BufferAndBacklog | None:
-        """The next element, None when there is none."""
-        return self._view.poll() if self._view is not None else None
+    @property
+    def is_connected(self) -> bool:
+        """Whether the producer has come."""
+        return self._view is not None
+
+    def poll(self, *, has_credit: bool = True) -> BufferAndBacklog | None:
+        """The next element, None when there is none. Whoever serves a remote consumer may ask for events only."""
+        view = self._view
+        polled = view.poll(has_credit=has_credit) if view is not None else None
+        if polled is not None and isinstance(polled.element, EndOfPartition):
+            self._over = True
+        return polled
 
     def resume_consumption(self) -> None:
         """The channel delivers again."""
@@ -190,9 +216,13 @@ class LocalInputChannel:
 
     def release(self) -> None:
         """The task is gone."""
-        self._released = True
-        if self._view is not None:
-            self._view.release()
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+            view = self._view
+        if view is not None:
+            view.release()
         else:
             self._on_release(self)
 
@@ -235,7 +265,10 @@ class LocalExchange:
             self._unreleased[key] = set(range(subpartitions))
             waiting = list(self._channels.get(key, {}).items())
         for index, channel in waiting:
-            channel.connect(created[index].create_view())
+            if index < subpartitions:
+                channel.connect(created[index].create_view())
+            else:
+                channel.fail(f"{edge_id} of {producer} has {subpartitions} subpartitions, none with index {index}")
         return created
 
     def subpartition(self, producer: str, edge_id: str, index: int) -> LocalSubpartition | None:
@@ -269,7 +302,9 @@ class LocalExchange:
     ) -> LocalInputChannel:
         """The channel that reads one subpartition, now or when its producer comes; see Exchange."""
         key = (producer, edge_id)
-        channel = LocalInputChannel(channel_index, listener, lambda released: self._forget(key, released))
+        channel = LocalInputChannel(
+            channel_index, listener, self._lock_factory(), lambda released: self._forget(key, released)
+        )
         with self._lock:
             self._channels.setdefault(key, {})[subpartition_index] = channel
             partition = self._partitions.get(key)

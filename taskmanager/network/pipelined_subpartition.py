@@ -158,6 +158,12 @@ class PipelinedSubpartition:
         return not self._blocked and len(self._queue) > 0
 
     @property
+    def is_data_next(self) -> bool:
+        """Whether the first queued element is a batch, which a remote consumer gets for a credit only."""
+        head = self._queue.peek()
+        return head is not None and isinstance(head.element, pa.RecordBatch)
+
+    @property
     def has_priority_element(self) -> bool:
         """Whether `poll` would return a priority element."""
         return not self._blocked and self._queue.num_priority_elements > 0

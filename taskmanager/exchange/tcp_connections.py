@@ -1,0 +1,118 @@
+"""What gRPC does not offer and the exchange needs: to end connections whose peer does not answer any more, and to look whether
+somebody listens before a call that cannot be interrupted.
+
+Works on this process's own sockets by their port: `shutdown` on a connection makes gRPC see a lost peer at once, on any
+thread, whatever state that peer is in.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+_FD_DIRECTORIES = ("/proc/self/fd", "/dev/fd")
+_POLL_MS = 50
+
+KEEPALIVE_IDLE_SECONDS = 15
+KEEPALIVE_INTERVAL_SECONDS = 5
+KEEPALIVE_PROBES = 5
+USER_TIMEOUT_MS = 40_000
+"""A host that vanished without a word is noticed within about this time, idle or not."""
+
+
+def _connections(local_port: int) -> Iterator[socket.socket]:
+    """Own connected TCP sockets with this local port; each is closed again after its turn (a duplicate)."""
+    directory = next((name for name in _FD_DIRECTORIES if os.path.isdir(name)), None)  # noqa: PTH112 (one stat)
+    for name in os.listdir(directory) if directory else ():  # noqa: PTH208 (names, not paths)
+        try:
+            connection = socket.socket(fileno=os.dup(int(name)))
+        except (OSError, ValueError):
+            continue
+        with connection:
+            try:
+                is_ours = (
+                    connection.family in (socket.AF_INET, socket.AF_INET6)
+                    and connection.type == socket.SOCK_STREAM
+                    and connection.getsockname()[1] == local_port
+                )
+                if is_ours and connection.getpeername():
+                    yield connection
+            except OSError:
+                continue  # listening, or not connected any more
+
+
+def reset_connections(local_port: int) -> int:
+    """End all connections to a port that this process listens on. Returns how many there were."""
+    count = 0
+    for connection in _connections(local_port):
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+            count += 1
+        except OSError:
+            continue
+    return count
+
+
+def notice_lost_hosts(local_port: int, peer_port: int) -> None:
+    """Have the kernel end the connection between these ports when its other end does not acknowledge any more."""
+    for connection in _connections(local_port):
+        if connection.getpeername()[1] != peer_port:
+            continue
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
+            ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
+            ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+            ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+        ):
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether nobody listens on this port. gRPC would share it with another process of the same user, silently."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True
+
+
+def connect_error(host: str, port: int, deadline: float, stopped: Callable[[], bool]) -> str:
+    """Empty when somebody accepts connections there, else why not. Returns soon after `stopped()`, and at the deadline
+    (`time.monotonic`) when the host does not answer at all."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return f"unknown host: {error}"
+    failure = "no address"
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            failure = _connect(probe, address, deadline, stopped)
+        if not failure:
+            break
+    return failure
+
+
+def _connect(probe: socket.socket, address: object, deadline: float, stopped: Callable[[], bool]) -> str:
+    probe.setblocking(False)
+    code = probe.connect_ex(address)  # type: ignore[arg-type]
+    if code in (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR):
+        poll = select.poll()
+        poll.register(probe, select.POLLOUT)
+        while not poll.poll(_POLL_MS):
+            if stopped():
+                return "given up"
+            if time.monotonic() >= deadline:
+                return "no answer"
+        code = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return os.strerror(code) if code else ""
