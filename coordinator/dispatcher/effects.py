@@ -33,8 +33,8 @@ class StartJobMaster:
 
 
 @dataclass(frozen=True, slots=True)
-class StopJobMaster:
-    """The job reached a terminal state: stop its actor and close its connections; answered by JobMasterEnded."""
+class SuspendJobMaster:
+    """Leadership is lost: hand `JobMasterSuspended` to the JobMaster of the job; it ends with JobMasterEnded SUSPENDED."""
 
     job_id: JobID
 
@@ -48,4 +48,4 @@ class ForwardToJobMaster:
     operation: JobOperation
 
 
-DispatcherEffect = StoreJobGraph | RemoveJobGraph | StartJobMaster | StopJobMaster | ForwardToJobMaster | Reply
+DispatcherEffect = StoreJobGraph | RemoveJobGraph | StartJobMaster | SuspendJobMaster | ForwardToJobMaster | Reply

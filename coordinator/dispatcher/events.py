@@ -1,7 +1,6 @@
 """What the Dispatcher core is told.
 
 Requests carry a `request_id` drawn by the shell; each is answered by exactly one `Reply` with that id, sooner or later.
-Besides these: `TimerFired`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,13 @@ class DispatcherStarted:
     """First event, once: leadership is granted and these job graphs were found in the store."""
 
     recovered: tuple[JobGraph, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherSuspended:
+    """Leadership is lost: every JobMaster is suspended, nothing durable is touched. Last event that does anything."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,8 @@ class JobStatusReported:
 
 @dataclass(frozen=True, slots=True)
 class JobMasterEnded:
-    """The shell has stopped a JobMaster, or it stopped by itself: after `JobReachedTerminalState` with that final status,
-    or with a status that is not terminal because it broke (`failure` says why)."""
+    """A JobMaster is gone: after `JobReachedTerminalState` with that status and failure, or it broke (a core raised):
+    then `status` is the last that it reported, not a terminal one, and `failure` says why."""
 
     job_id: JobID
     status: JobStatus
@@ -81,6 +87,7 @@ class JobMasterEnded:
 
 DispatcherEvent = (
     DispatcherStarted
+    | DispatcherSuspended
     | SubmitJob
     | JobGraphStored
     | JobGraphStoreFailed

@@ -17,7 +17,8 @@ class DeclareWorkers:
     """Tell the pool that starts TaskManagers what is needed in all and what is there (Flink: declareResourceNeeded).
 
     Comes whenever one of the numbers changed; totals, so that the newest replaces all before. A pool starts TaskManagers
-    while `registered_slots` plus what it is starting stays below `required_slots`, within its own bounds.
+    while `registered_slots` plus what it is starting (or has started, but is not registered now) stays below
+    `required_slots`, within its own bounds.
     """
 
     required_slots: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataflow.ids import ResourceID
 from runtime.connections import ConnectionLost, MessageReceived
 from runtime.machine import TimerFired
 
@@ -32,7 +33,7 @@ class WorkersUnavailable:
 class WorkerEnded:
     """The pool saw a TaskManager's process end, perhaps before any connection told so."""
 
-    resource_id: str
+    resource_id: ResourceID
     reason: str
 
 

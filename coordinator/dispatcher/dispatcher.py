@@ -1,0 +1,244 @@
+"""Dispatcher: which jobs there are, from submission to history.
+
+A submission is checked, made durable, and only then acknowledged and started. Refused are: a job id that is known, a name
+that a job which is not over has, a graph or configuration that cannot run. Operations go to the job's JobMaster. A job that
+is over leaves the job graph store and enters a bounded history. A JobMaster that breaks is started again from what is
+durable, a few times; then its job is FAILED.
+
+Does not know slots, tasks or checkpoints. Mirrors Flink's Dispatcher with its JobGraphWriter and MemoryExecutionGraphInfoStore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from coordinator.dispatcher.effects import (
+    DispatcherEffect,
+    ForwardToJobMaster,
+    RemoveJobGraph,
+    StartJobMaster,
+    StoreJobGraph,
+    SuspendJobMaster,
+)
+from coordinator.dispatcher.events import (
+    DispatcherEvent,
+    DispatcherStarted,
+    DispatcherSuspended,
+    JobGraphRemoved,
+    JobGraphStored,
+    JobGraphStoreFailed,
+    JobMasterEnded,
+    JobStatusReported,
+    OperateJob,
+    SubmitJob,
+)
+from coordinator.execution.execution_graph import check_job_graph
+from coordinator.execution.restart_strategy import restart_strategy_of
+from coordinator.jobmaster.operations import JobOperation, JobSubmitted, OperationFailed, Reply, RequestID
+from dataflow.config import Configuration, ConfigurationError
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus, JobStatusChanged
+
+JOB_MASTER_RESTARTS = 3
+"""How often a JobMaster that broke is started again before its job is given up."""
+
+
+class JobPhase(Enum):
+    """Where a job that is not over stands with the Dispatcher."""
+
+    STORING = "being submitted"
+    RUNNING = "with its JobMaster"
+
+
+@dataclass(slots=True)
+class _Job:
+    graph: JobGraph
+    phase: JobPhase
+    status: JobStatus
+    submitted_ms: int
+    submitter: RequestID | None = None
+    status_since_ms: dict[JobStatus, int] = field(default_factory=dict)
+    failure: SerializedFailure | None = None
+    broken: int = 0
+    """How often its JobMaster broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOverview:
+    """One job in a list."""
+
+    job_id: JobID
+    name: str
+    status: JobStatus
+    start_time_ms: int
+    end_time_ms: int = 0
+    """0 while it is not over."""
+    failure: SerializedFailure | None = None
+
+
+class Dispatcher:
+    """The core, for one leadership."""
+
+    def __init__(self, history_capacity: int = 1000) -> None:
+        """`history_capacity`: jobstore.max-capacity."""
+        self._history_capacity = history_capacity
+        self._jobs: dict[JobID, _Job] = {}
+        self._history: dict[JobID, JobOverview] = {}
+        """Jobs that are over, oldest first."""
+        self._is_leader = False
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> tuple[JobOverview, ...]:
+        """Jobs that are not over, then those that are, newest first."""
+        running = tuple(_overview(job) for job in self._jobs.values())
+        return (*running, *reversed(self._history.values()))
+
+    def find(self, job_id: JobID) -> JobOverview | None:
+        """One job, over or not."""
+        job = self._jobs.get(job_id)
+        return _overview(job) if job is not None else self._history.get(job_id)
+
+    def graph_of(self, job_id: JobID) -> JobGraph | None:
+        """The graph as it was submitted, of a job that is not over."""
+        job = self._jobs.get(job_id)
+        return None if job is None else job.graph
+
+    # --- the one entry point ------------------------------------------------------------------------------------------
+
+    def handle(self, event: DispatcherEvent, now_ms: int) -> list[DispatcherEffect]:
+        """Take one event."""
+        match event:
+            case DispatcherStarted(recovered):
+                self._is_leader = True
+                for graph in recovered:
+                    self._jobs[graph.job_id] = _Job(graph, JobPhase.RUNNING, JobStatus.CREATED, now_ms)
+                return [StartJobMaster(graph, recovered=True) for graph in recovered]
+            case DispatcherSuspended(reason):
+                return self._suspend(reason)
+            case SubmitJob(request_id, graph):
+                return self._submit(request_id, graph, now_ms)
+            case JobGraphStored(job_id):
+                return self._stored(job_id)
+            case JobGraphStoreFailed(job_id, reason):
+                return self._store_failed(job_id, reason)
+            case OperateJob(request_id, job_id, operation):
+                return self._operate(request_id, job_id, operation)
+            case JobStatusReported(change):
+                self._status_reported(change)
+                return []
+            case JobMasterEnded():
+                return self._job_master_ended(event, now_ms)
+            case JobGraphRemoved():
+                return []
+
+    def _submit(self, request_id: RequestID, graph: JobGraph, now_ms: int) -> list[DispatcherEffect]:
+        problem = self._why_not(graph)
+        if problem is not None:
+            return [problem(request_id)]
+        self._jobs[graph.job_id] = _Job(graph, JobPhase.STORING, JobStatus.CREATED, now_ms, request_id)
+        return [StoreJobGraph(graph)]
+
+    def _why_not(self, graph: JobGraph) -> Callable[[RequestID], Reply] | None:
+        """Why the job cannot be taken, as an answer; None: it can."""
+        if not self._is_leader:
+            return _refuse("this coordinator is not the leader; ask again", Blame.EXTERNAL, retryable=True)
+        if graph.job_id in self._jobs or graph.job_id in self._history:
+            return _refuse(f"job {graph.job_id} was submitted before; a submission needs an id of its own")
+        for job in self._jobs.values():
+            if job.graph.name == graph.name:
+                return _refuse(
+                    f"a job named {graph.name!r} is here already ({job.graph.job_id}, {job.status.value}): cancel it first, "
+                    "or give this one another name"
+                )
+        try:
+            check_job_graph(graph)
+            restart_strategy_of(Configuration(graph.configuration), lambda: 0.0)
+        except (ValueError, ConfigurationError) as error:
+            return _refuse(str(error))
+        return None
+
+    def _stored(self, job_id: JobID) -> list[DispatcherEffect]:
+        job = self._jobs.get(job_id)
+        if job is None or job.phase is not JobPhase.STORING or not self._is_leader:
+            return []
+        job.phase = JobPhase.RUNNING
+        effects: list[DispatcherEffect] = [StartJobMaster(job.graph, recovered=False)]
+        if job.submitter is not None:
+            effects.append(Reply(job.submitter, JobSubmitted(job_id)))
+        return effects
+
+    def _store_failed(self, job_id: JobID, reason: str) -> list[DispatcherEffect]:
+        job = self._jobs.get(job_id)
+        if job is None or job.phase is not JobPhase.STORING:
+            return []
+        del self._jobs[job_id]
+        if job.submitter is None:
+            return []
+        refusal = _refuse(f"the job could not be stored: {reason}", Blame.EXTERNAL, retryable=True)
+        return [refusal(job.submitter)]
+
+    def _operate(self, request_id: RequestID, job_id: JobID, operation: JobOperation) -> list[DispatcherEffect]:
+        job = self._jobs.get(job_id)
+        if job is None:
+            over = self._history.get(job_id)
+            what = f"no job {job_id} is known here" if over is None else f"job {job_id} is {over.status.value}"
+            return [_refuse(what)(request_id)]
+        if job.phase is JobPhase.STORING:
+            return [_refuse(f"job {job_id} is still being submitted; ask again", retryable=True)(request_id)]
+        return [ForwardToJobMaster(request_id, job_id, operation)]
+
+    def _status_reported(self, change: JobStatusChanged) -> None:
+        job = self._jobs.get(change.job_id)
+        if job is not None:
+            job.status = change.status
+            job.status_since_ms[change.status] = change.timestamp_ms
+            job.failure = change.failure
+
+    def _job_master_ended(self, event: JobMasterEnded, now_ms: int) -> list[DispatcherEffect]:
+        job = self._jobs.get(event.job_id)
+        if job is None:
+            return []
+        status, failure = event.status, event.failure
+        if status is JobStatus.SUSPENDED or not self._is_leader:
+            del self._jobs[event.job_id]
+            return []
+        if not status.is_globally_terminal:
+            job.broken += 1
+            if job.broken <= JOB_MASTER_RESTARTS:
+                job.status = JobStatus.CREATED
+                return [StartJobMaster(job.graph, recovered=True)]
+            why = "" if failure is None else f": {failure.summary}"
+            summary = f"its JobMaster broke {job.broken} times{why}"
+            status, failure = JobStatus.FAILED, SerializedFailure(summary, Blame.INTERNAL, retryable=False)
+        job.status, job.failure = status, failure
+        del self._jobs[event.job_id]
+        self._history[event.job_id] = _overview(job, now_ms)
+        while len(self._history) > self._history_capacity:
+            del self._history[next(iter(self._history))]
+        return [RemoveJobGraph(event.job_id)]
+
+    def _suspend(self, reason: str) -> list[DispatcherEffect]:
+        self._is_leader = False
+        effects: list[DispatcherEffect] = []
+        for job_id, job in list(self._jobs.items()):
+            if job.phase is JobPhase.RUNNING:
+                effects.append(SuspendJobMaster(job_id))
+                continue
+            del self._jobs[job_id]
+            if job.submitter is not None:
+                answer = _refuse(f"leadership was lost during the submission ({reason}): look whether the job runs")
+                effects.append(answer(job.submitter))
+        return effects
+
+
+def _overview(job: _Job, end_time_ms: int = 0) -> JobOverview:
+    return JobOverview(job.graph.job_id, job.graph.name, job.status, job.submitted_ms, end_time_ms, job.failure)
+
+
+def _refuse(summary: str, blame: Blame = Blame.USER, *, retryable: bool = False) -> Callable[[RequestID], Reply]:
+    return lambda request_id: Reply(request_id, OperationFailed(SerializedFailure(summary, blame, retryable=retryable)))

@@ -1,0 +1,391 @@
+"""ResourceManager: who is there, and who gets which slot.
+
+Takes registrations of TaskManagers and JobMasters, watches both by heartbeats, and lets the SlotManager match what jobs
+declare with what TaskManagers have. Whatever cannot be met waits, and is declared to the pool that starts TaskManagers
+(`DeclareWorkers`); when that pool says that it cannot give so much, the JobMasters concerned are told. A TaskManager that
+had no slot in use for `resourcemanager.taskmanager-timeout` is released.
+
+Built anew for each leadership; its session fences every message. A TaskManager that registers again replaces its old entry,
+slots freed first; another process under the same resource id (a task that Spark started twice) is rejected, as is
+another minor version. Mirrors Flink's ResourceManager with its DeclarativeSlotManager; unlike there, a
+connection that breaks counts at once, because it is how we are talked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect
+from coordinator.resource.events import (
+    ResourceManagerEvent,
+    ResourceManagerStarted,
+    WorkerEnded,
+    WorkersUnavailable,
+)
+from coordinator.resource.slot_manager import ManagedTaskManager, SlotManager
+from dataflow.config import RESOURCEMANAGER_TASKMANAGER_TIMEOUT, Configuration
+from dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID, SlotID
+from dataflow.messages import (
+    DeclareRequiredSlots,
+    Disconnect,
+    Fenced,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotEnoughResources,
+    NotifySlotAvailable,
+    NotifyTaskManagerLost,
+    RegisterJobMaster,
+    RegisterTaskExecutor,
+    RegistrationRejected,
+    RegistrationSuccess,
+    RequestSlot,
+    ShutDownTaskExecutor,
+    SlotReport,
+    SlotRequestRejected,
+)
+from runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
+from runtime.heartbeat import (
+    HeartbeatEvent,
+    HeartbeatMonitor,
+    HeartbeatReceived,
+    HeartbeatRole,
+    HeartbeatSettings,
+    HeartbeatTimedOut,
+    MonitorTarget,
+    RequestHeartbeat,
+    StartHeartbeatRounds,
+    TargetUnreachable,
+    UnmonitorTarget,
+)
+from runtime.machine import CancelTimer, StartTimer, TimerFired
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceManagerSettings:
+    """What the ResourceManager can be told by configuration."""
+
+    version: str
+    """Of this Snapline."""
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+    task_manager_timeout_ms: int = 30_000
+    """An idle TaskManager is released after this; 0: never."""
+
+    @classmethod
+    def from_configuration(cls, version: str, configuration: Configuration) -> ResourceManagerSettings:
+        """Raises ConfigurationError."""
+        return cls(
+            version,
+            HeartbeatSettings.from_configuration(configuration),
+            configuration.get_option(RESOURCEMANAGER_TASKMANAGER_TIMEOUT),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTaskManagerTimer:
+    """Timer key: look for TaskManagers that have been idle for too long."""
+
+
+@dataclass(slots=True)
+class JobMasterRegistration:
+    """One JobMaster."""
+
+    registration: RegisterJobMaster
+    connection: ConnectionID
+    told: NotEnoughResources | None = None
+    """What it was told last."""
+
+
+def minor_version(version: str) -> tuple[str, ...]:
+    """Processes of one minor version understand each other."""
+    return tuple(version.split(".")[:2])
+
+
+class ResourceManager:
+    """The core, for one leadership."""
+
+    def __init__(
+        self, settings: ResourceManagerSettings, session: LeaderSessionID, draw_allocation: Callable[[], AllocationID]
+    ) -> None:
+        """`draw_allocation` gives ids that never repeat."""
+        self.session = session
+        self._settings = settings
+        self._draw_allocation = draw_allocation
+        self.slot_manager = SlotManager()
+        self._connection_of_task_manager: dict[ResourceID, ConnectionID] = {}
+        self._task_manager_on: dict[ConnectionID, ResourceID] = {}
+        self._job_masters: dict[JobID, JobMasterRegistration] = {}
+        self._job_on: dict[ConnectionID, JobID] = {}
+        heartbeat = settings.heartbeat
+        self._task_manager_heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor(
+            "task-executors", HeartbeatRole.SENDER, heartbeat
+        )
+        self._job_master_heartbeats: HeartbeatMonitor[JobID] = HeartbeatMonitor(
+            "job-masters", HeartbeatRole.SENDER, heartbeat
+        )
+        self._declared: DeclareWorkers | None = None
+        self._limit: WorkersUnavailable | None = None
+        self._idle_timer_ms: int | None = None
+        self._now_ms = 0
+        self._out: list[ResourceManagerEffect] = []
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def task_managers(self) -> Iterator[ManagedTaskManager]:
+        """All that are registered, with their slots."""
+        return iter(self.slot_manager)
+
+    @property
+    def registered_jobs(self) -> tuple[JobID, ...]:
+        """Jobs whose JobMaster is registered."""
+        return tuple(self._job_masters)
+
+    # --- the one entry point ------------------------------------------------------------------------------------------
+
+    def handle(self, event: ResourceManagerEvent, now_ms: int) -> list[ResourceManagerEffect]:
+        """Take one event."""
+        self._now_ms = now_ms
+        self._out = []
+        match event:
+            case ResourceManagerStarted():
+                self._watch_task_managers(StartHeartbeatRounds())
+                self._watch_job_masters(StartHeartbeatRounds())
+            case MessageReceived(connection, envelope):
+                self._message_received(connection, envelope)
+            case ConnectionLost(connection, reason):
+                self._connection_lost(connection, reason)
+            case WorkersUnavailable():
+                self._limit = event
+            case WorkerEnded(resource_id, reason):
+                self._task_manager_lost(resource_id, f"its process ended: {reason}", terminated=True)
+            case TimerFired(IdleTaskManagerTimer()):
+                self._idle_timer_ms = None
+                self._release_idle_task_managers()
+            case TimerFired(key):
+                if self._task_manager_heartbeats.owns(key):
+                    self._watch_task_managers(event)
+                elif self._job_master_heartbeats.owns(key):
+                    self._watch_job_masters(event)
+        self._settle()
+        effects, self._out = self._out, []
+        return effects
+
+    def _settle(self) -> None:
+        """Whatever happened: give away what is free, and say what is missing."""
+        for decision in self.slot_manager.allocate(self._draw_allocation, self._job_masters.__contains__):
+            registration = self._job_masters[decision.job_id].registration
+            request = RequestSlot(
+                decision.slot_id.slot_number,
+                decision.job_id,
+                decision.allocation_id,
+                registration.address,
+                registration.job_master_session,
+            )
+            self._send_task_manager(decision.slot_id.resource_id, request)
+        slots = self.slot_manager
+        declared = DeclareWorkers(slots.required_slots, slots.registered_slots, slots.free_slots)
+        if declared != (self._declared or DeclareWorkers(0, 0, 0)):
+            self._declared = declared
+            self._out.append(declared)
+        self._tell_not_enough()
+        self._watch_idle()
+
+    def _tell_not_enough(self) -> None:
+        unfulfilled = self.slot_manager.unfulfilled
+        for job_id, job_master in self._job_masters.items():
+            required = unfulfilled.get(job_id)
+            limited = self._limit is not None and self._limit.available_slots < self.slot_manager.required_slots
+            if required is None or self._limit is None or not limited:
+                job_master.told = None
+                continue
+            note = NotEnoughResources(job_id, required, self.slot_manager.held_by(job_id), self._limit.reason)
+            if note != job_master.told:
+                job_master.told = note
+                self._send_job_master(job_id, note)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _message_received(self, connection: ConnectionID, envelope: Fenced[Any]) -> None:
+        message = envelope.message
+        stale = envelope.leader_session_id != self.session
+        if connection in self._task_manager_on:
+            if not stale:
+                self._of_task_manager(self._task_manager_on[connection], message)
+        elif connection in self._job_on:
+            if not stale:
+                self._of_job_master(self._job_on[connection], message)
+        elif stale:
+            self._out.append(CloseConnection(connection))
+        elif isinstance(message, RegisterTaskExecutor):
+            self._register_task_manager(connection, message)
+        elif isinstance(message, RegisterJobMaster):
+            self._register_job_master(connection, message)
+        else:
+            self._out.append(CloseConnection(connection))
+
+    def _of_task_manager(self, resource_id: ResourceID, message: Any) -> None:
+        self._watch_task_managers(HeartbeatReceived(resource_id))
+        match message:
+            case SlotReport():
+                self._take_report(resource_id, message)
+            case HeartbeatResponse(report):
+                if report is not None:
+                    self._take_report(resource_id, report)
+            case SlotRequestRejected(allocation_id, report):
+                self.slot_manager.reject_allocation(resource_id, allocation_id, self._now_ms)
+                self._take_report(resource_id, report)
+            case NotifySlotAvailable(slot_number, allocation_id):
+                self.slot_manager.free_slot(SlotID(resource_id, slot_number), allocation_id, self._now_ms)
+            case Disconnect(reason):
+                self._task_manager_lost(resource_id, f"it disconnected: {reason}", close=True)
+
+    def _take_report(self, resource_id: ResourceID, report: SlotReport) -> None:
+        if report.resource_id == resource_id:
+            self.slot_manager.report_slot_status(report, self._now_ms)
+
+    def _of_job_master(self, job_id: JobID, message: Any) -> None:
+        self._watch_job_masters(HeartbeatReceived(job_id))
+        match message:
+            case DeclareRequiredSlots(_, required):
+                self.slot_manager.set_required(job_id, required)
+            case Disconnect():
+                self._job_master_lost(job_id, close=True)
+
+    # --- registrations ------------------------------------------------------------------------------------------------
+
+    def _register_task_manager(self, connection: ConnectionID, message: RegisterTaskExecutor) -> None:
+        info = message.info
+        if minor_version(info.version) != minor_version(self._settings.version):
+            self._reject(
+                connection,
+                f"TaskManager {info.resource_id} has Snapline {info.version}, the coordinator {self._settings.version}: "
+                "install the same minor version on both",
+            )
+            return
+        known = self.slot_manager.get(info.resource_id)
+        if known is not None:
+            if (known.info.host, known.info.pid) != (info.host, info.pid):
+                self._reject(
+                    connection,
+                    f"TaskManager {info.resource_id} runs already as process {known.info.pid} on {known.info.host}; "
+                    "this is a second start of the same Spark task",
+                )
+                return
+            self._task_manager_lost(info.resource_id, "it registered again", close=True)
+        self.slot_manager.register_task_manager(info)
+        self._connection_of_task_manager[info.resource_id] = connection
+        self._task_manager_on[connection] = info.resource_id
+        self._send_task_manager(info.resource_id, self._success())
+        self._watch_task_managers(MonitorTarget(info.resource_id))
+
+    def _register_job_master(self, connection: ConnectionID, message: RegisterJobMaster) -> None:
+        if message.job_id in self._job_masters:
+            self._job_master_lost(message.job_id, close=True)
+        self._job_masters[message.job_id] = JobMasterRegistration(message, connection)
+        self._job_on[connection] = message.job_id
+        self._send_job_master(message.job_id, self._success())
+        self._watch_job_masters(MonitorTarget(message.job_id))
+
+    def _success(self) -> RegistrationSuccess:
+        return RegistrationSuccess(self._settings.heartbeat.interval_ms, self._settings.heartbeat.timeout_ms)
+
+    def _reject(self, connection: ConnectionID, reason: str) -> None:
+        rejected = Fenced(self.session, RegistrationRejected(reason))
+        self._out += [Send(connection, rejected), CloseConnection(connection)]
+
+    # --- losses -------------------------------------------------------------------------------------------------------
+
+    def _connection_lost(self, connection: ConnectionID, reason: str) -> None:
+        resource_id = self._task_manager_on.pop(connection, None)
+        if resource_id is not None:
+            del self._connection_of_task_manager[resource_id]
+            if self._settings.heartbeat.detects_failed_sends:
+                self._task_manager_lost(resource_id, f"the connection broke: {reason}")
+            return
+        job_id = self._job_on.get(connection)
+        if job_id is not None:
+            self._job_master_lost(job_id)
+
+    def _task_manager_lost(
+        self, resource_id: ResourceID, reason: str, *, close: bool = False, terminated: bool = False
+    ) -> None:
+        """Its slots are gone; the jobs that had some are told."""
+        if resource_id not in self.slot_manager:
+            return
+        connection = self._connection_of_task_manager.pop(resource_id, None)
+        if connection is not None:
+            del self._task_manager_on[connection]
+            if close or terminated:
+                self._out.append(CloseConnection(connection))
+        self._watch_task_managers(UnmonitorTarget(resource_id))
+        for job_id in self.slot_manager.unregister_task_manager(resource_id):
+            self._send_job_master(job_id, NotifyTaskManagerLost(resource_id, reason, terminated))
+
+    def _job_master_lost(self, job_id: JobID, *, close: bool = False) -> None:
+        """It needs nothing until it registers again; the slots that it has stay its own as long as TaskManagers say so."""
+        job_master = self._job_masters.pop(job_id)
+        del self._job_on[job_master.connection]
+        if close:
+            self._out.append(CloseConnection(job_master.connection))
+        self._watch_job_masters(UnmonitorTarget(job_id))
+        self.slot_manager.set_required(job_id, 0)
+
+    # --- heartbeats and idleness --------------------------------------------------------------------------------------
+
+    def _watch_task_managers(self, event: HeartbeatEvent[ResourceID]) -> None:
+        for effect in self._task_manager_heartbeats.handle(event, self._now_ms):
+            match effect:
+                case RequestHeartbeat(resource_id):
+                    self._send_task_manager(resource_id, HeartbeatRequest())
+                case HeartbeatTimedOut(resource_id) | TargetUnreachable(resource_id):
+                    reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
+                    self._send_task_manager(resource_id, Disconnect(reason))
+                    self._task_manager_lost(resource_id, reason, close=True)
+                case StartTimer() | CancelTimer():
+                    self._out.append(effect)
+
+    def _watch_job_masters(self, event: HeartbeatEvent[JobID]) -> None:
+        for effect in self._job_master_heartbeats.handle(event, self._now_ms):
+            match effect:
+                case RequestHeartbeat(job_id):
+                    self._send_job_master(job_id, HeartbeatRequest())
+                case HeartbeatTimedOut(job_id) | TargetUnreachable(job_id):
+                    reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
+                    self._send_job_master(job_id, Disconnect(reason))
+                    self._job_master_lost(job_id, close=True)
+                case StartTimer() | CancelTimer():
+                    self._out.append(effect)
+
+    def _release_idle_task_managers(self) -> None:
+        timeout_ms = self._settings.task_manager_timeout_ms
+        for since_ms, resource_id in list(self.slot_manager.idle_task_managers()):
+            if self._now_ms - since_ms >= timeout_ms:
+                reason = f"idle for {timeout_ms} ms (resourcemanager.taskmanager-timeout)"
+                self._send_task_manager(resource_id, ShutDownTaskExecutor(reason))
+                self._task_manager_lost(resource_id, reason, close=True)
+                self._out.append(ReleaseWorker(resource_id, reason))
+
+    def _watch_idle(self) -> None:
+        """Keep one timer for the TaskManager that has been idle for longest."""
+        timeout_ms = self._settings.task_manager_timeout_ms
+        since = [since_ms for since_ms, _ in self.slot_manager.idle_task_managers()] if timeout_ms else []
+        due_ms = min(since) + timeout_ms if since else None
+        if due_ms == self._idle_timer_ms:
+            return
+        self._idle_timer_ms = due_ms
+        key = IdleTaskManagerTimer()
+        self._out.append(CancelTimer(key) if due_ms is None else StartTimer(key, due_ms))
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _send_task_manager(self, resource_id: ResourceID, message: Any) -> None:
+        connection = self._connection_of_task_manager.get(resource_id)
+        if connection is not None:
+            self._out.append(Send(connection, Fenced(self.session, message)))
+
+    def _send_job_master(self, job_id: JobID, message: Any) -> None:
+        job_master = self._job_masters.get(job_id)
+        if job_master is not None:
+            self._out.append(Send(job_master.connection, Fenced(self.session, message)))

@@ -1,0 +1,270 @@
+"""SlotManager: every slot of every TaskManager, what jobs need, and who gets what.
+
+Declarative: each job says how many slots it needs in all; what it has or is being given counts against that. A slot is FREE,
+PENDING (a TaskManager was asked to give it to a job and has not confirmed) or ALLOCATED. Free slots go to the jobs in the
+order in which they began to need, one by one from the TaskManager that has the smallest share in use. Reports of TaskManagers
+win over what is believed here, with one exception: a report that shows a PENDING slot as free was sent before the
+TaskManager knew (messages of one connection keep their order), and says nothing.
+
+Does not know connections, heartbeats or time, except when a TaskManager began to be idle. Mirrors Flink's
+DeclarativeSlotManager with DefaultResourceTracker, DefaultSlotTracker and `cluster.evenly-spread-out-slots`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dataflow.ids import AllocationID, JobID, ResourceID, SlotID
+from dataflow.messages import SlotReport, TaskManagerInfo
+from runtime.machine import check
+
+
+class SlotState(Enum):
+    """Who has the slot."""
+
+    FREE = "free"
+    PENDING = "pending"
+    ALLOCATED = "allocated"
+
+
+@dataclass(slots=True)
+class ManagedSlot:
+    """One slot."""
+
+    slot_id: SlotID
+    state: SlotState = SlotState.FREE
+    job_id: JobID = JobID("")
+    allocation_id: AllocationID = AllocationID("")
+
+
+@dataclass(slots=True)
+class ManagedTaskManager:
+    """One TaskManager and its slots."""
+
+    info: TaskManagerInfo
+    slots: dict[int, ManagedSlot]
+    in_use: int = 0
+    """Slots that are not FREE."""
+    reported: bool = False
+    """Whether its first report is here; before that nothing is known to be free."""
+    idle_since_ms: int | None = None
+
+    @property
+    def free(self) -> int:
+        """Slots that can be given away."""
+        return len(self.slots) - self.in_use if self.reported else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAllocation:
+    """Decision: ask the TaskManager to give this slot to the job."""
+
+    slot_id: SlotID
+    job_id: JobID
+    allocation_id: AllocationID
+
+
+@dataclass(slots=True)
+class _JobNeeds:
+    required: int = 0
+    held: dict[AllocationID, SlotID] = field(default_factory=dict)
+    """PENDING and ALLOCATED slots."""
+
+
+class SlotManager:
+    """The slots of a cluster."""
+
+    def __init__(self) -> None:
+        """No TaskManager, no job."""
+        self._task_managers: dict[ResourceID, ManagedTaskManager] = {}
+        self._jobs: dict[JobID, _JobNeeds] = {}
+        self._free_slots = 0
+        self._registered_slots = 0
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def __contains__(self, resource_id: ResourceID) -> bool:
+        """Whether the TaskManager is registered."""
+        return resource_id in self._task_managers
+
+    def __iter__(self) -> Iterator[ManagedTaskManager]:
+        """All TaskManagers, longest registered first."""
+        return iter(self._task_managers.values())
+
+    def get(self, resource_id: ResourceID) -> ManagedTaskManager | None:
+        """One TaskManager, if it is registered."""
+        return self._task_managers.get(resource_id)
+
+    @property
+    def registered_slots(self) -> int:
+        """Slots of all TaskManagers."""
+        return self._registered_slots
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that nobody has."""
+        return self._free_slots
+
+    @property
+    def required_slots(self) -> int:
+        """Sum over all jobs."""
+        return sum(needs.required for needs in self._jobs.values())
+
+    def held_by(self, job_id: JobID) -> int:
+        """Slots that the job has or is being given."""
+        needs = self._jobs.get(job_id)
+        return 0 if needs is None else len(needs.held)
+
+    @property
+    def unfulfilled(self) -> Mapping[JobID, int]:
+        """Jobs that need more slots than they have, and how many they need in all."""
+        return {job: needs.required for job, needs in self._jobs.items() if len(needs.held) < needs.required}
+
+    def jobs_on(self, resource_id: ResourceID) -> tuple[JobID, ...]:
+        """Jobs that have or are being given slots of this TaskManager."""
+        slots = self._task_managers[resource_id].slots.values()
+        return tuple(dict.fromkeys(slot.job_id for slot in slots if slot.state is not SlotState.FREE))
+
+    def idle_task_managers(self) -> Iterable[tuple[int, ResourceID]]:
+        """(since when, which) for TaskManagers without any slot in use."""
+        return [
+            (task_manager.idle_since_ms, resource_id)
+            for resource_id, task_manager in self._task_managers.items()
+            if task_manager.idle_since_ms is not None
+        ]
+
+    # --- TaskManagers -------------------------------------------------------------------------------------------------
+
+    def register_task_manager(self, info: TaskManagerInfo) -> None:
+        """It is there; its slots can be given away after its first report."""
+        check(info.resource_id not in self._task_managers, f"{info.resource_id} is registered already")
+        slots = {number: ManagedSlot(SlotID(info.resource_id, number)) for number in range(info.slots)}
+        self._task_managers[info.resource_id] = ManagedTaskManager(info, slots)
+        self._registered_slots += info.slots
+
+    def unregister_task_manager(self, resource_id: ResourceID) -> tuple[JobID, ...]:
+        """It is gone with all its slots; returns the jobs that had some."""
+        jobs = self.jobs_on(resource_id)
+        task_manager = self._task_managers[resource_id]
+        for slot in task_manager.slots.values():
+            self._set_free(task_manager, slot)
+        self._free_slots -= task_manager.free
+        self._registered_slots -= len(task_manager.slots)
+        del self._task_managers[resource_id]
+        return jobs
+
+    def report_slot_status(self, report: SlotReport, now_ms: int) -> None:
+        """What a TaskManager says of its slots. Slots that it never announced are ignored."""
+        task_manager = self._task_managers.get(report.resource_id)
+        if task_manager is None:
+            return
+        if not task_manager.reported:
+            task_manager.reported = True
+            self._free_slots += task_manager.free
+        for status in report.slots:
+            slot = task_manager.slots.get(status.slot_number)
+            if slot is None:
+                continue
+            if status.allocation_id:
+                self._set_taken(task_manager, slot, SlotState.ALLOCATED, status.job_id, status.allocation_id)
+            elif slot.state is SlotState.ALLOCATED:
+                self._set_free(task_manager, slot)
+        self._note_idle(task_manager, now_ms)
+
+    def free_slot(self, slot_id: SlotID, allocation_id: AllocationID, now_ms: int) -> None:
+        """The TaskManager has the slot back. Ignored when the slot has been given to somebody else since."""
+        task_manager = self._task_managers.get(slot_id.resource_id)
+        slot = None if task_manager is None else task_manager.slots.get(slot_id.slot_number)
+        if task_manager is None or slot is None or slot.allocation_id != allocation_id:
+            return
+        self._set_free(task_manager, slot)
+        self._note_idle(task_manager, now_ms)
+
+    def reject_allocation(self, resource_id: ResourceID, allocation_id: AllocationID, now_ms: int) -> None:
+        """The TaskManager did not give the slot away; its report says what is true."""
+        task_manager = self._task_managers.get(resource_id)
+        if task_manager is None:
+            return
+        for slot in task_manager.slots.values():
+            if slot.allocation_id == allocation_id and slot.state is SlotState.PENDING:
+                self._set_free(task_manager, slot)
+        self._note_idle(task_manager, now_ms)
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def set_required(self, job_id: JobID, required: int) -> None:
+        """The job needs so many slots in all. 0: it needs none, and is forgotten when it has none."""
+        check(required >= 0, "a job cannot need a negative number of slots")
+        needs = self._jobs.setdefault(job_id, _JobNeeds())
+        needs.required = required
+        self._forget_if_done(job_id)
+
+    def allocate(
+        self, draw_allocation: Callable[[], AllocationID], eligible: Callable[[JobID], bool]
+    ) -> list[SlotAllocation]:
+        """Give free slots to jobs that need them and are `eligible` (their JobMaster is there)."""
+        wanting = [(job_id, needs) for job_id, needs in self._jobs.items() if len(needs.held) < needs.required]
+        if not wanting or not self._free_slots:
+            return []
+        heap = [
+            (task_manager.in_use / len(task_manager.slots), order, task_manager)
+            for order, task_manager in enumerate(self._task_managers.values())
+            if task_manager.free
+        ]
+        heapq.heapify(heap)
+        decisions: list[SlotAllocation] = []
+        for job_id, needs in wanting:
+            if not eligible(job_id):
+                continue
+            while heap and len(needs.held) < needs.required:
+                _, order, task_manager = heapq.heappop(heap)
+                slot = next(slot for slot in task_manager.slots.values() if slot.state is SlotState.FREE)
+                allocation_id = draw_allocation()
+                self._set_taken(task_manager, slot, SlotState.PENDING, job_id, allocation_id)
+                task_manager.idle_since_ms = None
+                decisions.append(SlotAllocation(slot.slot_id, job_id, allocation_id))
+                if task_manager.free:
+                    heapq.heappush(heap, (task_manager.in_use / len(task_manager.slots), order, task_manager))
+        return decisions
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    def _set_taken(
+        self,
+        task_manager: ManagedTaskManager,
+        slot: ManagedSlot,
+        state: SlotState,
+        job_id: JobID,
+        allocation_id: AllocationID,
+    ) -> None:
+        if slot.allocation_id != allocation_id:
+            self._set_free(task_manager, slot)
+            task_manager.in_use += 1
+            self._free_slots -= 1
+            slot.job_id, slot.allocation_id = job_id, allocation_id
+            self._jobs.setdefault(job_id, _JobNeeds()).held[allocation_id] = slot.slot_id
+        slot.state = state
+
+    def _set_free(self, task_manager: ManagedTaskManager, slot: ManagedSlot) -> None:
+        if slot.state is SlotState.FREE:
+            return
+        job_id = slot.job_id
+        self._jobs[job_id].held.pop(slot.allocation_id, None)
+        slot.state, slot.job_id, slot.allocation_id = SlotState.FREE, JobID(""), AllocationID("")
+        task_manager.in_use -= 1
+        self._free_slots += 1
+        self._forget_if_done(job_id)
+
+    def _note_idle(self, task_manager: ManagedTaskManager, now_ms: int) -> None:
+        if task_manager.in_use:
+            task_manager.idle_since_ms = None
+        elif task_manager.reported and task_manager.idle_since_ms is None:
+            task_manager.idle_since_ms = now_ms
+
+    def _forget_if_done(self, job_id: JobID) -> None:
+        needs = self._jobs[job_id]
+        if not needs.required and not needs.held:
+            del self._jobs[job_id]
