@@ -1,0 +1,197 @@
+"""What every engine benchmark does: start Spark and a cluster in it, run a job for a while, measure, cancel.
+
+Rates are taken from the counters that TaskManagers report with each heartbeat, between two moments in the steady state.
+Memory is the peak of the resident sets of all processes that hold TaskManagers, from `/proc`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dataflow.jobgraph import JobGraph
+from dataflow.wire import decode_job_status
+from protos import client_pb2 as pb
+from runtime.logs import silent_logger
+from snapline import StreamExecutionEnvironment
+from snapline.client import ClusterClient
+from snapline.session import EmbeddedCluster, open_spark, slots_required
+
+SAMPLE_S = 0.25
+SETTINGS = {
+    "heartbeat.interval": "500 ms",
+    "web.checkpoints.history": "10000",
+    "restart-strategy.type": "none",
+    "execution.checkpointing.tolerable-failed-checkpoints": "-1",
+}
+
+
+def versions() -> dict[str, str]:
+    """What was measured, and on what."""
+    return {
+        "snapline": version("snapline"),
+        "python": platform.python_version(),
+        "pyspark": version("pyspark"),
+        "pyarrow": version("pyarrow"),
+        "machine": f"{platform.machine()}, {_processors()}",
+    }
+
+
+def _processors() -> str:
+    model = "unknown processor"
+    count = 0
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            count += 1
+    return f"{count} x {model}"
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Minimum, median, maximum, number."""
+    if not values:
+        return {"min": 0, "median": 0, "max": 0, "n": 0}
+    return {"min": min(values), "median": statistics.median(values), "max": max(values), "n": len(values)}
+
+
+def benchmark_environment(
+    parallelism: int, interval: str, directory: str, **settings: str
+) -> StreamExecutionEnvironment:
+    """An environment with checkpoints to local disk every `interval`."""
+    values: dict[str, object] = {
+        **SETTINGS,
+        "execution.checkpointing.interval": interval,
+        "execution.checkpointing.dir": directory,
+        "parallelism.default": parallelism,
+        **{key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()},
+    }
+    return StreamExecutionEnvironment.get_execution_environment(values)
+
+
+@contextmanager
+def running_job(
+    environment: StreamExecutionEnvironment, name: str, master: str
+) -> Iterator[tuple[ClusterClient, JobGraph]]:
+    """The job, once all of its tasks run; it is cancelled and everything stopped at the end."""
+    environment.translate(name)
+    spark = open_spark(name, {"spark.master": master})
+    graph = environment.translate(name, configuration=environment.configuration_with(spark.settings)).job_graph
+    with EmbeddedCluster(spark, environment.configuration, slots_required(graph), silent_logger()) as cluster:
+        client = cluster.client
+        if client is None:
+            raise RuntimeError("the cluster has no client")
+        client.submit(graph)
+        while True:
+            cluster.check()
+            details = client.get_job(graph.job_id)
+            status = decode_job_status(details.overview.status)
+            if status.is_globally_terminal:
+                raise RuntimeError(f"the job ended: {details.overview.failure.summary}")
+            subtasks = [s for v in details.vertices for s in v.subtasks]
+            if status.value == "RUNNING" and subtasks and all(s.records_out or s.records_in for s in subtasks):
+                break
+            time.sleep(SAMPLE_S)
+        yield client, graph
+        client.cancel(graph.job_id)
+
+
+def rows_in(details: pb.JobDetails, vertex_name_part: str) -> int:
+    """Rows that entered the vertices whose name contains the text; for sources, rows that left them."""
+    total = 0
+    for vertex in details.vertices:
+        if vertex_name_part in vertex.name:
+            total += sum(s.records_in or s.records_out for s in vertex.subtasks)
+    return total
+
+
+def measure_rate(
+    client: ClusterClient, graph: JobGraph, vertex: str, warm_up_s: float, seconds: float
+) -> dict[str, float]:
+    """Rows per second into `vertex` over `seconds`, after `warm_up_s`; and the peak memory of all TaskManagers."""
+    time.sleep(warm_up_s)
+    begin_rows, begin = _at_change(client, graph, vertex)
+    peak_mib = 0.0
+    idle = time.monotonic() + seconds
+    while time.monotonic() < idle:
+        time.sleep(SAMPLE_S)
+        peak_mib = max(peak_mib, resident_mib(client))
+    end_rows, end = _at_change(client, graph, vertex)
+    return {"events_per_s": (end_rows - begin_rows) / (end - begin), "peak_rss_mib": round(peak_mib, 1)}
+
+
+def _at_change(client: ClusterClient, graph: JobGraph, vertex: str) -> tuple[int, float]:
+    """The counter right after it changed, so that its age does not blur the rate."""
+    first = rows_in(client.get_job(graph.job_id), vertex)
+    while True:
+        rows = rows_in(client.get_job(graph.job_id), vertex)
+        if rows != first:
+            return rows, time.monotonic()
+        time.sleep(0.005)
+
+
+def resident_mib(client: ClusterClient) -> float:
+    """Resident memory of all processes that hold TaskManagers, MiB."""
+    total_kib = 0
+    for manager in client.list_task_managers():
+        try:
+            status = Path(f"/proc/{manager.pid}/status").read_text()
+        except OSError:
+            continue
+        total_kib += next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")), 0)
+    return total_kib / 1024
+
+
+def checkpoint_figures(client: ClusterClient, graph: JobGraph) -> dict[str, Any]:
+    """Duration and size of the completed checkpoints that are remembered."""
+    history = [
+        c
+        for c in client.list_checkpoints(graph.job_id).history
+        if c.status == pb.CheckpointStatus.CHECKPOINT_STATUS_COMPLETED
+    ]
+    return {
+        "checkpoint_ms": spread([float(c.end_to_end_duration_ms) for c in history]),
+        "checkpoint_bytes": max((c.state_size_bytes for c in history), default=0),
+    }
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Arguments that every engine benchmark takes."""
+    arguments = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    arguments.add_argument("--parallelism", type=int, default=2)
+    arguments.add_argument("--seconds", type=float, default=15)
+    arguments.add_argument("--warm-up", type=float, default=5)
+    arguments.add_argument("--checkpoint-interval", default="1s")
+    arguments.add_argument("--master", default="local[*]")
+    arguments.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    return arguments
+
+
+def report(title: str, figures: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print for people, or one JSON object."""
+    if as_json:
+        print(json.dumps(figures))
+        return
+    print(title)
+    for name, value in figures.items():
+        print(f"  {name:<20} {value:,.0f}" if isinstance(value, float) else f"  {name:<20} {value}")
+
+
+def checkpoint_directory() -> str:
+    """A fresh directory on local disk."""
+    return tempfile.mkdtemp(prefix="snapline-benchmark-")
+
+
+def fail(error: Exception) -> int:
+    """One line, exit code 1."""
+    print(f"benchmark: {error}", file=sys.stderr)
+    return 1

@@ -1,0 +1,92 @@
+"""Running sum and count per key: generator -> hash exchange -> keyed state -> discarding sink, on Spark.
+
+Every event emits its key's sum and count after it, in order. `--rows` does the same in a row-wise Python function with
+ValueState.
+
+    python -m benchmarks.keyed_sum --keys 100000 --parallelism 2 --seconds 15 --checkpoint-interval 1s [--rows] --json
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pyarrow as pa
+
+from benchmarks.cluster import (
+    benchmark_environment,
+    checkpoint_directory,
+    checkpoint_figures,
+    fail,
+    measure_rate,
+    parser,
+    report,
+    running_job,
+    versions,
+)
+from dataflow.connectors.generator import GeneratorSource
+from dataflow.connectors.sinks import DiscardingSink
+from dataflow.errors import SnaplineError
+from snapline import (
+    KeyedProcessFunction,
+    ProcessContext,
+    Row,
+    RuntimeContext,
+    ValueStateDescriptor,
+    count,
+    sum_,
+)
+
+OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])
+
+
+class RunningSum(KeyedProcessFunction):
+    """The row-wise form: two ValueStates per key."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.total = context.get_state(ValueStateDescriptor("total", pa.int64()))
+        self.count = context.get_state(ValueStateDescriptor("n", pa.int64()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> tuple[Row]:
+        total = (self.total.value() or 0) + row["value"]
+        n = (self.count.value() or 0) + 1
+        self.total.update(total)
+        self.count.update(n)
+        return ({"key": row["key"], "total": total, "n": n},)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and report."""
+    cli = parser(__doc__)
+    cli.add_argument("--keys", type=int, default=100_000)
+    cli.add_argument("--rows", action="store_true", help="row-wise Python function instead of the vectorised operator")
+    cli.add_argument(
+        "--batch-rows", type=int, default=0, help="rows per generated batch (default: 65,536; 8,192 with --rows)"
+    )
+    options = cli.parse_args(arguments)
+    directory = checkpoint_directory()
+    try:
+        environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
+        batch_rows = options.batch_rows or (8_192 if options.rows else 65_536)
+        keyed = environment.from_source(
+            GeneratorSource(keys=options.keys, batch_rows=batch_rows), uid="generator"
+        ).key_by("key")
+        if options.rows:
+            result = keyed.process(RunningSum(), uid="sums", name="sums", schema=OUTPUT)
+        else:
+            result = keyed.running_aggregate(uid="sums", name="sums", total=sum_("value"), n=count())
+        result.sink_to(DiscardingSink(), uid="sink")
+        with running_job(environment, "keyed_sum", options.master) as (client, graph):
+            figures = measure_rate(client, graph, "sums", options.warm_up, options.seconds)
+            checkpoints = checkpoint_figures(client, graph)
+    except (SnaplineError, RuntimeError) as error:
+        return fail(error)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    title = f"keyed_sum, {options.keys:,} keys, parallelism {options.parallelism}, {'row by row' if options.rows else 'vectorised'}"
+    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Latency from the creation of an event to the sink, at 10,000 events/s with checkpoints every second, on Spark.
+
+Events carry the time at which they were due by an even clock, so that a stalled source counts as latency. The sink keeps a
+histogram with buckets of 10 microseconds, and hands it over in a file once a second.
+
+    python -m benchmarks.latency --rate 10000 --seconds 15 --buffer-timeout 10ms --json
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.cluster import (
+    benchmark_environment,
+    checkpoint_directory,
+    checkpoint_figures,
+    fail,
+    parser,
+    report,
+    running_job,
+    versions,
+)
+from dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from dataflow.connectors.generator import GeneratorSource
+from dataflow.errors import SnaplineError
+from snapline import count, sum_
+
+BUCKET_US = 10
+BUCKETS = 1_000_000
+
+
+class LatencySink(Sink):
+    """Measures, and throws away."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    @property
+    def two_phase(self) -> bool:
+        return False
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        return LatencyWriter(Path(self.directory))
+
+
+class LatencyWriter(SinkWriter):
+    """One histogram per subtask."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / f"latency-{uuid.uuid4().hex}.npy"
+        self.histogram = np.zeros(BUCKETS, dtype=np.int64)
+        self.saved_s = time.time()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        now_us = time.time_ns() // 1000
+        created = batch.column("created_at").to_numpy()
+        buckets = np.clip((now_us - created) // BUCKET_US, 0, BUCKETS - 1)
+        self.histogram += np.bincount(buckets, minlength=BUCKETS)[:BUCKETS] if len(buckets) > 5000 else 0
+        if len(buckets) <= 5000:
+            np.add.at(self.histogram, buckets, 1)
+        if time.time() - self.saved_s >= 1.0:
+            self.save()
+
+    def save(self) -> None:
+        partial = self.file.with_suffix(".partial")
+        with partial.open("wb") as out:
+            np.save(out, self.histogram)
+        partial.replace(self.file)
+        self.saved_s = time.time()
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        return ()
+
+
+def read_histogram(directory: Path) -> Any:
+    """All subtasks together."""
+    total = np.zeros(BUCKETS, dtype=np.int64)
+    for file in directory.glob("latency-*.npy"):
+        total += np.load(file)
+    return total
+
+
+def percentiles(histogram: Any) -> dict[str, float]:
+    """p50, p99, p99.9 and maximum in milliseconds."""
+    cumulative = np.cumsum(histogram)
+    figures = {}
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)):
+        bucket = int(np.searchsorted(cumulative, share * cumulative[-1]))
+        figures[name] = round((bucket + 1) * BUCKET_US / 1000, 2)
+    return figures
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and report."""
+    cli = parser(__doc__)
+    cli.add_argument("--rate", type=int, default=10_000, help="events per second")
+    cli.add_argument("--keys", type=int, default=1000)
+    cli.add_argument("--buffer-timeout", default="10ms")
+    options = cli.parse_args(arguments)
+    directory = Path(checkpoint_directory())
+    try:
+        environment = benchmark_environment(
+            options.parallelism, options.checkpoint_interval, str(directory / "checkpoints")
+        )
+        environment.configure("execution.buffer-timeout", options.buffer_timeout)
+        source = GeneratorSource(keys=options.keys, rows_per_second=options.rate, created_at_column="created_at")
+        (
+            environment.from_source(source, uid="generator")
+            .key_by("key")
+            .running_aggregate(uid="sums", name="sums", passthrough=["created_at"], total=sum_("value"), n=count())
+            .sink_to(LatencySink(str(directory)), uid="sink")
+        )
+        with running_job(environment, "latency", options.master) as (client, graph):
+            time.sleep(options.warm_up)
+            before = read_histogram(directory)
+            time.sleep(options.seconds)
+            measured = read_histogram(directory) - before
+            checkpoints = checkpoint_figures(client, graph)
+    except (SnaplineError, RuntimeError) as error:
+        return fail(error)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    figures = {
+        "latency_ms": percentiles(measured),
+        "events": int(measured.sum()),
+        **checkpoints,
+        "versions": versions(),
+    }
+    report(
+        f"latency at {options.rate:,} events/s, buffer timeout {options.buffer_timeout}", figures, as_json=options.json
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
