@@ -450,6 +450,8 @@ class TaskStateChanged:
     attempt_id: ExecutionAttemptID
     state: ExecutionState
     failure: SerializedFailure | None = None
+    metrics: TaskMetrics | None = None
+    """With a terminal state: the last counters of the attempt (Flink: IOMetrics)."""
 
 
 @dataclass(frozen=True, slots=True)

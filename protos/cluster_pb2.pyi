@@ -445,16 +445,18 @@ class CancelTask(_message.Message):
     def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ...) -> None: ...
 
 class TaskStateChanged(_message.Message):
-    __slots__ = ("job_id", "attempt_id", "state", "failure")
+    __slots__ = ("job_id", "attempt_id", "state", "failure", "metrics")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     state: _job_pb2.ExecutionState
     failure: _job_pb2.SerializedFailure
-    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ...) -> None: ...
+    metrics: TaskMetrics
+    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., metrics: _Optional[_Union[TaskMetrics, _Mapping]] = ...) -> None: ...
 
 class EndOfDataReached(_message.Message):
     __slots__ = ("job_id", "attempt_id")

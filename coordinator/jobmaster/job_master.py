@@ -88,7 +88,7 @@ from coordinator.jobmaster.task_managers import TaskManagerTable
 from dataflow.elements import SnapshotType
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.handles import CheckpointMetadata
-from dataflow.ids import ExecutionAttemptID, JobVertexID, LeaderSessionID, ResourceID
+from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, LeaderSessionID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import (
     AcknowledgeCheckpoint,
@@ -114,6 +114,7 @@ from dataflow.messages import (
     RegistrationSuccess,
     SlotOffer,
     SlotOffersAnswered,
+    TaskMetrics,
     TaskStateChanged,
     TriggerCheckpoint,
 )
@@ -200,6 +201,8 @@ class JobMaster:
         self._draw_id = draw_id
         self._now_ms = now_ms
         self.task_managers = TaskManagerTable()
+        self.metrics: dict[ExecutionVertexID, TaskMetrics] = {}
+        """The last counters of every subtask, of whichever attempt; for reading only."""
         self.scheduler = Scheduler(
             job_graph,
             identity.execution_graph_id,
@@ -469,7 +472,9 @@ class JobMaster:
         match message:
             case OfferSlots(_, _, offers):
                 self._slots_offered(resource_id, offers)
-            case TaskStateChanged(_, attempt_id, state, failure):
+            case TaskStateChanged(_, attempt_id, state, failure, metrics):
+                if metrics is not None:
+                    self.metrics[attempt_id.execution_vertex_id] = metrics
                 self._schedule(self.scheduler.task_state_changed(resource_id, attempt_id, state, failure, self._now_ms))
             case AcknowledgeCheckpoint():
                 self._checkpoint(AcknowledgesReceived((message,)))
@@ -506,6 +511,8 @@ class JobMaster:
         registered = self.task_managers.get(resource_id)
         if registered is not None:
             registered.metrics = response.metrics
+            for counters in response.metrics:
+                self.metrics[counters.attempt_id.execution_vertex_id] = counters
         graph = self.scheduler.graph
         deployed = self.scheduler.deployed_on(resource_id)
         running = dict.fromkeys(response.executions)
