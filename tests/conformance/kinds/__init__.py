@@ -1,1 +1,1 @@
-"""One adapter per kind of scenario: `replay(scenario)` returns failure lines."""
+"""One adapter per kind of scenario, named like the kind."""

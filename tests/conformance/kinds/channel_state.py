@@ -1,0 +1,72 @@
+"""Adapter: `dataflow.channel_state`, where data in flight goes when a job is rescaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow.channel_state import (
+    ChannelStateNotRescalable,
+    RescaleMappings,
+    SubtaskStateMapper,
+    repartition,
+    restore_without_rescaling,
+)
+from tests.conformance.replay import Scenario, difference
+
+
+def replay(scenario: Scenario) -> list[str]:
+    """Every case by itself. What a case expects stands under one key, whatever its name; `error` is one of its own."""
+    failures: list[str] = []
+    for number, case in enumerate(scenario["cases"]):
+        got: Any = None
+        error: str | None = None
+        try:
+            got = _perform(case)
+        except ChannelStateNotRescalable as refused:
+            error = str(refused)
+        for key, expected in case["expect"].items():
+            if key == "error":
+                if bool(expected) != (error is not None):
+                    failures.append(difference(number, key, expected, error))
+            elif isinstance(expected, bool):
+                if expected is not (error is None):
+                    failures.append(difference(number, key, expected, error is None))
+            elif _normal(expected) != _normal(got):
+                failures.append(difference(number, key, expected, got if error is None else error))
+    return failures
+
+
+def _perform(case: dict[str, Any]) -> Any:
+    op = case["op"]
+    if op == "subtask_mapping":
+        mappings = SubtaskStateMapper(case["mapper"]).new_to_old(case["old"], case["new"])
+        return [list(row) for row in mappings.targets]
+    if op == "repartition":
+        old_states = case["old_states"]
+        mappings = SubtaskStateMapper(case["mapper"]).new_to_old(len(old_states), case["new"])
+        return repartition(mappings, old_states)
+    if op == "invert":
+        return [list(row) for row in RescaleMappings.of(_rows(case["mapping"])).invert().targets]
+    if op == "ambiguous_targets":
+        return list(RescaleMappings.of(_rows(case["mapping"])).ambiguous_targets)
+    if op == "restore_without_rescaling":
+        elements = case["elements"]
+        states = elements if isinstance(elements, list) else [list(range(elements)), *[[]] * (case["old"] - 1)]
+        return restore_without_rescaling(states, case["new"])
+    raise ValueError(f"unknown op {op!r}")
+
+
+def _rows(mapping: Any) -> list[list[int]]:
+    """A mapping may also be given as {source: targets}."""
+    if isinstance(mapping, dict):
+        return [list(mapping.get(source, [])) for source in range(max(mapping, default=-1) + 1)]
+    return [list(row or []) for row in mapping]
+
+
+def _normal(value: Any) -> Any:
+    """Trailing rows without targets may be left out."""
+    rows = _rows(value) if isinstance(value, dict) else value
+    if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
+        while rows and not rows[-1]:
+            rows = rows[:-1]
+    return rows
