@@ -297,6 +297,11 @@ class UnionInputGate:
         )
 
     @property
+    def has_priority_channel(self) -> bool:
+        """Whether some channel has a priority element."""
+        return any(gate.has_priority_channel for gate in self._gates)
+
+    @property
     def has_available_channel(self) -> bool:
         """Whether polling may return something."""
         return any(gate.has_available_channel for gate in self._gates)

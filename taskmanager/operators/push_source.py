@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ MAX_WAITING_ELEMENTS = 256
 FLUSH_INTERVAL_MS = 10
 """Rows that were collected one by one reach the task at the latest after this."""
 
-Pushed = pa.RecordBatch | Watermark | WatermarkStatus
+Pushed: TypeAlias = pa.RecordBatch | Watermark | WatermarkStatus
 
 
 class PushSourceRunner(Protocol):

@@ -1,8 +1,7 @@
 """Does what the SubtaskCheckpointCoordinator says: barriers out, operators frozen, uploads begun, messages sent.
 
-Decides nothing about checkpoints but three things that only this side knows: which edges let a barrier overtake (hash and
-rebalance; on others in-flight rows could not be redistributed), whether the chain was finished when it was frozen, and that
-an operator that fails to prepare or freeze fails its task, after the decline. Mirrors the executing half of Flink's
+Decides nothing about checkpoints but three things that only this side knows: which edges let a barrier overtake (on others
+in-flight rows could not be redistributed), whether the chain was finished when it was frozen, and that an operator that fails to prepare or freeze fails its task, after the decline. Mirrors the executing half of Flink's
 SubtaskCheckpointCoordinatorImpl and RecordWriterOutput.broadcastEvent.
 """
 
@@ -14,10 +13,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from dataflow.channel_state import supports_unaligned
 from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
 from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
 from dataflow.ids import CheckpointID, OperatorID
-from dataflow.jobgraph import Partitioning
 from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeploymentDescriptor
 from runtime.machine import CancelTimer, StartTimer
 from taskmanager.checkpointing.contract import (
@@ -51,9 +50,6 @@ from taskmanager.task.mailbox import AsyncSnapshotMail, Mail
 from taskmanager.task.operator_chain import ChainedOperator
 from taskmanager.task.record_writer import RecordWriter
 from taskmanager.task.task_timers import TaskTimers
-
-UNALIGNED_PARTITIONINGS = frozenset({Partitioning.HASH, Partitioning.REBALANCE})
-"""Edges whose in-flight rows can be handed to other consumers after a rescale."""
 
 Overtaken = dict[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
 
@@ -275,4 +271,4 @@ class CheckpointExecution:
 
 
 def _lets_overtake(writer: RecordWriter) -> bool:
-    return writer.descriptor.partitioning in UNALIGNED_PARTITIONINGS
+    return supports_unaligned(writer.descriptor.partitioning)

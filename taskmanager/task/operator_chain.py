@@ -234,12 +234,14 @@ class OperatorChain:
         return head if isinstance(head, SourceOperatorContract) else None
 
     @property
+    def source_records(self) -> int:
+        """Rows that the head has emitted."""
+        return self._outputs[0].records_out
+
+    @property
     def has_pending_work(self) -> bool:
         """Whether some operator has more to do before the next element."""
-        for operator in self._pending_possible:
-            if operator.has_pending_work:
-                return True
-        return False
+        return any(operator.has_pending_work for operator in self._pending_possible)
 
     def continue_work(self) -> None:
         """One slice, of the operator furthest down: what one further up emits must find those below it ready."""

@@ -187,10 +187,7 @@ class RecordWriter:
     @property
     def is_available(self) -> bool:
         """Whether every subpartition has room."""
-        for subpartition in self.subpartitions:
-            if not subpartition.is_available:
-                return False
-        return True
+        return all(subpartition.is_available for subpartition in self.subpartitions)
 
     def flush(self) -> None:
         """Send everything that waits."""

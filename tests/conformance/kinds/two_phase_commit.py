@@ -173,7 +173,9 @@ class Replay:
         got: dict[str, Any] = {
             "calls": self.system.calls,
             "committed": sorted(self.system.visible),
-            "pending": [checkpoint_id for checkpoint_id, _ in self.function.pending_transactions] if self.function else [],
+            "pending": [checkpoint_id for checkpoint_id, _ in self.function.pending_transactions]
+            if self.function
+            else [],
             "state": self.state(),
             "error": error is not None,
             "leftovers": self.system.leftovers,
@@ -204,7 +206,7 @@ class Replay:
 def _equal(key: str, wanted: Any, actual: Any) -> bool:
     if key == "calls":
         return len(wanted) == len(actual) and all(
-            name == "tx" and value == "new" or got.get(name) == value
+            (name == "tx" and value == "new") or got.get(name) == value
             for call, got in zip(wanted, actual, strict=True)
             for name, value in call.items()
         )

@@ -1,0 +1,522 @@
+"""The loop of one subtask: mail first, then data, one bounded piece of work per step.
+
+Decides what is done next. Order: mail (triggers, notifications, cancel, answers of uploads, wake-ups of channels), timers of
+the checkpointing cores, processing-time timers, unfinished work of the last watermark, one element of the input or one batch
+of the source. Data is touched only while all outputs have room, priority elements always. Life:
+
+    CREATED -> INITIALIZING -> RUNNING -> FINISHED
+    any but a terminal state -> CANCELED (cancel) | FAILED (an exception, a lost channel, failExternally)
+
+It has no thread and no clock: production calls `step` in a thread that waits while nothing is to do (`taskmanager.
+task_thread`), the simulator calls it directly. What a checkpoint, the end of data or a failure means is decided in the files
+beside this one. Mirrors Flink's StreamTask, MailboxProcessor and StreamOneInputProcessor; the mailbox replaces the
+checkpoint lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+import pyarrow as pa
+
+from dataflow.config import Configuration
+from dataflow.connector_api import InputStatus
+from dataflow.elements import (
+    MAX_WATERMARK_MS,
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfData,
+    EndOfPartition,
+    SnapshotType,
+    Watermark,
+    WatermarkStatus,
+)
+from dataflow.failures import SerializedFailure
+from dataflow.ids import CheckpointID
+from dataflow.messages import EndOfDataReached, ExecutionState, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from runtime.machine import InvariantViolation, check
+from taskmanager.network.contract import InputChannel
+from taskmanager.network.input_gate import BufferOrEvent
+from taskmanager.operators.sink_operator import waits_for_final_checkpoint
+from taskmanager.task.environment import Environment
+from taskmanager.task.mailbox import (
+    AsyncSnapshotMail,
+    CancelMail,
+    ChannelFailedMail,
+    ChannelNonEmptyMail,
+    CheckpointAbortedMail,
+    CheckpointCompleteMail,
+    FailMail,
+    Mail,
+    Mailbox,
+    TriggerCheckpointMail,
+)
+from taskmanager.task.processing_time import TaskProcessingTime
+from taskmanager.task.task_completion import DataPhase, TaskCompletion
+from taskmanager.task.task_failure import ChannelFailure, InputPosition, SavepointFailure, serialize_failure
+from taskmanager.task.task_metrics import TaskMeter
+from taskmanager.task.task_restore import TaskRestore
+from taskmanager.task.task_wiring import TaskInput, TaskParts, wire
+
+
+class ProgressKind(Enum):
+    """What a step did."""
+
+    WORKED = "worked"
+    """Call again at once."""
+    IDLE = "idle"
+    """Nothing to do before `wake_at_ms`, or `Environment.wake_up`."""
+    BACKPRESSURED = "backpressured"
+    """As IDLE: an output has no room."""
+    FINISHED = "finished"
+    """The task is over, whatever its state; never call again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Answer of a step."""
+
+    kind: ProgressKind
+    wake_at_ms: int | None = None
+
+
+WORKED = Progress(ProgressKind.WORKED)
+OVER = Progress(ProgressKind.FINISHED)
+
+
+class _Stopped(Exception):
+    """Cancel, or a failure that comes from outside, found in the mailbox."""
+
+    def __init__(self, state: ExecutionState, failure: SerializedFailure | None) -> None:
+        super().__init__(state.value)
+        self.state = state
+        self.failure = failure
+
+
+class StreamTask:
+    """One attempt of one subtask. Everything but the mail methods on one thread."""
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, environment: Environment) -> None:
+        self.descriptor = descriptor
+        self._environment = environment
+        self._configuration = Configuration(descriptor.configuration)
+        self._state = ExecutionState.CREATED
+        self._mailbox = Mailbox(environment.wake_up)
+        self._time = TaskProcessingTime()
+        self._position = InputPosition()
+        self._meter = TaskMeter(descriptor.attempt_id)
+        self._completion = TaskCompletion(
+            waits_for_final_checkpoint=waits_for_final_checkpoint(descriptor.configuration)
+            and not descriptor.restore_state.is_task_finished
+        )
+        self._channels: list[InputChannel] = []
+        self._parts: TaskParts | None = None
+        self._ended_inputs: set[int] = set()
+        self._triggers: list[TriggerCheckpointMail] = []
+        """Triggers that wait: for the end of data (stop with savepoint), or for the end of all inputs."""
+        self._last_completed_id = CheckpointID(0)
+
+    # --- mail: from any thread ------------------------------------------------------------------------------------------
+
+    def trigger_checkpoint(self, checkpoint_id: CheckpointID, timestamp_ms: int, options: CheckpointOptions) -> None:
+        """TriggerCheckpoint came for this attempt."""
+        self._mailbox.put(TriggerCheckpointMail(checkpoint_id, timestamp_ms, options))
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        """NotifyCheckpointComplete came for this attempt."""
+        self._mailbox.put(CheckpointCompleteMail(checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID, latest_completed_id: CheckpointID) -> None:
+        """NotifyCheckpointAborted came for this attempt."""
+        self._mailbox.put(CheckpointAbortedMail(checkpoint_id, latest_completed_id))
+
+    def cancel(self) -> None:
+        """End as CANCELED. May be repeated."""
+        self._interrupt_source()
+        self._mailbox.put(CancelMail())
+
+    def fail_externally(self, failure: SerializedFailure) -> None:
+        """End as FAILED with this failure."""
+        self._interrupt_source()
+        self._mailbox.put(FailMail(failure))
+
+    def _interrupt_source(self) -> None:
+        """A function on a thread of its own is told at once; the task may be waiting for it."""
+        parts = self._parts
+        source = parts.chain.source if parts is not None and parts.chain is not None else None
+        if source is not None:
+            source.cancel()
+
+    # --- seen from outside ----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ExecutionState:
+        """Where the attempt is in its life."""
+        return self._state
+
+    def metrics(self) -> TaskMetrics:
+        """Counters, cumulative since the start. From any thread."""
+        return self._meter.metrics(self._parts)
+
+    # --- the loop -------------------------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> Progress:
+        """Do one piece of work. Raises InvariantViolation only: a defect of ours, after which the shell fails the task by
+        `abandon`."""
+        if self._state.is_terminal:
+            return OVER
+        self._time.advance(now_ms)
+        self._meter.step_begins(now_ms)
+        try:
+            progress = self._initialize() if self._state is ExecutionState.CREATED else self._step(self._time.now_ms())
+        except InvariantViolation:
+            raise
+        except _Stopped as stopped:
+            self._end(stopped.state, stopped.failure)
+            progress = OVER
+        except Exception as error:
+            self._end(ExecutionState.FAILED, serialize_failure(error, self._position))
+            progress = OVER
+        self._meter.step_ends(progress.kind.value)
+        return progress
+
+    def abandon(self, error: BaseException) -> None:
+        """A broken invariant, or whatever else the shell could not bear: FAILED, with everything released."""
+        if not self._state.is_terminal:
+            self._end(ExecutionState.FAILED, serialize_failure(error, self._position))
+
+    def _step(self, now_ms: int) -> Progress:
+        parts = self._wired()
+        worked = self._handle_mail(now_ms)
+        while (key := parts.timers.take_due(now_ms)) is not None:
+            if parts.input is not None:
+                self._input_effects(parts.input.gate.timer_fired(key, now_ms), now_ms)
+            parts.checkpoints.timer_fired(key, now_ms)
+        parts.checkpoints.check_output_barriers()
+        self._perform_waiting_triggers(now_ms)
+        has_room = all(writer.is_available for writer in parts.writers)
+        kind, wake_at_ms = self._advance(parts, now_ms, has_room=has_room)
+        if self._state.is_terminal:
+            return OVER
+        if kind is ProgressKind.WORKED or worked:
+            for writer in parts.writers:
+                writer.flush_due(now_ms, idle=False)
+            return WORKED
+        times = [wake_at_ms, parts.timers.next_at_ms, self._time.next_at_ms if has_room else None]
+        times.extend(writer.flush_due(now_ms, idle=True) for writer in parts.writers)
+        return Progress(kind, min((at_ms for at_ms in times if at_ms is not None), default=None))
+
+    def _advance(self, parts: TaskParts, now_ms: int, *, has_room: bool) -> tuple[ProgressKind, int | None]:
+        """The next piece of work, by phase."""
+        chain = parts.chain
+        if chain is not None and chain.has_pending_work:
+            if parts.input is not None and parts.input.gate.gate.has_priority_channel and self._poll(parts, now_ms):
+                return ProgressKind.WORKED, None
+            if not has_room:
+                return ProgressKind.BACKPRESSURED, None
+            chain.continue_work()
+            return ProgressKind.WORKED, None
+        if has_room and (timer := self._time.take_due()) is not None:
+            timer.callback(timer.at_ms)
+            return ProgressKind.WORKED, None
+        match self._completion.phase:
+            case DataPhase.PROCESSING:
+                return self._process(parts, now_ms, has_room=has_room)
+            case DataPhase.FINISHING:
+                if not has_room:
+                    return ProgressKind.BACKPRESSURED, None
+                if chain is None or not chain.finish_next():
+                    self._send_end_of_data(parts, drain=True)
+                return ProgressKind.WORKED, None
+            case DataPhase.ENDED:
+                return self._wait_for_end(parts, now_ms), None
+            case unreachable:
+                assert_never(unreachable)
+
+    def _process(self, parts: TaskParts, now_ms: int, *, has_room: bool) -> tuple[ProgressKind, int | None]:
+        task_input = parts.input
+        if not has_room:
+            if task_input is not None and task_input.gate.gate.has_priority_channel and self._poll(parts, now_ms):
+                return ProgressKind.WORKED, None
+            return ProgressKind.BACKPRESSURED, None
+        if task_input is not None:
+            return (ProgressKind.WORKED if self._poll(parts, now_ms) else ProgressKind.IDLE), None
+        if parts.chain is None:
+            self._end_source_data(parts, drain=True)
+            return ProgressKind.WORKED, None
+        source = parts.chain.source
+        check(source is not None, "a task without inputs has a source")
+        assert source is not None  # noqa: S101 - for the type checker
+        status: list[InputStatus] = []
+        self._position.input_name = "source"
+        parts.chain.head.run("emit_next", lambda: status.append(source.emit_next()))
+        self._position.input_name = ""
+        match status[0]:
+            case InputStatus.MORE_AVAILABLE:
+                return ProgressKind.WORKED, None
+            case InputStatus.END_OF_INPUT:
+                self._end_source_data(parts, drain=True)
+                return ProgressKind.WORKED, None
+            case _:
+                return ProgressKind.IDLE, source.wake_at_ms
+
+    # --- input ----------------------------------------------------------------------------------------------------------
+
+    def _poll(self, parts: TaskParts, now_ms: int) -> bool:
+        """Take one element from the gates. Returns whether there was one."""
+        task_input = parts.input
+        assert task_input is not None  # noqa: S101 - only called with gates
+        polled = task_input.gate.poll_next(now_ms)
+        if polled is None:
+            return False
+        if polled.effects:
+            self._input_effects(polled.effects, now_ms)
+        if polled.element is not None:
+            self._process_element(parts, task_input, polled.element)
+        return True
+
+    def _process_element(self, parts: TaskParts, task_input: TaskInput, polled: BufferOrEvent) -> None:
+        element = polled.element
+        gate_index, channel_index = polled.channel
+        descriptor = task_input.descriptors[gate_index]
+        if isinstance(element, pa.RecordBatch):
+            self._meter.batch_in(element)
+            position = self._position
+            position.input_name = f"input {gate_index}, channel {channel_index}"
+            position.batch_number += 1
+            position.rows_before += position.rows
+            position.rows = element.num_rows
+            if parts.chain is not None:
+                parts.chain.head.process_batch(element, descriptor.input_index)
+            position.input_name = ""
+            return
+        number = task_input.channel_number(gate_index, channel_index)
+        match element:
+            case Watermark():
+                self._process_watermarks(parts, task_input.valve.input_watermark(number, element))
+            case WatermarkStatus():
+                self._process_watermarks(parts, task_input.valve.input_status(number, element))
+            case EndOfData():
+                self._check_end_of_data(parts, task_input)
+            case EndOfPartition():
+                self._process_watermarks(parts, task_input.valve.channel_ended(number))
+            case _:
+                check(condition=False, why=f"{type(element).__name__} is no business of the operators")
+
+    def _process_watermarks(self, parts: TaskParts, outputs: list[Watermark | WatermarkStatus]) -> None:
+        if parts.chain is None:
+            return
+        for output in outputs:
+            if isinstance(output, Watermark):
+                self._meter.watermark_ms = output.timestamp_ms
+                parts.chain.head.process_watermark(output)
+            elif self._completion.phase is DataPhase.PROCESSING:
+                parts.chain.head.process_watermark_status(output)
+
+    def _check_end_of_data(self, parts: TaskParts, task_input: TaskInput) -> None:
+        gates = task_input.gate.gate.gates
+        drain = task_input.gate.gate.should_drain
+        for input_index in sorted({descriptor.input_index for descriptor in task_input.descriptors}):
+            of_input = [
+                gate
+                for gate, descriptor in zip(gates, task_input.descriptors, strict=True)
+                if descriptor.input_index == input_index
+            ]
+            if input_index not in self._ended_inputs and all(gate.has_received_end_of_data for gate in of_input):
+                self._ended_inputs.add(input_index)
+                if parts.chain is not None and all(gate.should_drain for gate in of_input):
+                    parts.chain.end_input(input_index)
+        if task_input.gate.gate.has_received_end_of_data:
+            if parts.chain is None:
+                for writer in parts.writers:
+                    writer.emit_watermark(Watermark(MAX_WATERMARK_MS))
+            self._completion.end_of_input(drain=drain)
+            if not drain:
+                self._send_end_of_data(parts, drain=False)
+
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def _end_source_data(self, parts: TaskParts, *, drain: bool) -> None:
+        """The source has no more, or is not to emit any more."""
+        if drain:
+            self._meter.watermark_ms = MAX_WATERMARK_MS
+            if parts.chain is None:
+                for writer in parts.writers:
+                    writer.emit_watermark(Watermark(MAX_WATERMARK_MS))
+            else:
+                head = parts.chain.head
+                head.run("end of input", lambda: head.operator.output.emit_watermark(Watermark(MAX_WATERMARK_MS)))
+        self._completion.end_of_input(drain=drain)
+        if not drain:
+            self._send_end_of_data(parts, drain=False)
+
+    def _send_end_of_data(self, parts: TaskParts, *, drain: bool) -> None:
+        for writer in parts.writers:
+            writer.broadcast(EndOfData(drain))
+        self._completion.end_of_data_sent()
+        if self._completion.reports_end_of_data:
+            self._environment.end_of_data_reached(
+                EndOfDataReached(self.descriptor.job_id, self.descriptor.attempt_id)
+            )
+
+    def _wait_for_end(self, parts: TaskParts, now_ms: int) -> ProgressKind:
+        if parts.input is not None and self._poll(parts, now_ms):
+            return ProgressKind.WORKED
+        if self._completion.may_end and not self._triggers and (parts.input is None or parts.input.gate.gate.is_finished):
+            for writer in parts.writers:
+                writer.broadcast(EndOfPartition())
+            self._end(ExecutionState.FINISHED, None)
+            return ProgressKind.WORKED
+        return ProgressKind.IDLE
+
+    def _end(self, state: ExecutionState, failure: SerializedFailure | None) -> None:
+        """Release everything, then say so. Whatever fails meanwhile does not hold the rest up."""
+        parts = self._parts
+        if parts is not None:
+            if parts.chain is not None:
+                raised = parts.chain.close()
+                if raised and state is ExecutionState.FINISHED:
+                    state, failure = ExecutionState.FAILED, serialize_failure(raised[0], InputPosition())
+            parts.checkpoints.close()
+        for channel in self._channels:
+            channel.release()
+        if state is not ExecutionState.FINISHED:
+            for partition in self.descriptor.result_partitions:
+                self._environment.exchange.release_result_partition(str(self.descriptor.attempt_id), partition.edge_id)
+        self._mailbox.close()
+        self._become(state, failure)
+
+    def _become(self, state: ExecutionState, failure: SerializedFailure | None = None) -> None:
+        self._state = state
+        self._environment.task_state_changed(
+            TaskStateChanged(self.descriptor.job_id, self.descriptor.attempt_id, state, failure)
+        )
+
+    # --- the beginning --------------------------------------------------------------------------------------------------
+
+    def _initialize(self) -> Progress:
+        self._become(ExecutionState.INITIALIZING)
+        self._check_for_stop()
+        self._parts = wire(
+            self.descriptor,
+            self._environment,
+            self._configuration,
+            self._time,
+            self._mailbox.put,
+            self._channels,
+            self._checkpoint_taken,
+        )
+        restore = TaskRestore(self.descriptor, self._environment)
+        if self._parts.chain is not None:
+            self._parts.chain.initialize_and_open(lambda operator: restore.state_of(operator.operator_id))
+        self._become(ExecutionState.RUNNING)
+        return WORKED
+
+    def _wired(self) -> TaskParts:
+        parts = self._parts
+        check(parts is not None, "a task is wired before it runs")
+        assert parts is not None  # noqa: S101 - for the type checker
+        return parts
+
+    # --- mail -----------------------------------------------------------------------------------------------------------
+
+    def _check_for_stop(self) -> None:
+        """Cancelled before it began."""
+        kept: list[Mail] = []
+        while (mail := self._mailbox.take()) is not None:
+            if isinstance(mail, CancelMail):
+                raise _Stopped(ExecutionState.CANCELED, None)
+            if isinstance(mail, FailMail):
+                raise _Stopped(ExecutionState.FAILED, mail.failure)
+            kept.append(mail)
+        for mail in kept:
+            self._mailbox.put(mail)
+
+    def _handle_mail(self, now_ms: int) -> bool:
+        """All of it. Returns whether anything but wake-ups was there."""
+        handled = False
+        while (mail := self._mailbox.take()) is not None:
+            if isinstance(mail, ChannelNonEmptyMail):
+                task_input = self._wired().input
+                assert task_input is not None  # noqa: S101 - channels belong to gates
+                gate = task_input.gate.gate.gates[mail.gate_index]
+                gate.notify_channel_non_empty(mail.channel_index, priority=mail.priority)
+            else:
+                handled = True
+                self._handle(mail, now_ms)
+        return handled
+
+    def _handle(self, mail: Mail, now_ms: int) -> None:
+        checkpoints = self._wired().checkpoints
+        match mail:
+            case TriggerCheckpointMail():
+                self._triggered(mail, now_ms)
+            case CheckpointCompleteMail(checkpoint_id):
+                self._completed(checkpoint_id)
+            case CheckpointAbortedMail(checkpoint_id, latest_completed_id):
+                if latest_completed_id > self._last_completed_id:
+                    self._completed(latest_completed_id)  # its notification was lost
+                if self._completion.is_failed_savepoint(checkpoint_id) or any(
+                    trigger.checkpoint_id == checkpoint_id and trigger.options.snapshot_type.is_synchronous
+                    for trigger in self._triggers
+                ):
+                    raise SavepointFailure(
+                        f"the job was to stop with savepoint {checkpoint_id}, which failed after its sources had stopped; it "
+                        "restarts from its latest checkpoint"
+                    )
+                self._triggers = [trigger for trigger in self._triggers if trigger.checkpoint_id != checkpoint_id]
+                checkpoints.notify_aborted(checkpoint_id, is_running=True)
+            case AsyncSnapshotMail():
+                checkpoints.async_part_done(mail)
+            case CancelMail():
+                raise _Stopped(ExecutionState.CANCELED, None)
+            case FailMail(failure):
+                raise _Stopped(ExecutionState.FAILED, failure)
+            case ChannelFailedMail(gate_index, channel_index, cause):
+                edge = self.descriptor.input_gates[gate_index].edge_id
+                raise ChannelFailure(f"input {gate_index} (edge {edge}), channel {channel_index}: {cause}")
+            case ChannelNonEmptyMail():
+                check(condition=False, why="wake-ups are handled before")
+
+    def _completed(self, checkpoint_id: CheckpointID) -> None:
+        self._last_completed_id = max(self._last_completed_id, checkpoint_id)
+        self._wired().checkpoints.notify_complete(checkpoint_id, is_running=True)
+        self._completion.checkpoint_completed(checkpoint_id)
+
+    def _triggered(self, mail: TriggerCheckpointMail, now_ms: int) -> None:
+        """A source takes a checkpoint at once, unless it is to stop first; another task once its inputs have ended."""
+        parts = self._wired()
+        stops = mail.options.snapshot_type.is_synchronous
+        if parts.input is None and stops and self._completion.phase is DataPhase.PROCESSING:
+            source = parts.chain.source if parts.chain is not None else None
+            if source is not None and parts.chain is not None:
+                parts.chain.head.run("stop_emitting", lambda: source.stop_emitting(mail.checkpoint_id))
+            self._end_source_data(parts, drain=mail.options.snapshot_type is SnapshotType.SAVEPOINT_TERMINATE)
+        self._triggers.append(mail)
+        self._perform_waiting_triggers(now_ms)
+
+    def _perform_waiting_triggers(self, now_ms: int) -> None:
+        if not self._triggers:
+            return
+        parts = self._wired()
+        waiting, self._triggers = self._triggers, []
+        for mail in waiting:
+            if parts.input is None:
+                ready = not mail.options.snapshot_type.is_synchronous or self._completion.phase is DataPhase.ENDED
+            else:
+                ready = parts.input.gate.gate.is_finished
+            if ready:
+                barrier = CheckpointBarrier(mail.checkpoint_id, mail.timestamp_ms, mail.options)
+                parts.checkpoints.trigger(barrier, now_ms, is_running=True)
+            else:
+                self._triggers.append(mail)
+
+    def _input_effects(self, effects: tuple[object, ...], now_ms: int) -> None:
+        self._wired().checkpoints.input_effects(effects, now_ms, is_running=True)  # type: ignore[arg-type]
+
+    def _checkpoint_taken(self, barrier: CheckpointBarrier) -> bool:
+        finished = self._completion.operators_finished
+        self._completion.checkpoint_taken(barrier)
+        return finished

@@ -1,0 +1,239 @@
+"""Puts one task together from its deployment: writers, operators, gates, barrier handler, checkpoint execution.
+
+Decides which settings of the job go where, and what of the restored data in flight belongs to this subtask. Everything is
+built in the INITIALIZING step, on the task's thread. It does not run anything. Mirrors the constructor and `restoreInternal`
+of Flink's StreamTask, and StreamInputProcessorFactory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dataflow.config import (
+    BATCH_TARGET_ROWS,
+    BUFFER_TIMEOUT,
+    CHECKPOINTING_AFTER_TASKS_FINISH,
+    CHECKPOINTING_MODE,
+    CHECKPOINTING_UNALIGNED,
+    Configuration,
+)
+from dataflow.elements import CheckpointBarrier
+from dataflow.jobgraph import Partitioning
+from dataflow.key_groups import compute_key_group_range_for_operator_index
+from dataflow.messages import InputGateDescriptor, OperatorDescriptor, TaskDeploymentDescriptor
+from runtime.machine import check
+from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from taskmanager.checkpointing.handler_factory import create_barrier_handler
+from taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from taskmanager.network.contract import InputChannel
+from taskmanager.network.input_gate import InputGate, UnionInputGate
+from taskmanager.network.watermark_valve import StatusWatermarkValve
+from taskmanager.operators.contract import OperatorContext
+from taskmanager.operators.factory import create_operator, load_spec
+from taskmanager.task.checkpoint_execution import CheckpointExecution
+from taskmanager.task.environment import Environment
+from taskmanager.task.mailbox import ChannelFailedMail, ChannelNonEmptyMail, Mail
+from taskmanager.task.operator_chain import OperatorChain
+from taskmanager.task.processing_time import TaskProcessingTime
+from taskmanager.task.record_writer import RecordWriter
+from taskmanager.task.task_restore import TaskRestore
+from taskmanager.task.task_timers import TaskTimers
+
+
+@dataclass(slots=True)
+class TaskInput:
+    """The gates of a task."""
+
+    gate: CheckpointedInputGate
+    valve: StatusWatermarkValve
+    descriptors: tuple[InputGateDescriptor, ...]
+    first_channel: tuple[int, ...]
+    """Of each gate, among all channels of the task."""
+
+    def channel_number(self, gate_index: int, channel_index: int) -> int:
+        """Position among all channels of the task."""
+        return self.first_channel[gate_index] + channel_index
+
+
+@dataclass(slots=True)
+class TaskParts:
+    """Everything that a running task consists of."""
+
+    writers: tuple[RecordWriter, ...]
+    chain: OperatorChain | None
+    """None: the task had finished in the snapshot."""
+    input: TaskInput | None
+    """None: a source."""
+    checkpoints: CheckpointExecution
+    timers: TaskTimers
+
+
+class GateListener:
+    """Turns what channels say, on any thread, into mail (InputChannelListener)."""
+
+    def __init__(self, gate_index: int, put_mail: Callable[[Mail], None]) -> None:
+        self._gate_index = gate_index
+        self._put_mail = put_mail
+
+    def notify_channel_non_empty(self, channel_index: int, *, priority: bool) -> None:
+        """Something can be polled."""
+        self._put_mail(ChannelNonEmptyMail(self._gate_index, channel_index, priority))
+
+    def notify_channel_failed(self, channel_index: int, cause: str) -> None:
+        """The producer or the connection is lost."""
+        self._put_mail(ChannelFailedMail(self._gate_index, channel_index, cause))
+
+
+def create_writers(
+    descriptor: TaskDeploymentDescriptor, environment: Environment, configuration: Configuration
+) -> tuple[RecordWriter, ...]:
+    """One per outgoing edge."""
+    return tuple(
+        RecordWriter(
+            partition,
+            environment.exchange.create_result_partition(
+                str(descriptor.attempt_id), partition.edge_id, partition.subpartitions
+            ),
+            subtask_index=descriptor.subtask_index,
+            buffer_timeout_ms=configuration.get_option(BUFFER_TIMEOUT),
+            target_rows=configuration.get_option(BATCH_TARGET_ROWS),
+        )
+        for partition in descriptor.result_partitions
+    )
+
+
+def create_chain(
+    descriptor: TaskDeploymentDescriptor,
+    environment: Environment,
+    writers: Sequence[RecordWriter],
+    processing_time: TaskProcessingTime,
+) -> OperatorChain:
+    """The operators, not yet initialised."""
+    key_groups = compute_key_group_range_for_operator_index(
+        descriptor.max_parallelism, descriptor.parallelism, descriptor.subtask_index
+    )
+
+    def context_of(operator: OperatorDescriptor) -> OperatorContext:
+        return OperatorContext(
+            job_id=descriptor.job_id,
+            operator_id=operator.operator_id,
+            operator_uid=operator.uid,
+            operator_name=operator.name,
+            task_name=f"{descriptor.task_name} ({descriptor.subtask_index + 1}/{descriptor.parallelism})",
+            subtask_index=descriptor.subtask_index,
+            parallelism=descriptor.parallelism,
+            max_parallelism=descriptor.max_parallelism,
+            attempt_number=descriptor.attempt_id.attempt_number,
+            execution_attempt=str(descriptor.attempt_id),
+            key_group_range=key_groups,
+            processing_time=processing_time,
+            configuration=descriptor.configuration,
+            wake_up=environment.wake_up,
+        )
+
+    operators = [
+        (operator, create_operator(load_spec(operator.payload, operator.uid), environment.create_push_source_runner))
+        for operator in descriptor.operators
+    ]
+    return OperatorChain(operators, writers, context_of, processing_time)
+
+
+def create_input(
+    descriptor: TaskDeploymentDescriptor,
+    environment: Environment,
+    configuration: Configuration,
+    put_mail: Callable[[Mail], None],
+    created: list[InputChannel],
+) -> TaskInput | None:
+    """The gates with the data in flight that was restored. Channels are noted in `created` as soon as they exist."""
+    if not descriptor.input_gates:
+        return None
+    restored = TaskRestore(descriptor, environment).input_channels()
+    gates: list[InputGate] = []
+    first_channel: list[int] = []
+    channels_before = 0
+    for gate_index, gate in enumerate(descriptor.input_gates):
+        listener = GateListener(gate_index, put_mail)
+        channels: list[InputChannel] = []
+        for channel_index, shuffle in enumerate(gate.channels):
+            channel = environment.exchange.create_input_channel(
+                consumer=str(descriptor.attempt_id),
+                producer=str(shuffle.producer),
+                edge_id=gate.edge_id,
+                subpartition_index=shuffle.subpartition_index,
+                exchange_address=shuffle.exchange_address,
+                channel_index=channel_index,
+                listener=listener,
+            )
+            created.append(channel)
+            channels.append(channel)
+        input_gate = InputGate(gate_index, channels)
+        for (restored_gate, channel_index), batches in restored.items():
+            if restored_gate == gate_index:
+                check(channel_index < len(channels), "restored data in flight belongs to a channel of the task")
+                input_gate.restore(channel_index, own_batches(descriptor, gate, batches))
+        gates.append(input_gate)
+        first_channel.append(channels_before)
+        channels_before += len(channels)
+    union = UnionInputGate(gates)
+    handler = create_barrier_handler(
+        configuration.get_option(CHECKPOINTING_MODE),
+        union.channel_infos,
+        unaligned_enabled=configuration.get_option(CHECKPOINTING_UNALIGNED),
+        checkpoints_after_tasks_finish=configuration.get_option(CHECKPOINTING_AFTER_TASKS_FINISH),
+    )
+    return TaskInput(
+        CheckpointedInputGate(union, handler),
+        StatusWatermarkValve(channels_before),
+        descriptor.input_gates,
+        tuple(first_channel),
+    )
+
+
+def own_batches(
+    descriptor: TaskDeploymentDescriptor, gate: InputGateDescriptor, batches: Sequence[pa.RecordBatch]
+) -> Sequence[pa.RecordBatch]:
+    """On a hash edge several subtasks may read the same data in flight after a rescale: each keeps its own rows."""
+    if gate.partitioning is not Partitioning.HASH or not gate.key_columns or descriptor.parallelism == 1:
+        return batches
+    from taskmanager.checkpointing import channel_state
+
+    key_groups = compute_key_group_range_for_operator_index(
+        descriptor.max_parallelism, descriptor.parallelism, descriptor.subtask_index
+    )
+    return channel_state.own_batches(batches, gate.key_columns, descriptor.max_parallelism, key_groups)
+
+
+def wire(
+    descriptor: TaskDeploymentDescriptor,
+    environment: Environment,
+    configuration: Configuration,
+    processing_time: TaskProcessingTime,
+    put_mail: Callable[[Mail], None],
+    created: list[InputChannel],
+    on_taken: Callable[[CheckpointBarrier], bool],
+) -> TaskParts:
+    """Build everything, and restore it. What has to be released later is noted in `created` and in the exchange."""
+    restored_as_finished = descriptor.restore_state.is_task_finished
+    writers = create_writers(descriptor, environment, configuration)
+    restore = TaskRestore(descriptor, environment)
+    for (partition, subpartition), batches in restore.output_channels().items():
+        writers[partition].replay(subpartition, batches)
+    chain = None if restored_as_finished else create_chain(descriptor, environment, writers, processing_time)
+    task_input = create_input(descriptor, environment, configuration, put_mail, created)
+    timers = TaskTimers()
+    coordinator = SubtaskCheckpointCoordinator(
+        len(chain.operators) if chain else 0,
+        has_outputs=bool(writers),
+    )
+    operators = chain.operators if chain else ()
+    checkpoints = CheckpointExecution(
+        descriptor, coordinator, operators, writers, environment, timers, put_mail, on_taken
+    )
+    for writer in writers:
+        for output in writer.subpartitions:
+            output.set_availability_listener(environment.wake_up)
+    return TaskParts(writers, chain, task_input, checkpoints, timers)
