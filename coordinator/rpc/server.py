@@ -102,6 +102,7 @@ class RpcServer:
         for task in leftover:
             task.cancel()
         await asyncio.gather(*leftover, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
 
 
 def parse_address(address: str) -> tuple[str, int]:

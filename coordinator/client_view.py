@@ -1,0 +1,132 @@
+"""The coordinator as the client service sees it: submissions and operations go to the Dispatcher, figures come from actors.
+
+Implements `coordinator.rpc.client_service.Cluster`; everything here runs on the server's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pykka
+
+from coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
+from coordinator.dispatcher.events import OperateJob, SubmitJob
+from coordinator.job_registry import JobRegistry, read_actor
+from coordinator.jobmaster.operations import Answer, JobOperation, OperationFailed
+from coordinator.resource.resource_manager import ResourceManager
+from coordinator.rpc import views
+from coordinator.rpc.pending_replies import PendingReplies
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import JobID, LeaderSessionID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from protos import client_pb2 as pb
+from runtime.actor import tell_if_alive
+
+RUNNING = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING)
+
+
+class ClientView:
+    """One leadership's."""
+
+    def __init__(
+        self,
+        dispatcher: pykka.ActorRef[Any],
+        resource_manager: pykka.ActorRef[Any],
+        registry: JobRegistry,
+        replies: PendingReplies,
+        version: str,
+        session: LeaderSessionID,
+        start_time_ms: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._resource_manager = resource_manager
+        self._registry = registry
+        self._replies = replies
+        self._version = version
+        self._session = session
+        self._start_time_ms = start_time_ms
+
+    async def submit(self, job_graph: JobGraph) -> Answer:
+        request_id, answer = self._replies.draw(job_graph.job_id)
+        return await self._told(SubmitJob(request_id, job_graph), answer)
+
+    async def operate(self, job_id: JobID, operation: JobOperation) -> Answer:
+        request_id, answer = self._replies.draw(job_id)
+        return await self._told(OperateJob(request_id, job_id, operation), answer)
+
+    async def _told(self, event: Any, answer: asyncio.Future[Answer]) -> Answer:
+        if not tell_if_alive(self._dispatcher, event):
+            answer.cancel()
+            return OperationFailed(SerializedFailure("the coordinator is shutting down", Blame.EXTERNAL))
+        return await answer
+
+    async def list_jobs(self) -> Sequence[pb.JobOverview]:
+        found = {}
+        for job_id in self._registry.known():
+            overview = await self._registry.overview(job_id)
+            if overview is not None:
+                found[job_id] = overview
+        for job in await self._of_dispatcher():
+            if job.job_id not in found:
+                found[job.job_id] = _minimal(job).overview
+        return sorted(found.values(), key=lambda overview: overview.start_time_ms, reverse=True)
+
+    async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
+        details = await self._registry.details(job_id)
+        if details is not None:
+            return details
+        jobs = {job.job_id: job for job in await self._of_dispatcher()}
+        # the Dispatcher has answered, so a JobMaster that it was about to start is there now
+        details = await self._registry.details(job_id)
+        return details if details is not None or job_id not in jobs else _minimal(jobs[job_id])
+
+    async def list_checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
+        return await self._registry.checkpoints(job_id)
+
+    async def checkpoint_details(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
+        return await self._registry.checkpoint(job_id, checkpoint_id)
+
+    async def required_resources(self) -> pb.RequiredResources:
+        def read(manager: ResourceManager) -> pb.RequiredResources:
+            return views.required_resources(manager)
+
+        return await read_actor(self._resource_manager, read)
+
+    async def list_task_managers(self) -> Sequence[pb.TaskManagerDetails]:
+        def read(manager: ResourceManager) -> list[pb.TaskManagerDetails]:
+            return views.task_managers(manager)
+
+        return await read_actor(self._resource_manager, read)
+
+    async def overview(self) -> pb.ClusterOverview:
+        resources = await self.required_resources()
+        statuses = [decode_job_status(job.status) for job in await self.list_jobs()]
+        running = sum(status in RUNNING for status in statuses)
+        return pb.ClusterOverview(
+            version=self._version,
+            leader_session_id=self._session,
+            start_time_ms=self._start_time_ms,
+            task_managers=resources.registered_task_managers,
+            slots=resources.registered_slots,
+            free_slots=resources.free_slots,
+            jobs_running=running,
+            jobs_ended=len(statuses) - running,
+        )
+
+    async def changed(self, job_id: JobID | None, timeout_seconds: float) -> None:
+        await self._registry.changed(job_id, timeout_seconds)
+
+    async def _of_dispatcher(self) -> tuple[JobOverview, ...]:
+        def read(dispatcher: Dispatcher) -> tuple[JobOverview, ...]:
+            return dispatcher.jobs()
+
+        return await read_actor(self._dispatcher, read)
+
+
+def _minimal(job: JobOverview) -> pb.JobDetails:
+    """What the Dispatcher alone knows."""
+    return views.job_that_never_ran(job.job_id, job.name, job.status, job.start_time_ms, job.failure)

@@ -1,0 +1,157 @@
+"""What clients can see of jobs: the live ones through their actor, ended ones as they were last seen. Bounded.
+
+Decides nothing about jobs. Views are made on the thread of the actor that owns the core, so that nobody sees half a
+transition; they are awaited on the server's loop through a small pool of threads, because pykka's answers block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pykka
+
+from coordinator.checkpoint.stats import CheckpointStatsSnapshot
+from coordinator.jobmaster.job_master import JobMaster
+from coordinator.rpc import views
+from dataflow.ids import CheckpointID, JobID
+from protos import client_pb2 as pb
+from runtime.actor import Query
+from runtime.clock import Clock
+
+QUERY_TIMEOUT_SECONDS = 15.0
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    """The last view of a job."""
+
+    details: pb.JobDetails
+    checkpoints: pb.ListCheckpointsResponse = field(default_factory=pb.ListCheckpointsResponse)
+    by_id: Mapping[int, pb.CheckpointDetails] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """A job with its JobMaster. Everything but the actor is read on the actor's thread only."""
+
+    actor: pykka.ActorRef[Any]
+    master: JobMaster
+    statistics: Callable[[], CheckpointStatsSnapshot]
+    retained: Callable[[], frozenset[CheckpointID]]
+    """Completed checkpoints whose files are there."""
+
+    def last_view(self, now_ms: int) -> EndedJob:
+        """Everything about the job that will be shown after its end."""
+        snapshot, retained = self.statistics(), self.retained()
+        return EndedJob(
+            details=views.job_details(self.master, snapshot),
+            checkpoints=views.list_checkpoints(self.master.job_id, snapshot, now_ms, retained),
+            by_id={
+                s.checkpoint_id: views.checkpoint_details(self.master, s, now_ms, retained) for s in snapshot.history
+            },
+        )
+
+
+async def read_actor(actor: pykka.ActorRef[Any], read: Callable[[Any], ResultT]) -> ResultT:
+    """What `read` returns for the actor's core. Raises pykka.ActorDeadError or pykka.Timeout."""
+    answer: ResultT = await asyncio.to_thread(lambda: actor.ask(Query(read), timeout=QUERY_TIMEOUT_SECONDS))
+    return answer
+
+
+class JobRegistry:
+    """By job id. The methods that are not coroutines may be called from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, capacity: int) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._capacity = capacity
+        self._live: dict[JobID, LiveJob] = {}
+        self._ended: OrderedDict[JobID, EndedJob] = OrderedDict()
+        self._changed: dict[JobID | None, asyncio.Event] = {}
+
+    def started(self, job: LiveJob) -> None:
+        """The job has a JobMaster."""
+        self._live[job.master.job_id] = job
+        self.touch(job.master.job_id)
+
+    def ended(self, job_id: JobID, view: EndedJob | None) -> None:
+        """Its JobMaster is gone; None: it broke, and nothing could be read."""
+        self._live.pop(job_id, None)
+        if view is not None:
+            self._ended[job_id] = view
+            while len(self._ended) > self._capacity:
+                self._ended.popitem(last=False)
+        self.touch(job_id)
+
+    def touch(self, job_id: JobID | None) -> None:
+        """Something changed that watchers want to see at once; None: the resources."""
+        try:
+            self._loop.call_soon_threadsafe(self._wake, job_id)
+        except RuntimeError:  # the loop is closed: nobody watches
+            return
+
+    def _wake(self, job_id: JobID | None) -> None:
+        waiting = self._changed.pop(job_id, None)
+        if waiting is not None:
+            waiting.set()
+
+    async def changed(self, job_id: JobID | None, timeout_seconds: float) -> None:
+        """Wait until `touch`, at most so long."""
+        waiting = self._changed.setdefault(job_id, asyncio.Event())
+        try:
+            await asyncio.wait_for(waiting.wait(), timeout_seconds)
+        except TimeoutError:
+            return
+
+    def known(self) -> list[JobID]:
+        """All of them."""
+        return [*self._live, *(job_id for job_id in self._ended if job_id not in self._live)]
+
+    async def details(self, job_id: JobID) -> pb.JobDetails | None:
+        """One job; None: not known here."""
+        return await self._read(
+            job_id, lambda job: views.job_details(job.master, job.statistics()), lambda ended: ended.details
+        )
+
+    async def overview(self, job_id: JobID) -> pb.JobOverview | None:
+        """One job in a line."""
+        return await self._read(
+            job_id, lambda job: views.job_overview(job.master, job.statistics()), lambda ended: ended.details.overview
+        )
+
+    async def checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
+        """Its checkpoints."""
+        now_ms = self._clock.now_ms()
+        return await self._read(
+            job_id,
+            lambda job: views.list_checkpoints(job_id, job.statistics(), now_ms, job.retained()),
+            lambda ended: ended.checkpoints,
+        )
+
+    async def checkpoint(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
+        """One of them."""
+        now_ms = self._clock.now_ms()
+
+        def read(job: LiveJob) -> pb.CheckpointDetails | None:
+            found = job.statistics().find(CheckpointID(checkpoint_id))
+            return None if found is None else views.checkpoint_details(job.master, found, now_ms, job.retained())
+
+        return await self._read(job_id, read, lambda ended: ended.by_id.get(checkpoint_id))
+
+    async def _read(
+        self, job_id: JobID, live: Callable[[LiveJob], ResultT], ended: Callable[[EndedJob], ResultT]
+    ) -> ResultT | None:
+        job = self._live.get(job_id)
+        if job is not None:
+            try:
+                return await read_actor(job.actor, lambda _: live(job))
+            except pykka.ActorDeadError:  # it ended meanwhile
+                pass
+        view = self._ended.get(job_id)
+        return None if view is None else ended(view)
