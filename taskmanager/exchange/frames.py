@@ -103,7 +103,7 @@ UpstreamFrame = OpenChannel | AddCredit | ResumeConsumption | ReleaseChannel
 # --- layout -----------------------------------------------------------------------------------------------------------
 
 _HEADER = struct.Struct("<BBIQI")
-"""Kind, priority, channel, sequence number, backlog."""
+"""Kind, whether it has priority (length of the padding of a foreign batch), channel, sequence number, backlog."""
 _CHANNEL = struct.Struct("<BI")
 _CREDIT = struct.Struct("<BII")
 _OPEN = struct.Struct("<BIIIHH")
@@ -137,8 +137,14 @@ class _Kind:
 # A Flight message is a protobuf: the length of IPC header, app_metadata and body, each followed by its bytes. gRPC puts it
 # together in memory aligned to 16 bytes, the IPC header is a multiple of 8 long; with an app_metadata of 22 bytes a body
 # whose length takes three bytes to write starts at a multiple of 8, so that the consumer need not copy it to aligned memory.
-_PADDING_SMALL, _PADDING, _PADDING_LARGE = b"\0" * 5, b"\0" * 4, b"\0" * 3
+# A batch with its schema inside app_metadata is moved likewise, by two bytes less.
 _SMALL_BYTES, _LARGE_BYTES = 1 << 14, 1 << 21
+_DATA_PADDING = (b"\0" * 5, b"\0" * 4, b"\0" * 3)
+_FOREIGN_DATA_PADDING = (3, 2, 1)
+
+
+def _size_class(size_bytes: int) -> int:
+    return 1 if _SMALL_BYTES <= size_bytes < _LARGE_BYTES else 2 * (size_bytes >= _LARGE_BYTES)
 
 
 def aligned_read_options() -> pa.ipc.IpcReadOptions:
@@ -166,9 +172,7 @@ def edge_of_descriptor(command: bytes | None) -> str:
 
 def data_header(channel_id: int, polled: BufferAndBacklog, size_bytes: int) -> bytes:
     """What accompanies a batch of this size."""
-    padding = _PADDING if _SMALL_BYTES <= size_bytes < _LARGE_BYTES else _PADDING_SMALL
-    if size_bytes >= _LARGE_BYTES:
-        padding = _PADDING_LARGE
+    padding = _DATA_PADDING[_size_class(size_bytes)]
     return _HEADER.pack(_Kind.DATA, 0, channel_id, polled.sequence_number, polled.backlog) + padding
 
 
@@ -177,8 +181,10 @@ def foreign_data_frame(channel_id: int, polled: BufferAndBacklog, batch: pa.Reco
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    header = _HEADER.pack(_Kind.FOREIGN_DATA, 0, channel_id, polled.sequence_number, polled.backlog)
-    return b"".join((header, sink.getvalue()))
+    content = sink.getvalue()
+    padding = _FOREIGN_DATA_PADDING[_size_class(content.size)]
+    header = _HEADER.pack(_Kind.FOREIGN_DATA, padding, channel_id, polled.sequence_number, polled.backlog)
+    return b"".join((header, bytes(padding), content))
 
 
 def control_frame(channel_id: int, polled: BufferAndBacklog) -> bytes:
@@ -252,8 +258,10 @@ def _decode_downstream(metadata: pa.Buffer | bytes | None, batch: pa.RecordBatch
             raise ProtocolError("the header of a batch without its batch")
         element = batch
     elif kind == _Kind.FOREIGN_DATA:
-        with pa.ipc.open_stream(pa.py_buffer(view[_HEADER.size :]), options=aligned_read_options()) as reader:
+        content = pa.py_buffer(view[_HEADER.size + priority :])
+        with pa.ipc.open_stream(content, options=aligned_read_options()) as reader:
             element = reader.read_next_batch()
+        priority = 0
     else:
         element = _read_control(kind, bytes(view[_HEADER.size :]))
     return ElementFrame(channel_id, element, sequence_number, backlog, bool(priority))

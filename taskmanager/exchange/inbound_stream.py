@@ -66,6 +66,9 @@ class InboundStream:
         #: What was said before the writer was there; None when it is closed.
         self._unsent: list[bytes] | None = []
         self._thread = threading.Thread(target=self._run, name=f"exchange-receive-{peer.edge_id}"[:60], daemon=True)
+
+    def start(self) -> None:
+        """Connect and receive."""
         self._thread.start()
 
     # --- channels ---------------------------------------------------------------------------------------------------
@@ -115,6 +118,11 @@ class InboundStream:
                 _write_to(self._writer, message)
             elif self._unsent is not None:
                 self._unsent.append(message)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more channels."""
+        return bool(self._closing)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

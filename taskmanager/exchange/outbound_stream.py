@@ -38,8 +38,8 @@ class ServedChannel(Protocol):
         ...
 
 
-OpenServedChannel = Callable[[frames.OpenChannel, InputChannelListener], ServedChannel]
-"""Find the subpartition, or wait for it; elements and failure are announced to the listener under `channel_id`."""
+OpenServedChannel = Callable[[str, frames.OpenChannel, InputChannelListener], ServedChannel]
+"""(edge, request, listener): find the subpartition, or wait for it; elements and failure are announced to the listener under `channel_id`."""
 
 
 class OutboundStream:
@@ -121,7 +121,7 @@ class OutboundStream:
         with self._changed:
             self._queue.add_reader(frame.channel_id, frame.credits)
         try:
-            channel = self._open_channel(frame, self)
+            channel = self._open_channel(self._edge_id, frame, self)
         except (InvariantViolation, IndexError, ValueError) as error:
             self.notify_channel_failed(frame.channel_id, f"the request was refused: {error}")
             return
