@@ -161,7 +161,7 @@ class LeaderConnection:
         self._heartbeats = None
         if connection is None:
             return []
-        lost = RegistrationLost(connection, f"no heartbeat for {silent_ms} ms")
+        lost = RegistrationLost(connection, f"no heartbeat for {silent_ms} ms", silent=True)
         return [lost, *self._registration.handle(Reregister(), now_ms)]
 
     def _stop_heartbeats(self) -> list[LeaderConnectionEffect]:

@@ -142,10 +142,12 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationLost:
-    """We were registered and the connection broke. The registration tries again by itself."""
+    """We were registered and are not any more. The registration tries again by itself."""
 
     connection: ConnectionID
     reason: str
+    silent: bool = False
+    """False: the connection broke. True: the leader was silent for the whole heartbeat timeout."""
 
 
 @dataclass(frozen=True, slots=True)
