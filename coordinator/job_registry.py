@@ -60,7 +60,7 @@ class LiveJob:
 
 async def read_actor(actor: pykka.ActorRef[Any], read: Callable[[Any], ResultT]) -> ResultT:
     """What `read` returns for the actor's core. Raises pykka.ActorDeadError or pykka.Timeout."""
-    answer: ResultT = await asyncio.to_thread(lambda: actor.ask(Query(read), timeout=QUERY_TIMEOUT_SECONDS))
+    answer: Any = await asyncio.to_thread(lambda: actor.ask(Query(read), timeout=QUERY_TIMEOUT_SECONDS))
     return answer
 
 

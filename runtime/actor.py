@@ -12,6 +12,7 @@ effect means is said by the table of performers that the composition root hands 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -46,18 +47,34 @@ class Incoming:
     messages: list[Any]
 
 
+class EventBatcher:
+    """Collects events of many threads for one actor: what comes while the actor is busy is one message of its inbox."""
+
+    def __init__(self, actor: pykka.ActorRef[Any]) -> None:
+        self._actor = actor
+        self._lock = threading.Lock()
+        self._waiting: list[Any] = []
+
+    def add(self, event: Any) -> None:
+        """Tell the actor, soon and in order. Dropped when it has stopped."""
+        with self._lock:
+            self._waiting.append(event)
+            first = len(self._waiting) == 1
+        if first:
+            tell_if_alive(self._actor, self)
+
+    def take(self) -> list[Any]:
+        """All that waits; for the actor."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        return waiting
+
+
 @dataclass(frozen=True, slots=True)
 class Query(Generic[ResultT]):
     """Read something off the core: `ask` returns what the function returns. It must not change anything."""
 
     read: Callable[[Any], ResultT]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Run something on the actor's thread, between two events."""
-
-    function: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +144,9 @@ class MachineActor(pykka.ThreadingActor):
         elif kind is Events:
             for event in message.events:
                 self._handle(event)
-        elif kind is Call:
-            message.function()
+        elif kind is EventBatcher:
+            for event in message.take():
+                self._handle(event)
         else:
             self._handle(message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from dataclasses import dataclass
 
 import pykka
@@ -10,7 +11,7 @@ import pytest
 
 from dataflow.ids import LeaderSessionID
 from dataflow.messages import Disconnect, Fenced
-from runtime.actor import Events, Incoming, MachineActor, Query, describe, tell_if_alive
+from runtime.actor import EventBatcher, Events, Incoming, MachineActor, Query, describe, tell_if_alive
 from runtime.clock import ManualClock, SystemClock
 from runtime.connections import ConnectionID, MessageReceived
 from runtime.logs import silent_logger
@@ -76,6 +77,17 @@ def test_an_envelope_is_one_event_per_message(cage):
     cage.actor.tell(Incoming(ConnectionID("c"), LeaderSessionID("s"), said))
     cage.next(1)
     assert cage.core.events == [MessageReceived(ConnectionID("c"), Fenced(LeaderSessionID("s"), word)) for word in said]
+
+
+def test_events_of_many_threads_arrive_together_and_in_order(cage):
+    """What was added while the actor was busy is handled in one go."""
+    batcher = EventBatcher(cage.actor)
+    busy = threading.Event()
+    cage.actor.tell(Query(lambda core: busy.wait(10)))
+    for word in "abc":
+        batcher.add([Say(word)])
+    busy.set()
+    assert cage.next(4) == ["a", "b", "c", "flush"]
 
 
 def test_timers_of_the_core_come_back_as_events(cage):
