@@ -57,13 +57,16 @@ from dataflow.messages import (
     TriggerCheckpoint,
 )
 from runtime.connections import (
+    CloseConnection,
     ConnectionID,
     ConnectionLost,
     ConnectionOpened,
     MessageReceived,
+    OpenConnection,
     Peer,
     PeerKind,
     ResourceManagerLeaderChanged,
+    Send,
 )
 from runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
 from runtime.machine import CancelTimer, StartTimer, TimerFired
@@ -283,7 +286,9 @@ class TaskExecutor:
     # --- ResourceManager ----------------------------------------------------------------------------------------------
 
     def _ask_resource_manager(self, event: RegistrationEvent) -> None:
-        for effect in self._resource_manager.handle(event, self._now_ms):
+        effects = self._resource_manager.handle(event, self._now_ms)
+        self._out += _outward(effects)
+        for effect in effects:
             match effect:
                 case Registered():
                     self._tell_resource_manager(self.slots.report())
@@ -298,10 +303,8 @@ class TaskExecutor:
                         f"(taskmanager.registration.timeout): {reason}",
                         CANNOT_GO_ON,
                     )
-                case RegistrationLost():
-                    pass  # tasks go on; the connection is being made again
                 case _:
-                    self._out.append(effect)
+                    pass  # also RegistrationLost: tasks go on, the connection is being made again
 
     def _of_resource_manager(self, message: Any) -> None:
         match message:
@@ -383,7 +386,8 @@ class TaskExecutor:
 
     def _ask_job_master(self, job_id: JobID, event: RegistrationEvent) -> None:
         entry = self._jobs[job_id]
-        effects: list[LeaderConnectionEffect] = entry.connection.handle(event, self._now_ms)
+        effects = entry.connection.handle(event, self._now_ms)
+        self._out += _outward(effects)
         for effect in effects:
             match effect:
                 case Registered():
@@ -397,21 +401,24 @@ class TaskExecutor:
                         self._watch_for_job_master(job_id)
                 case RegistrationFailed(reason):
                     self._release_job(job_id, f"its JobMaster rejected this TaskManager: {reason}")
-                case RegistrationTimedOut():
-                    pass  # has no total timeout
                 case _:
-                    self._out.append(effect)
+                    pass
 
     def _registered_at_job_master(self, job_id: JobID, entry: JobEntry) -> None:
         if entry.timeout_runs:
             entry.timeout_runs = False
             self._out.append(CancelTimer(JobMasterTimeout(job_id)))
+        for slot in self.slots.of_job(job_id):
+            if slot.state is TaskSlotState.ALLOCATED:
+                due_ms = self._now_ms + self._settings.slot_timeout_ms
+                self._out.append(StartTimer(SlotTimeout(slot.allocation_id), due_ms))
         if entry.tasks:
             self._answer_heartbeat(job_id, entry)
         self._offer_slots(job_id)
 
     def _watch_for_job_master(self, job_id: JobID) -> None:
         entry = self._jobs[job_id]
+        self.slots.deactivate(job_id)
         if not entry.timeout_runs:
             entry.timeout_runs = True
             due_ms = self._now_ms + self._settings.job_master_timeout_ms
@@ -424,7 +431,7 @@ class TaskExecutor:
                 if job_id in self._jobs:
                     self._answer_heartbeat(job_id, self._jobs[job_id])
             case SlotOffersAnswered(_, accepted, rejected):
-                self._offers_answered(accepted, rejected)
+                self._offers_answered(job_id, accepted, rejected)
             case SubmitTasks(tasks):
                 for descriptor in tasks:
                     self._submit_task(job_id, descriptor)
@@ -455,10 +462,15 @@ class TaskExecutor:
             if slot.state is TaskSlotState.ACTIVE and slot.allocation_id not in owned:
                 self._free_slot(slot, "its JobMaster does not know it")
 
-    def _offers_answered(self, accepted: Iterable[AllocationID], rejected: Iterable[AllocationID]) -> None:
+    def _offers_answered(
+        self, job_id: JobID, accepted: Iterable[AllocationID], rejected: Iterable[AllocationID]
+    ) -> None:
         for allocation_id in accepted:
             slot = self.slots.find(allocation_id)
-            if slot is not None and slot.state is TaskSlotState.ALLOCATED:
+            if slot is None or slot.job_id != job_id or slot.state is TaskSlotState.RELEASING:
+                if job_id in self._jobs:  # freed while the answer was on its way: say so at once
+                    self._answer_heartbeat(job_id, self._jobs[job_id])
+            elif slot.state is TaskSlotState.ALLOCATED:
                 self._out.append(CancelTimer(SlotTimeout(allocation_id)))
                 self.slots.activate(slot)
         for allocation_id in rejected:
@@ -491,13 +503,7 @@ class TaskExecutor:
         if entry.timeout_runs:
             self._out.append(CancelTimer(JobMasterTimeout(job_id)))
         self._out += entry.connection.send(Disconnect("no slot of the job is left here"))
-        self._out += [
-            effect
-            for effect in entry.connection.handle(StopRegistration(), self._now_ms)
-            if not isinstance(
-                effect, LeaderSaid | Registered | RegistrationLost | RegistrationFailed | RegistrationTimedOut
-            )
-        ]
+        self._out += _outward(entry.connection.handle(StopRegistration(), self._now_ms))
         self._out.append(ReleaseJobResources(job_id))
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -512,7 +518,7 @@ class TaskExecutor:
             failure = SerializedFailure(summary, Blame.EXTERNAL, error_type="TaskSubmissionException")
             self._tell_job_master(job_id, TaskStateChanged(job_id, attempt_id, ExecutionState.FAILED, failure))
             return
-        self._offers_answered((descriptor.allocation_id,), ())
+        self._offers_answered(job_id, (descriptor.allocation_id,), ())
         self.slots.add_task(slot, attempt_id)
         self._tasks[attempt_id] = RunningTask(descriptor, slot)
         self._jobs[job_id].tasks[attempt_id] = None
@@ -600,3 +606,9 @@ class TaskExecutor:
     def _draw_connection(self) -> ConnectionID:
         self._dialled += 1
         return ConnectionID(f"dial-{self._dialled}")
+
+
+def _outward(effects: list[LeaderConnectionEffect]) -> list[TaskExecutorEffect]:
+    """What a connection asks of the shell; the rest is for this core, and is taken after it."""
+    asks = (OpenConnection, CloseConnection, Send, StartTimer, CancelTimer)
+    return [effect for effect in effects if isinstance(effect, asks)]
