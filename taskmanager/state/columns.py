@@ -299,7 +299,7 @@ def _compact(values: pa.Array) -> pa.Array:
 
 def _take(log: list[pa.Array], starts: list[int], positions: Int64Array, data_type: pa.DataType) -> pa.Array:
     """The values at these positions of the log, null for -1; each piece is asked once, for its own rows only."""
-    if not log:
+    if not log or not len(positions):
         return pa.nulls(len(positions), data_type)
     missing = positions < 0
     if len(log) == 1:

@@ -100,7 +100,7 @@ def intersect(case: Case) -> dict[str, Any]:
 def offsets_intersect(case: Case) -> dict[str, Any]:
     own = _range(case["range"])
     offsets = list(case["offsets"])
-    known = KeyGroupRangeOffsets(own, tuple([*offsets, offsets[-1] + 1 if offsets else 0]))
+    known = KeyGroupRangeOffsets(own, (*offsets, offsets[-1] + 1 if offsets else 0))
     other = _range(case["with_range"])
     part = known.intersect(other)
     kept = list(part.offsets[:-1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
+import itertools
 import random
 
 import numpy as np
@@ -87,7 +88,7 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[object]]] = {
     "n": (pa.int32(), st.one_of(st.none(), st.integers(0, 3))),
     "b": (pa.bool_(), st.booleans()),
     "l": (pa.list_(pa.int64()), st.lists(st.integers(0, 3), max_size=2)),
-    "t": (pa.timestamp("us"), st.datetimes(datetime.datetime(2013, 1, 1), datetime.datetime(2014, 1, 1))),
+    "t": (pa.timestamp("us"), st.datetimes(dt.datetime(2013, 1, 1), dt.datetime(2014, 1, 1))),  # noqa: DTZ001
     "d": (pa.binary(2), st.binary(min_size=2, max_size=2)),
 }
 KEYS = ["i", "s", "n", "b", "t", "d"]
@@ -126,7 +127,7 @@ def test_partition_by_key_is_stable(batch: pa.RecordBatch, bounds: tuple[int, in
 
     assert sorted(order.tolist()) == list(range(batch.num_rows))
     assert len(ends) == bounds[1] + 1
-    assert all((np.diff(order[start:end]) > 0).all() for start, end in zip(ends[:-1], ends[1:], strict=True))
+    assert all((np.diff(order[start:end]) > 0).all() for start, end in itertools.pairwise(ends))
 
 
 def test_one_owner_costs_no_copy() -> None:

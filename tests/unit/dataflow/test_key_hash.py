@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import datetime
+import datetime as dt
 import re
 import struct
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def murmur3_32(data: bytes) -> int:
     return state ^ state >> 16
 
 
-def hashed(values: list[object], data_type: pa.DataType) -> list[int]:
+def hashed(values: Sequence[object], data_type: pa.DataType) -> list[int]:
     return hash_column(pa.array(values, data_type)).tolist()
 
 
@@ -151,7 +152,7 @@ def test_temporal_units_do_not_matter() -> None:
             for unit, factor in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9))
         }
         assert len(moments) == 1
-    assert hashed([datetime.date(2013, 1, 1)], pa.date32()) == hashed([datetime.date(2013, 1, 1)], pa.date64())
+    assert hashed([dt.date(2013, 1, 1)], pa.date32()) == hashed([dt.date(2013, 1, 1)], pa.date64())
     zoned = pa.array([5], pa.int64()).cast(pa.timestamp("us", "Europe/Berlin"))
     assert hash_column(zoned).tolist() == hash_column(zoned.cast(pa.timestamp("us", "UTC"))).tolist()
 

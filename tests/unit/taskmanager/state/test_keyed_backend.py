@@ -1,0 +1,396 @@
+"""The backend against plain dictionaries: random programs, any cut into batches, snapshots, rescales."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index, split_batch
+from dataflow.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    RunningAggregateDescriptor,
+    StateError,
+    ValueStateDescriptor,
+    register_serializer,
+)
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, ROWS, Naive, Row, Subject, run_naive
+
+
+class StoredFile:
+    """A keyed state file in memory, and the ranges that were read."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.reads: list[tuple[int, int]] = []
+
+    def read_range(self, offset: int, size: int) -> bytes:
+        self.reads.append((offset, size))
+        return self.data[offset : offset + size]
+
+
+def snapshot_of(backend: KeyedStateBackend) -> bytes:
+    frozen = backend.snapshot()
+    try:
+        return frozen.encode()
+    finally:
+        frozen.release()
+
+
+def share_of(rows: list[Row], index: int, parallelism: int) -> list[tuple[int, Row]]:
+    """The rows whose key belongs to a subtask, with their positions."""
+    keys = pa.array([key for key, _ in rows], pa.string())
+    batch = pa.record_batch({"key": keys, "at": pa.array(range(len(rows)), pa.int64())})
+    part = split_batch(batch, ["key"], MAX_PARALLELISM, parallelism)[index]
+    return [(at, rows[at]) for at in part.column("at").to_pylist()]
+
+
+@settings(max_examples=150)
+@given(st.lists(ROWS, min_size=1, max_size=4))
+def test_rows_against_dictionaries(batches: list[list[Row]]) -> None:
+    """Every row sees what the rows before it did, in the same batch or an earlier one."""
+    subject, states = Subject(), {}  # type: ignore[var-annotated]
+    subject.claim()
+    for rows in batches:
+        assert subject.process(rows) == run_naive(rows, states)
+
+    assert subject.everything(list(states)) == {key: state.look() for key, state in states.items()}
+    assert subject.pending_timers() == {(key, time) for key, state in states.items() for time in state.timers}
+
+
+@settings(max_examples=60)
+@given(ROWS, st.data())
+def test_the_cut_into_batches_does_not_matter(rows: list[Row], data: st.DataObject) -> None:
+    """One batch, or one per row, or anything between."""
+    expected = run_naive(rows, {})
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(rows)), max_size=5)) | {0, len(rows)})
+    subject = Subject()
+    subject.claim()
+
+    assert expected == [
+        result for first, end in itertools.pairwise(cuts) for result in subject.process(rows[first:end])
+    ]
+
+
+@settings(max_examples=60)
+@given(ROWS, ROWS, ROWS, st.integers(1, 5), st.integers(1, 5))
+def test_rescale_is_exact(before: list[Row], frozen: list[Row], after: list[Row], old: int, new: int) -> None:
+    """Snapshots of `old` subtasks restored into `new` ones: together they hold what was there at the snapshot, and go on."""
+    states: dict[Any, Naive] = {}
+    run_naive(before, states)
+    files: list[StoredFile] = []
+    for index in range(old):
+        subject = Subject(compute_key_group_range_for_operator_index(MAX_PARALLELISM, old, index))
+        subject.claim()
+        subject.process([row for _, row in share_of(before, index, old)])
+        snapshot = subject.backend.snapshot()
+        subject.process(
+            [row for _, row in share_of(frozen, index, old)]
+        )  # what comes after the barrier is not in the snapshot
+        files.append(StoredFile(snapshot.encode()))
+        snapshot.release()
+
+    timers: set[tuple[Any, int]] = set()
+    kept = {(key, time) for key, state in states.items() for time in state.timers}
+    expected = run_naive(after, states)
+    got: list[tuple[int, Any]] = []
+    for index in range(new):
+        subject = Subject(compute_key_group_range_for_operator_index(MAX_PARALLELISM, new, index))
+        subject.backend.restore(files)
+        assert len(subject.backend) <= len(states)
+        subject.claim()
+        timers |= subject.pending_timers()
+        mine = share_of(after, index, new)
+        results = subject.process([row for _, row in mine])
+        got += [(at, result) for (at, _), result in zip(mine, results, strict=True)]
+        keys = [key for key in states if share_of([(key, ("look", None))], index, new)]
+        assert subject.everything(keys) == {key: states[key].look() for key in keys}
+
+    assert kept == timers
+    assert expected == [result for _, result in sorted(got, key=lambda pair: pair[0])]
+
+
+@settings(max_examples=40)
+@given(ROWS)
+def test_a_snapshot_of_a_restored_backend_is_the_same(rows: list[Row]) -> None:
+    """Written, restored without anybody asking for the states, written again: nothing is lost on the way."""
+    first = Subject()
+    first.claim()
+    first.process(rows)
+    file = snapshot_of(first.backend)
+    second = Subject()
+    second.backend.restore([StoredFile(file)])
+
+    third = Subject()
+    third.backend.restore([StoredFile(snapshot_of(second.backend))])
+    third.claim()
+
+    states: dict[Any, Naive] = {}
+    run_naive(rows, states)
+    assert third.everything(list(states)) == {key: state.look() for key, state in states.items()}
+    assert len(second.backend) == sum(not state.is_empty for state in states.values())
+
+
+def numbers_backend(key_groups: KeyGroupRange = ALL, most: int = MAX_PARALLELISM) -> KeyedStateBackend:
+    return KeyedStateBackend(pa.schema([("k", pa.int64())]), key_groups, most)
+
+
+def test_vectorised_and_row_wise_see_each_other() -> None:
+    """A batch method writes back what rows have changed before it looks, and rows see what it wrote."""
+    backend = numbers_backend()
+    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    elements = backend.get_list_state(ListStateDescriptor("l", pa.string()))
+    pairs = backend.get_map_state(MapStateDescriptor("m", pa.int64(), pa.string()))
+    slots = backend.slots([pa.array([1, 2, 3])])
+    backend.begin_batch(slots)
+    value.update(10)
+    elements.add("a")
+    pairs.put(5, "five")
+
+    assert value.get_batch(slots).to_pylist() == [10, None, None]
+    assert elements.get_batch(slots).to_pylist() == [["a"], None, None]
+    assert pairs.get_batch(slots).to_pylist() == [[(5, "five")], None, None]
+
+    value.put_batch(slots, pa.array([None, 20, 30], pa.int64()))
+    elements.add_batch(slots[[0, 0, 1]], pa.array(["b", "c", "d"]))
+    pairs.put_batch(slots[[0, 1, 1]], pa.array([6, 5, 5]), pa.array(["six", "five", "again"]))
+
+    assert value.value() is None
+    assert elements.get() == ["a", "b", "c"]
+    assert dict(pairs.items()) == {5: "five", 6: "six"}
+    assert pairs.lookup_batch(slots, pa.array([6, 5, 5])).to_pylist() == ["six", "again", None]
+    pairs.remove_batch(slots[[0, 0, 2]], pa.array([5, 5, 5]))
+    assert pairs.get_batch(slots).to_pylist() == [[(6, "six")], [(5, "again")], None]
+    for state in (value, elements, pairs):
+        state.clear_batch(slots)
+        assert state.get_batch(slots).null_count == 3
+
+
+def test_running_sums_of_a_stream() -> None:
+    """What keyed_sum does: every row gets its key's sum and count after it, across batches and a restore."""
+    descriptor = RunningAggregateDescriptor("total", pa.int64(), ("sum",))
+    backend = numbers_backend()
+    total = backend.get_running_aggregate(descriptor)
+
+    first = total.fold_batch(backend.slots([pa.array([1, 2, 1])]), pa.array([10, 20, 30]))
+    second_backend = numbers_backend()
+    second_backend.restore([StoredFile(snapshot_of(backend))])
+    total = second_backend.get_running_aggregate(descriptor)
+    second = total.fold_batch(second_backend.slots([pa.array([2, 1, 3])]), pa.array([1, 1, 1]))
+
+    assert [first["sum"].tolist(), first["count"].tolist()] == [[10, 20, 40], [1, 1, 2]]
+    assert [second["sum"].tolist(), second["count"].tolist()] == [[21, 41, 1], [2, 3, 1]]
+
+
+def test_keys_without_state_are_let_go() -> None:
+    """Ever new keys whose state is cleared, or who never had any, do not fill the memory."""
+    backend = numbers_backend()
+    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    timers = backend.get_timers()
+    kept = backend.slots([pa.array([-1, -2])])
+    value.put_batch(kept[:1], pa.array([1]))
+    timers.event.register(kept[1:], np.array([5]))
+    for turn in range(40):
+        keys = pa.array(np.arange(turn * 10_000, (turn + 1) * 10_000))
+        slots = backend.slots([keys])
+        value.put_batch(slots, keys)
+        value.clear_batch(slots)
+
+    assert len(backend) < 100_000
+    assert value.get_batch(backend.lookup([pa.array([-1])])).to_pylist() == [1]
+    assert backend.lookup([pa.array([-2])]).tolist() == timers.event.advance(9, 9).slots.tolist()
+
+
+def test_only_the_ranges_of_the_own_key_groups_are_read() -> None:
+    """A subtask that owns an eighth of the key groups reads about an eighth of the file."""
+    backend = numbers_backend(KeyGroupRange(0, 127), 128)
+    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    keys = pa.array(np.arange(300_000))
+    value.put_batch(backend.slots([keys]), keys)
+    file = StoredFile(snapshot_of(backend))
+
+    part = numbers_backend(compute_key_group_range_for_operator_index(128, 8, 3), 128)
+    part.restore([file])
+
+    assert sum(size for _, size in file.reads) < len(file.data) / 5
+    mine = split_batch(pa.record_batch({"k": keys}), ["k"], 128, 8)[3].column("k")
+    assert len(part) == len(mine)
+    restored = part.get_state(ValueStateDescriptor("v", pa.int64()))
+    assert restored.get_batch(part.lookup([mine])).equals(mine)
+
+
+def test_composite_keys_of_several_types_survive() -> None:
+    """Strings, nulls, timestamps, decimals: the key comes back as it was."""
+    schema = pa.schema([("s", pa.string()), ("t", pa.timestamp("ms")), ("d", pa.decimal128(9, 2)), ("b", pa.bool_())])
+    columns = [
+        pa.array(["a", None, "", "ä" * 20]),
+        pa.array([1, 2, None, 4], pa.timestamp("ms")),
+        pa.array([None, 1, 2, 3], pa.decimal128(9, 2)),
+        pa.array([True, False, None, True]),
+    ]
+    backend = KeyedStateBackend(schema, ALL, MAX_PARALLELISM)
+    backend.get_state(ValueStateDescriptor("v", pa.int64())).put_batch(backend.slots(columns), pa.array([1, 2, 3, 4]))
+
+    restored = KeyedStateBackend(schema, ALL, MAX_PARALLELISM)
+    restored.restore([StoredFile(snapshot_of(backend))])
+
+    slots = restored.lookup(columns)
+    assert [column.to_pylist() for column in restored.keys(slots)] == [column.to_pylist() for column in columns]
+    assert restored.get_state(ValueStateDescriptor("v", pa.int64())).get_batch(slots).to_pylist() == [1, 2, 3, 4]
+    restored.begin_batch(slots)
+    assert restored.current_key == tuple(column[0].as_py() for column in columns)
+
+
+def test_set_current_key() -> None:
+    """A single key, outside of a batch."""
+    backend = numbers_backend()
+    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    backend.set_current_key(7)
+    value.update(1)
+    backend.set_current_key(8)
+    assert value.value() is None
+    backend.set_current_key(7)
+    assert (backend.current_key, value.value()) == (7, 1)
+    backend.end_batch()
+    assert value.get_batch(backend.lookup([pa.array([7])])).to_pylist() == [1]
+
+
+def use(backend: KeyedStateBackend, act: Callable[[], object]) -> None:
+    backend.set_current_key(1)
+    act()
+    backend.end_batch()
+
+
+def test_wrong_values_name_state_and_value() -> None:
+    """Type mismatches, unserializable objects, missing functions and null map keys."""
+    backend = numbers_backend()
+    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    document = backend.get_state(ValueStateDescriptor("j", serializer="json"))
+    pairs = backend.get_map_state(MapStateDescriptor("m", pa.int64(), pa.string()))
+    reducing = backend.get_reducing_state(ReducingStateDescriptor("r", None, pa.int64()))
+    slots = backend.slots([pa.array([1])])
+
+    with pytest.raises(StateError, match="state 'v' holds int64, which 'x' \\(str\\) is not"):
+        use(backend, lambda: value.update("x"))
+    with pytest.raises(StateError, match="state 'j': serializer 'json' cannot write <object"):
+        use(backend, lambda: document.update(object()))
+    with pytest.raises(StateError, match="map state 'm': a key cannot be None"):
+        use(backend, lambda: pairs.put(None, "x"))
+    backend.end_batch()
+    with pytest.raises(StateError, match="map state 'm': a key cannot be null"):
+        pairs.put_batch(slots, pa.array([None], pa.int64()), pa.array(["x"]))
+    with pytest.raises(StateError, match="reducing state 'r' was declared without a reduce function"):
+        use(backend, lambda: reducing.add(1))
+    with pytest.raises(StateError, match="state 'v' holds int64, the column to put is string: cast it"):
+        value.put_batch(slots, pa.array(["x"]))
+
+
+def test_state_without_a_key_is_refused() -> None:
+    """In open() and close() there is no current key."""
+    backend = numbers_backend()
+    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    elements = backend.get_list_state(ListStateDescriptor("l", pa.int64()))
+    pairs = backend.get_map_state(MapStateDescriptor("m", pa.int64(), pa.int64()))
+
+    for act in (
+        value.value,
+        lambda: value.update(1),
+        elements.get,
+        lambda: elements.add(1),
+        lambda: pairs.get(1),
+        pairs.clear,
+    ):
+        with pytest.raises(StateError, match="was used without a current key"):
+            act()
+
+
+def test_a_state_cannot_be_two_things() -> None:
+    """Neither inside a job nor between a snapshot and the job that restores it."""
+    backend = numbers_backend()
+    state = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    assert backend.get_state(ValueStateDescriptor("v", pa.int64())) is state
+    state.put_batch(backend.slots([pa.array([1])]), pa.array([1]))
+    restored = numbers_backend()
+    restored.restore([StoredFile(snapshot_of(backend))])
+
+    for backend_ in (backend, restored):
+        with pytest.raises(
+            StateError, match="state 'v' is a value state of int64, and is asked for as a value state of string"
+        ):
+            backend_.get_state(ValueStateDescriptor("v", pa.string()))
+        with pytest.raises(StateError, match="asked for as a list state of large_list<item: int64>"):
+            backend_.get_list_state(ListStateDescriptor("v", pa.int64()))
+
+
+def test_a_snapshot_of_another_key_is_refused() -> None:
+    """Other columns, other types, another max parallelism: each by name, before anything is read."""
+    backend = numbers_backend()
+    backend.get_state(ValueStateDescriptor("v", pa.int64())).put_batch(backend.slots([pa.array([1])]), pa.array([1]))
+    file = StoredFile(snapshot_of(backend))
+
+    for schema in (pa.schema([("user", pa.int64())]), pa.schema([("k", pa.string())])):
+        with pytest.raises(StateError, match="written for the key k int64, the operator is now keyed by"):
+            KeyedStateBackend(schema, ALL, MAX_PARALLELISM).restore([file])
+    with pytest.raises(StateError, match="max parallelism 16, the operator now has 32"):
+        numbers_backend(KeyGroupRange(0, 31), 32).restore([file])
+
+
+def test_a_serializer_that_is_not_registered_is_named_when_it_is_needed() -> None:
+    """State that nobody asks for is carried along without it."""
+    register_serializer("test-only", lambda value: str(value).encode(), lambda data: int(data))
+    backend = numbers_backend()
+    descriptor = ValueStateDescriptor("o", serializer="test-only")
+    backend.set_current_key(1)
+    backend.get_state(descriptor).update(5)
+    file = StoredFile(snapshot_of(backend))
+    from dataflow import state as state_module
+
+    del state_module._SERIALIZERS["test-only"]
+    restored = numbers_backend()
+    restored.restore([file])
+    again = numbers_backend()
+    again.restore([StoredFile(snapshot_of(restored))])
+    again.set_current_key(1)
+    with pytest.raises(StateError, match="no serializer 'test-only' is registered here \\(known: json"):
+        again.get_state(descriptor).value()
+
+    register_serializer("test-only", lambda value: str(value).encode(), lambda data: int(data))
+    assert again.get_state(descriptor).value() == 5
+
+
+def test_large_maps_are_not_loaded_to_ask_for_one_pair() -> None:
+    """Beyond a few hundred pairs, a get reads a pair; all of them can still be listed, changes included."""
+    backend = numbers_backend()
+    pairs = backend.get_map_state(MapStateDescriptor("m", pa.int64(), pa.int64()))
+    slots = backend.slots([pa.array([1])])
+    pairs.put_batch(np.repeat(slots, 1000), pa.array(range(1000)), pa.array(range(1000)))
+    backend.begin_batch(slots)
+    assert [pairs.get(5), pairs.get(-5), pairs.contains(999)] == [5, None, True]
+    assert len(pairs._maps[0].pairs) == 3
+    pairs.put(5, 55)
+    pairs.remove(6)
+
+    assert dict(pairs.items()) == {n: 55 if n == 5 else n for n in range(1000) if n != 6}
+    backend.end_batch()
+    assert pairs.lookup_batch(slots[[0, 0]], pa.array([5, 6])).to_pylist() == [55, None]
+
+
+def test_an_empty_backend_has_an_empty_snapshot() -> None:
+    """Nothing in, nothing out; the states are known all the same."""
+    backend = numbers_backend()
+    backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    restored = numbers_backend()
+    restored.restore([StoredFile(snapshot_of(backend))])
+
+    assert len(restored) == 0
+    with pytest.raises(StateError, match="state 'v' is a value state of int64"):
+        restored.get_state(ValueStateDescriptor("v", pa.float64()))
