@@ -1,0 +1,197 @@
+"""The shell around SegmentPlanner: encodes and writes snapshots on a few threads, and answers the tasks.
+
+One uploader per TaskManager, one sink per task (`for_task`). Every answer is the planner's; here are only threads, storage
+and the callbacks. Frozen state is released as soon as it is encoded. A write that was cancelled while it ran is deleted when
+it has ended. Mirrors Flink's AsyncCheckpointRunnable and CheckpointStreamFactory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from dataflow.handles import TaskStateSnapshot
+from dataflow.ids import CheckpointID, OperatorID, ResourceID
+from runtime.storage import StorageError, put_parts
+from taskmanager.checkpointing.contract import ChannelState
+from taskmanager.operators.contract import OperatorSnapshot
+from taskmanager.snapshots.blobs import BlobPlan, assemble, plan_blobs
+from taskmanager.snapshots.segment_planner import (
+    BlobEncoded,
+    CompleteSnapshot,
+    DeleteSegment,
+    FailSnapshot,
+    SegmentEffect,
+    SegmentEvent,
+    SegmentFailed,
+    SegmentGroup,
+    SegmentPlanner,
+    SegmentWritten,
+    SnapshotCancelled,
+    SnapshotFailed,
+    SnapshotStarted,
+    WriteSegment,
+)
+from taskmanager.snapshots.state_storages import StateStorages, is_absolute
+
+MEMORY_THRESHOLD_BYTES = 20 << 10
+THREADS = 4
+
+SnapshotAnswer = TaskStateSnapshot | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    plans: tuple[BlobPlan, ...]
+    on_done: Callable[[SnapshotAnswer], None]
+
+
+class SnapshotUploader:
+    """Encodes and stores the snapshots of all tasks of one TaskManager."""
+
+    def __init__(
+        self,
+        resource_id: ResourceID,
+        storages: StateStorages,
+        *,
+        memory_threshold_bytes: int = MEMORY_THRESHOLD_BYTES,
+        threads: int = THREADS,
+    ) -> None:
+        self._storages = storages
+        self._planner = SegmentPlanner(resource_id, memory_threshold_bytes)
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="snapshot-upload")
+        self._lock = threading.Lock()
+        self._running: dict[int, _Running] = {}
+        self._tickets = itertools.count(1)
+
+    def for_task(self, checkpoint_directory: str) -> TaskSnapshotSink:
+        """The sink of one attempt. `checkpoint_directory`: of its job, from the deployment descriptor."""
+        return TaskSnapshotSink(self, checkpoint_directory)
+
+    def start(self, group: SegmentGroup, plans: Sequence[BlobPlan], on_done: Callable[[SnapshotAnswer], None]) -> int:
+        """Begin; returns the ticket for `cancel`. `on_done` is called from any thread, perhaps before this returns."""
+        ticket = next(self._tickets)
+        with self._lock:
+            self._running[ticket] = _Running(tuple(plans), on_done)
+            effects = self._planner.handle(SnapshotStarted(ticket, group, len(plans)))
+        self._perform(effects)
+        for index, plan in enumerate(plans):
+            self._submit(lambda index=index, plan=plan: self._encode(ticket, index, plan), plan.release)  # type: ignore[misc]
+        return ticket
+
+    def is_running(self, ticket: int) -> bool:
+        """Whether the snapshot was neither answered nor cancelled."""
+        with self._lock:
+            return ticket in self._running
+
+    def cancel(self, ticket: int) -> None:
+        """Abandon; what was or will be written for it alone is deleted. No answer comes after this."""
+        with self._lock:
+            self._running.pop(ticket, None)
+        self._tell(SnapshotCancelled(ticket))
+
+    def close(self) -> None:
+        """Give up what waits, wait for what runs. Nothing is answered any more."""
+        with self._lock:
+            self._running.clear()
+        self._pool.shutdown(wait=True)
+
+    def _tell(self, event: SegmentEvent) -> None:
+        with self._lock:
+            effects = self._planner.handle(event)
+        self._perform(effects)
+
+    def _perform(self, effects: Sequence[SegmentEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case WriteSegment():
+                    self._submit(lambda effect=effect: self._write(effect), lambda: None)  # type: ignore[misc]
+                case DeleteSegment(group, name):
+                    self._submit(lambda group=group, name=name: self._delete(group, name), lambda: None)  # type: ignore[misc]
+                case CompleteSnapshot(ticket, handles):
+                    with self._lock:
+                        running = self._running.pop(ticket, None)
+                    if running is not None:
+                        running.on_done(assemble(running.plans, handles))
+                case FailSnapshot(ticket, error):
+                    with self._lock:
+                        running = self._running.pop(ticket, None)
+                    if running is not None:
+                        running.on_done(error)
+
+    def _submit(self, work: Callable[[], None], instead: Callable[[], None]) -> None:
+        try:
+            self._pool.submit(work)
+        except RuntimeError:  # the TaskManager is going down
+            instead()
+
+    def _encode(self, ticket: int, index: int, plan: BlobPlan) -> None:
+        with self._lock:
+            wanted = ticket in self._running
+        if not wanted:
+            plan.release()
+            return
+        try:
+            try:
+                data = plan.encode()
+            finally:
+                plan.release()
+        except Exception as error:
+            self._tell(SnapshotFailed(ticket, error))
+        else:
+            self._tell(BlobEncoded(ticket, index, data))
+
+    def _write(self, effect: WriteSegment) -> None:
+        try:
+            storage, path = self._storages.locate(effect.group.base, _path(effect.group, effect.name))
+            put_parts(storage, path, effect.parts)
+        except Exception as error:
+            self._tell(SegmentFailed(effect.segment, error))
+        else:
+            self._tell(SegmentWritten(effect.segment))
+
+    def _delete(self, group: SegmentGroup, name: str) -> None:
+        with contextlib.suppress(StorageError):  # the coordinator deletes the whole directory of an aborted checkpoint
+            storage, path = self._storages.locate(group.base, _path(group, name))
+            storage.delete(path)
+
+
+class TaskSnapshotSink:
+    """Where one task's snapshots go (SnapshotSink). Called from the task's thread."""
+
+    def __init__(self, uploader: SnapshotUploader, checkpoint_directory: str) -> None:
+        self._uploader = uploader
+        self._checkpoint_directory = checkpoint_directory
+        self._tickets: dict[CheckpointID, int] = {}
+
+    def start(
+        self,
+        checkpoint_id: CheckpointID,
+        target_location: str,
+        snapshots: Sequence[tuple[OperatorID, OperatorSnapshot]],
+        channel_state: ChannelState | None,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        """Encode and store in the background; `on_done` is called from any thread with a TaskStateSnapshot or an
+        exception, unless `cancel` came first. `snapshots`: tail of the chain first."""
+        base = "" if is_absolute(target_location) else self._checkpoint_directory
+        group = SegmentGroup(base, target_location, checkpoint_id)
+        plans = plan_blobs(snapshots, channel_state)
+        self._tickets = {known: ticket for known, ticket in self._tickets.items() if self._uploader.is_running(ticket)}
+        self._tickets[checkpoint_id] = self._uploader.start(group, plans, on_done)
+
+    def cancel(self, checkpoint_id: CheckpointID) -> None:
+        """Abandon; delete what was written. Nothing happens when the snapshot has been answered."""
+        ticket = self._tickets.pop(checkpoint_id, None)
+        if ticket is not None:
+            self._uploader.cancel(ticket)
+
+
+def _path(group: SegmentGroup, name: str) -> str:
+    location = group.target_location.rstrip("/")
+    return f"{location}/{name}" if location else name

@@ -1,0 +1,372 @@
+"""Encoding, writing, answering, and reading back: on memory and on a disk, with real threads."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dataflow.handles import (
+    ByteStreamStateHandle,
+    KeyGroupRange,
+    OperatorStateMode,
+    SegmentStateHandle,
+    TaskStateSnapshot,
+)
+from dataflow.ids import CheckpointID, OperatorID, ResourceID
+from runtime.memory_storage import MemoryStorage
+from runtime.object_storage import open_storage
+from runtime.storage import Buffer, StorageError
+from taskmanager.checkpointing.contract import ChannelState
+from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
+from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from taskmanager.snapshots.restore import StateReader
+from taskmanager.snapshots.state_storages import StateStorages
+from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
+from taskmanager.task.task_restore import decode_channel_state
+
+HEAD, TAIL = OperatorID("head"), OperatorID("tail")
+BASE = "memory://uploads"
+KEY_GROUPS = KeyGroupRange(0, 63)
+ANSWER_SECONDS_MAX = 20
+
+
+@dataclass
+class Part:
+    """Keyed state that says what happened to it."""
+
+    data: bytes = b"k" * 100_000
+    gate: threading.Event | None = None
+    error: Exception | None = None
+    calls: list[str] = field(default_factory=list)
+    key_group_range: KeyGroupRange = KEY_GROUPS
+
+    def encode(self) -> bytes:
+        self.calls.append("encode")
+        if self.gate is not None:
+            assert self.gate.wait(ANSWER_SECONDS_MAX)
+        if self.error is not None:
+            raise self.error
+        return self.data
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+
+class Gated(MemoryStorage):
+    """Memory whose writes wait for permission, and can be told to fail."""
+
+    def __init__(self) -> None:
+        super().__init__("gated")
+        self.begun: queue.Queue[str] = queue.Queue()
+        self.gate = threading.Event()
+        self.error: StorageError | None = None
+        self.deleted: queue.Queue[str] = queue.Queue()
+
+    def put_parts(self, path: str, parts: Any) -> None:
+        self.begun.put(path)
+        assert self.gate.wait(ANSWER_SECONDS_MAX)
+        if self.error is not None:
+            raise self.error
+        super().put_parts(path, parts)
+
+    def delete(self, path: str) -> None:
+        super().delete(path)
+        self.deleted.put(path)
+
+
+@pytest.fixture
+def memory() -> MemoryStorage:
+    return MemoryStorage("uploads")
+
+
+@pytest.fixture
+def uploader(memory: MemoryStorage) -> Iterator[SnapshotUploader]:
+    made = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: memory))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gated() -> Gated:
+    return Gated()
+
+
+@pytest.fixture
+def gated_uploader(gated: Gated) -> Iterator[SnapshotUploader]:
+    made = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: gated))
+    yield made
+    gated.gate.set()
+    made.close()
+
+
+def begin(
+    sink: TaskSnapshotSink,
+    *snapshots: tuple[OperatorID, OperatorSnapshot],
+    channel_state: ChannelState | None = None,
+    checkpoint: int = 7,
+    target: str = "chk-7",
+) -> queue.Queue[Any]:
+    answers: queue.Queue[Any] = queue.Queue()
+    sink.start(CheckpointID(checkpoint), target, snapshots, channel_state, answers.put)
+    return answers
+
+
+def answer(answers: queue.Queue[Any]) -> Any:
+    return answers.get(timeout=ANSWER_SECONDS_MAX)
+
+
+def read(memory: MemoryStorage, handle: Any) -> bytes:
+    blob = StateReader(BASE, StateStorages(lambda _: memory)).open_state(handle)
+    return blob.read_range(0, blob.size)
+
+
+def lists(**elements: tuple[bytes, ...]) -> tuple[OperatorListSnapshot, ...]:
+    return tuple(
+        OperatorListSnapshot(name, OperatorStateMode.SPLIT_DISTRIBUTE, values) for name, values in elements.items()
+    )
+
+
+def test_everything_comes_back(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
+    """Keyed parts, list elements and data in flight, each under its operator: inputs at the head, outputs at the tail."""
+    part = Part()
+    one, two = pa.record_batch({"a": [1, 2, 3]}), pa.record_batch({"b": ["x"]})
+    in_flight = ChannelState({InputChannelInfo(0, 1): (one.slice(1), two, two)}, {ResultSubpartitionInfo(2, 3): (one,)})
+
+    state = answer(
+        begin(
+            uploader.for_task(BASE),
+            (TAIL, OperatorSnapshot(operator_lists=lists(first=(b"one", b"", b"three"), empty=()))),
+            (HEAD, OperatorSnapshot(keyed=(part,))),
+            channel_state=in_flight,
+        )
+    )
+
+    assert isinstance(state, TaskStateSnapshot)
+    head, tail = state.operators[HEAD], state.operators[TAIL]
+    assert head.managed_keyed[0].key_group_range == KeyGroupRange(0, 63)
+    assert read(memory, head.managed_keyed[0].handle) == part.data
+    handle = tail.managed_operator[0]
+    assert {
+        entry.name: [read(memory, handle.handle)[o : o + s] for o, s in entry.offsets] for entry in handle.entries
+    } == {
+        "first": [b"one", b"", b"three"],
+        "empty": [],
+    }
+    (received,), (sent,) = head.input_channel, tail.output_channel
+    assert (received.gate_or_partition, received.channel, received.batch_count) == (0, 1, 3)
+    assert (sent.gate_or_partition, sent.channel, sent.batch_count) == (2, 3, 1)
+    assert decode_channel_state(read(memory, received.handle)) == [one.slice(1), two, two]
+    assert decode_channel_state(read(memory, sent.handle)) == [one]
+    assert not any([tail.managed_keyed, head.managed_operator, tail.input_channel, head.output_channel])
+    assert part.calls == ["encode", "release"]
+    assert [path for path, _ in memory.list("")] == ["chk-7/segment-tm-1-7-0"]
+
+
+def test_a_task_without_state_answers_without_storage(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
+    """And one with little state writes no file."""
+    sink = uploader.for_task(BASE)
+
+    assert answer(begin(sink, (HEAD, OperatorSnapshot()))) == TaskStateSnapshot()
+    small = answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(b"tiny"),))), checkpoint=8))
+    assert small.operators[HEAD].managed_keyed[0].handle == ByteStreamStateHandle(b"tiny")
+    assert memory.list("") == []
+
+
+def test_subtasks_share_a_segment_file(gated_uploader: SnapshotUploader, gated: Gated) -> None:
+    """While the first file is being written, everybody else gathers in the second."""
+    first = begin(gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(Part(b"0" * 30_000),))))
+    gated.begun.get(timeout=ANSWER_SECONDS_MAX)
+    release = threading.Event()
+    parts = [Part(str(n).encode() * 30_000, gate=release) for n in range(1, 6)]
+    others = [begin(gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(part,)))) for part in parts]
+    release.set()
+    gated.gate.set()
+
+    states = [answer(answers) for answers in [first, *others]]
+
+    handles = [state.operators[HEAD].managed_keyed[0].handle for state in states]
+    assert {handle.path for handle in handles} == {"chk-7/segment-tm-1-7-0", "chk-7/segment-tm-1-7-1"}
+    assert [read(gated, handle)[:1] for handle in handles] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_an_encoding_that_fails_is_the_answer(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
+    """The exception itself; everything is released, nothing stays."""
+    broken, whole = Part(error=ValueError("cannot encode")), Part()
+
+    result = answer(begin(uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(broken, whole)))))
+    uploader.close()
+
+    assert isinstance(result, ValueError)
+    assert broken.calls == ["encode", "release"] and whole.calls.count("release") == 1
+    assert memory.list("") == []
+
+
+def test_a_write_that_fails_is_the_answer(gated_uploader: SnapshotUploader, gated: Gated) -> None:
+    """The storage's own message."""
+    gated.error = StorageError("cannot write chk-7: the disk is full")
+    gated.gate.set()
+
+    result = answer(begin(gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(Part(),)))))
+
+    assert isinstance(result, StorageError) and "the disk is full" in str(result)
+
+
+def test_cancelling_during_the_write_deletes_the_file_and_answers_nothing(
+    gated_uploader: SnapshotUploader, gated: Gated
+) -> None:
+    """The delete comes after the write."""
+    sink = gated_uploader.for_task(BASE)
+    part = Part()
+    answers = begin(sink, (HEAD, OperatorSnapshot(keyed=(part,))))
+    path = gated.begun.get(timeout=ANSWER_SECONDS_MAX)
+
+    sink.cancel(CheckpointID(7))
+    sink.cancel(CheckpointID(7))
+    gated.gate.set()
+
+    assert gated.deleted.get(timeout=ANSWER_SECONDS_MAX) == path
+    assert gated.list("") == [] and answers.empty()
+    assert part.calls == ["encode", "release"]
+
+
+def test_cancelling_before_the_encoding_releases_without_it(gated_uploader: SnapshotUploader) -> None:
+    """All threads are busy with others; what waits is dropped."""
+    gate = threading.Event()
+    busy = begin(
+        gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=tuple(Part(b"b", gate) for _ in range(4))))
+    )
+    sink = gated_uploader.for_task(BASE)
+    part = Part()
+    answers = begin(sink, (HEAD, OperatorSnapshot(keyed=(part,))))
+
+    sink.cancel(CheckpointID(7))
+    gate.set()
+    answer(busy)
+    gated_uploader.close()
+
+    assert part.calls == ["release"] and answers.empty()
+
+
+def test_cancelling_what_was_answered_leaves_its_file(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
+    """The coordinator has the handle."""
+    sink = uploader.for_task(BASE)
+    answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),)))))
+
+    sink.cancel(CheckpointID(7))
+    uploader.close()
+
+    assert len(memory.list("chk-7")) == 1
+
+
+def test_after_close_nothing_is_answered_and_all_is_released(uploader: SnapshotUploader) -> None:
+    """A TaskManager that goes down."""
+    uploader.close()
+    part = Part()
+
+    answers = begin(uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(part,))))
+
+    assert part.calls == ["release"] and answers.empty()
+
+
+def test_savepoints_go_where_they_are_asked_to(tmp_path: Path) -> None:
+    """An absolute target: handles are absolute, and readable from anywhere."""
+    storages = StateStorages(open_storage)
+    uploader = SnapshotUploader(ResourceID("tm-1"), storages)
+    target = (tmp_path / "savepoints" / "sp-1").as_uri()
+    try:
+        state = answer(
+            begin(
+                uploader.for_task(f"{tmp_path}/checkpoints/job"),
+                (HEAD, OperatorSnapshot(keyed=(Part(),))),
+                target=target,
+            )
+        )
+    finally:
+        uploader.close()
+
+    handle = state.operators[HEAD].managed_keyed[0].handle
+    assert handle.path == f"{target}/segment-tm-1-7-0"
+    assert [path.name for path in tmp_path.iterdir()] == ["savepoints"]
+    assert StateReader("memory://elsewhere", storages).open_state(handle).read_range(0, 3) == b"kkk"
+
+
+class CountingMemory(MemoryStorage):
+    """Memory that knows what was read."""
+
+    def __init__(self) -> None:
+        super().__init__("counting")
+        self.reads: list[tuple[int, int]] = []
+
+    def get_range(self, path: str, offset: int, size: int) -> bytes:
+        self.reads.append((offset, size))
+        return super().get_range(path, offset, size)
+
+
+def test_small_blobs_are_fetched_once_and_large_ones_by_range() -> None:
+    """Many list elements make one request; a rescale reads only its key groups."""
+    storage = CountingMemory()
+    storage.put("chk-1/s", bytes(3 << 20))
+    reader = StateReader(BASE, StateStorages(lambda _: storage))
+    small, large = (
+        reader.open_state(SegmentStateHandle("chk-1/s", offset, size)) for offset, size in ((10, 1000), (2000, 2 << 20))
+    )
+
+    for index in range(10):
+        assert len(small.read_range(index * 100, 100)) == 100
+    large.read_range(5, 50)
+    large.read_range(500, 7)
+
+    assert storage.reads == [(10, 1000), (2005, 50), (2500, 7)]
+
+
+@pytest.mark.parametrize("handle", [ByteStreamStateHandle(b"12345"), SegmentStateHandle("chk-1/s", 0, 5)])
+def test_reading_beyond_a_blob_is_refused(handle: Any) -> None:
+    """A neighbour's bytes are never handed out."""
+    storage = MemoryStorage("reading")
+    storage.put("chk-1/s", b"1234567890")
+    blob = StateReader(BASE, StateStorages(lambda _: storage)).open_state(handle)
+
+    assert blob.read_range(3, 2) == b"45" and blob.read_range(5, 0) == b""
+    for offset, size in ((3, 3), (-1, 2), (0, -1)):
+        with pytest.raises(StorageError, match="the snapshot is damaged"):
+            blob.read_range(offset, size)
+
+
+def test_storages_are_opened_once_per_directory() -> None:
+    """And no more than a bounded number stays open."""
+    opened: list[str] = []
+
+    def open_it(url: str) -> MemoryStorage:
+        opened.append(url)
+        return MemoryStorage(url)
+
+    storages = StateStorages(open_it)
+    assert storages.locate("s3://b/job", "chk-1/x")[1] == "chk-1/x"
+    assert storages.locate("s3://b/job", "s3://b/old/chk-9/y")[1] == "y"
+    assert storages.locate("s3://b/job", "/mnt/sp/z")[1] == "z"
+    storages.locate("s3://b/job", "chk-2/x")
+    assert opened == ["s3://b/job", "s3://b/old/chk-9", "/mnt/sp"]
+
+    for number in range(100):
+        storages.at(str(number))
+    assert len(storages._storages) == 64
+
+
+def test_any_buffer_will_do(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
+    """A backend may encode into an Arrow buffer; nobody copies it."""
+
+    class ArrowPart(Part):
+        def encode(self) -> bytes:
+            buffer: Buffer = memoryview(pa.py_buffer(b"z" * 50_000))
+            return buffer  # type: ignore[return-value]  # the point of the test
+
+    state = answer(begin(uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(ArrowPart(),)))))
+
+    assert read(memory, state.operators[HEAD].managed_keyed[0].handle) == b"z" * 50_000
