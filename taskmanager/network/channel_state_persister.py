@@ -62,7 +62,8 @@ class ChannelStatePersister:
         batches, self._batches = tuple(self._batches), []
         self._is_open = False
         self._checkpoint_id = _NOTHING
-        self._overtaken = ()
+        if self._last_seen_barrier <= checkpoint_id:
+            self._overtaken = ()  # otherwise it belongs to a newer checkpoint, whose start is about to follow
         return batches
 
     @property

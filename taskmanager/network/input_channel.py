@@ -102,20 +102,18 @@ class InputChannelCore:
         )
 
     def convert_to_priority(self, sequence_number: int) -> bool:
-        """The announced barrier with this number timed out: move it to the front, unaligned. False when it has been polled
-        already. Returns True when the task has to be told of a priority element."""
+        """The announced barrier with this number timed out: move it to the front. False when it has been polled already.
+
+        Only its place changes: it stays an aligned barrier, because the sender has stopped behind it, and the barrier
+        handler has to resume it."""
         queued = self._queue.find(
             lambda arrived: (
-                arrived.sequence_number == sequence_number
-                and isinstance(arrived.element, CheckpointBarrier)
-                and not arrived.element.options.is_unaligned
+                arrived.sequence_number == sequence_number and isinstance(arrived.element, CheckpointBarrier)
             )
         )
-        if queued is None or not isinstance(queued.element, CheckpointBarrier):
+        if queued is None:
             return False
-        self._queue.get_and_remove(lambda arrived: arrived is queued)
-        converted = _Arrived(queued.element.as_unaligned(), sequence_number, queued.backlog)
-        self._queue.add(converted, priority=True)
+        self._queue.prioritize(queued)
         return True
 
     def resume_consumption(self) -> None:

@@ -138,7 +138,8 @@ class Harness:
 
     def play(self, step: dict[str, Any]) -> Seen:
         """One step."""
-        self.seen = Seen()
+        # metrics belong to the last trigger, whichever step it was in
+        self.seen = Seen(alignment_ms=self.seen.alignment_ms, start_delay_ms=self.seen.start_delay_ms)
         if "advance" in step:
             self._advance(step["advance"])
         elif step.get("poll") == "announcements":

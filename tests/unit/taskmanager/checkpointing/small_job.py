@@ -1,0 +1,463 @@
+"""A job in miniature over the real cores: sources, a middle stage and sinks, driven step by step from one seed.
+
+Every task is a CheckpointedInputGate (sources have none), a SubtaskCheckpointCoordinator and PipelinedSubpartitions; between
+tasks elements travel one by one into InputChannelCores, or are read in place by a local channel. A row is one number, so
+that a snapshot can be compared with what its sources had emitted: `check_cut` is the oracle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from dataflow.elements import (
+    AlignmentType,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfPartition,
+    SnapshotType,
+    StreamElement,
+)
+from dataflow.failures import CheckpointFailureReason
+from dataflow.ids import CheckpointID
+from runtime.machine import CancelTimer, StartTimer
+from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from taskmanager.checkpointing.contract import (
+    AbortCheckpointOnBarrier,
+    Acknowledge,
+    AllBarriersReceived,
+    BroadcastBarrier,
+    BroadcastCancelCheckpointMarker,
+    CancelAsyncSnapshot,
+    CaptureOutputState,
+    ChannelState,
+    Decline,
+    InputChannelStateCompleted,
+    SnapshotOperator,
+    StartAsyncSnapshot,
+    SubtaskEffect,
+    TaskEffect,
+    TimeOutBarrier,
+    TriggerCheckpointOnBarrier,
+)
+from taskmanager.checkpointing.handler_factory import create_barrier_handler
+from taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from taskmanager.network.contract import BufferAndBacklog, InputChannelInfo, ResultSubpartitionInfo
+from taskmanager.network.input_channel import InputChannelCore
+from taskmanager.network.input_gate import InputGate, UnionInputGate
+from taskmanager.network.pipelined_subpartition import PipelinedSubpartition
+
+
+def batch_of(numbers: Sequence[int]) -> pa.RecordBatch:
+    """Rows."""
+    return pa.record_batch({"n": pa.array(list(numbers), pa.int64())})
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    """All rows, in order."""
+    return [number for batch in batches for number in batch.column("n").to_pylist()]
+
+
+class Link:
+    """One channel, from its subpartition to its consumer: local, or remote with a receive queue."""
+
+    def __init__(self, *, local: bool) -> None:
+        self.subpartition = PipelinedSubpartition()
+        self.core = None if local else InputChannelCore()
+        self.resumes_due = 0
+        self.gate: InputGate | None = None
+        self.index = 0
+
+    def transfer(self) -> bool:
+        """One element goes over the wire, or one resume goes back. False when there is nothing to do."""
+        if self.core is None:
+            return False
+        if self.resumes_due:
+            self.resumes_due -= 1
+            self.subpartition.resume_consumption()
+            return True
+        polled = self.subpartition.poll()
+        if polled is None:
+            return False
+        received = self.core.on_element(
+            polled.element, polled.sequence_number, polled.backlog, priority=polled.is_priority
+        )
+        assert received.failure == ""
+        if self.gate is not None and (received.notify or received.notify_priority):
+            self.gate.notify_channel_non_empty(self.index, priority=received.notify_priority)
+        return True
+
+    def added(self, *, priority: bool) -> None:
+        """The producer added something."""
+        if self.core is None and self.gate is not None:
+            self.gate.notify_channel_non_empty(self.index, priority=priority)
+
+    # InputChannel
+    def poll(self) -> BufferAndBacklog | None:
+        return self.subpartition.poll() if self.core is None else self.core.poll()
+
+    def resume_consumption(self) -> None:
+        if self.core is None:
+            self.subpartition.resume_consumption()
+        else:
+            self.core.resume_consumption()
+            self.resumes_due += 1
+
+    def inflight_batches(self) -> Sequence[pa.RecordBatch]:
+        return () if self.core is None else self.core.inflight_batches()
+
+    def convert_to_priority(self, sequence_number: int) -> None:
+        assert self.core is not None, "only remote channels announce"
+        self.core.convert_to_priority(sequence_number)
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None: ...
+
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None: ...
+
+    def release(self) -> None: ...
+
+
+@dataclass
+class Snapshot:
+    """What one task acknowledged."""
+
+    processed: list[tuple[int, int]]
+    """(input channel, row), in the order of processing; for a source: (0, row) as emitted."""
+    state: ChannelState
+
+
+class Task:
+    """One subtask."""
+
+    def __init__(self, name: str, job: Job, inputs: Sequence[Link], outputs: Sequence[Link]) -> None:
+        self.name, self.job, self.outputs = name, job, outputs
+        self.coordinator = SubtaskCheckpointCoordinator(1, has_outputs=bool(outputs))
+        self.gate: CheckpointedInputGate | None = None
+        if inputs:
+            gate = InputGate(0, inputs)
+            for index, link in enumerate(inputs):
+                link.gate, link.index = gate, index
+            handler = create_barrier_handler(
+                job.mode,
+                gate.channel_infos,
+                unaligned_enabled=job.unaligned,
+                checkpoints_after_tasks_finish=job.checkpoints_after_tasks_finish,
+            )
+            self.gate = CheckpointedInputGate(UnionInputGate([gate]), handler)
+        self.processed: list[tuple[int, int]] = []
+        self.frozen: dict[CheckpointID, list[tuple[int, int]]] = {}
+        self.uploading: dict[CheckpointID, ChannelState] = {}
+        self.timers: dict[Hashable, int] = {}
+        self.overtaken: dict[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]] = {}
+        self.ended = False
+
+    # --- data ---------------------------------------------------------------------------------------------------------
+
+    def emit(self, numbers: Sequence[int]) -> None:
+        """Rows go to the output of their number."""
+        for index, link in enumerate(self.outputs):
+            mine = [number for number in numbers if number % len(self.outputs) == index]
+            if mine:
+                self._add(link, batch_of(mine))
+
+    def step(self) -> bool:
+        """Poll once and process. False when nothing was there."""
+        assert self.gate is not None
+        polled = self.gate.poll_next(self.job.now_ms)
+        if polled is None:
+            return False
+        self.perform(polled.effects)
+        if polled.element is not None:
+            element = polled.element.element
+            if isinstance(element, pa.RecordBatch):
+                rows = rows_of([element])
+                self.processed += [(polled.element.channel.channel_index, row) for row in rows]
+                self.emit(rows)
+            elif isinstance(element, EndOfPartition) and self.gate.gate.is_finished:
+                self.end()
+        return True
+
+    def end(self) -> None:
+        """Nothing more comes out of this task."""
+        self.ended = True
+        for link in self.outputs:
+            link.subpartition.finish()
+            link.added(priority=False)
+
+    def _add(self, link: Link, element: StreamElement, *, priority: bool = False) -> tuple[pa.RecordBatch, ...]:
+        outcome = link.subpartition.add(element, priority=priority)
+        link.added(priority=priority)
+        return outcome.overtaken
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def fire_timers(self) -> None:
+        """Those that are due."""
+        for key in [key for key, at_ms in self.timers.items() if at_ms <= self.job.now_ms]:
+            del self.timers[key]
+            if self.gate is not None:
+                self.perform(self.gate.timer_fired(key, self.job.now_ms))
+            self.perform_subtask(self.coordinator.timer_fired(key, self.job.now_ms))
+
+    def check_outputs(self) -> None:
+        """Barriers that have left all outputs overtake nothing any more."""
+        for checkpoint_id in self.coordinator.awaited_output_barriers:
+            if not any(link.subpartition.is_barrier_waiting(checkpoint_id) for link in self.outputs):
+                self.perform_subtask(self.coordinator.output_barriers_sent(checkpoint_id))
+
+    def trigger(self, barrier: CheckpointBarrier) -> None:
+        """By the coordinator of the job."""
+        running = not self.ended
+        self.perform_subtask(self.coordinator.trigger_checkpoint(barrier, self.job.now_ms, is_running=running))
+        self.perform_subtask(self.coordinator.sync_part_completed(barrier.checkpoint_id, 0))
+
+    def upload(self) -> bool:
+        """One background part finishes."""
+        if not self.uploading:
+            return False
+        checkpoint_id = self.job.random.choice(list(self.uploading))
+        state = self.uploading.pop(checkpoint_id)
+        effects = self.coordinator.async_part_completed(checkpoint_id, 1)
+        assert [type(effect) for effect in effects] == [Acknowledge]
+        self.job.acknowledge(self, checkpoint_id, Snapshot(self.frozen.pop(checkpoint_id), state))
+        return True
+
+    def perform(self, effects: Iterable[TaskEffect]) -> None:
+        """What the input side wants."""
+        for effect in effects:
+            match effect:
+                case TriggerCheckpointOnBarrier(barrier, _):
+                    self.perform_subtask(
+                        self.coordinator.trigger_checkpoint_on_barrier(
+                            effect, self.job.now_ms, is_running=not self.ended
+                        )
+                    )
+                    self.perform_subtask(self.coordinator.sync_part_completed(barrier.checkpoint_id, 0))
+                case AllBarriersReceived():
+                    self.perform_subtask(self.coordinator.all_barriers_received(effect))
+                case InputChannelStateCompleted(checkpoint_id, batches):
+                    self.perform_subtask(self.coordinator.finish_input(checkpoint_id, batches))
+                case AbortCheckpointOnBarrier(checkpoint_id, reason):
+                    self.perform_subtask(self.coordinator.abort_checkpoint_on_barrier(checkpoint_id, reason))
+                case StartTimer(key, at_ms):
+                    self.timers[key] = at_ms
+                case CancelTimer(key):
+                    self.timers.pop(key, None)
+
+    def perform_subtask(self, effects: Iterable[SubtaskEffect]) -> None:
+        """What the subtask coordinator wants."""
+        for effect in effects:
+            match effect:
+                case BroadcastBarrier(barrier, is_priority):
+                    self.overtaken = {
+                        ResultSubpartitionInfo(0, index): self._add(link, barrier, priority=is_priority)
+                        for index, link in enumerate(self.outputs)
+                    }
+                case CaptureOutputState(checkpoint_id):
+                    self.perform_subtask(self.coordinator.finish_output(checkpoint_id, self.overtaken))
+                case TimeOutBarrier(barrier):
+                    late = {}
+                    for index, link in enumerate(self.outputs):
+                        overtaken = link.subpartition.time_out(barrier)
+                        if overtaken is not None:
+                            late[ResultSubpartitionInfo(0, index)] = overtaken
+                            link.added(priority=True)
+                    self.perform_subtask(self.coordinator.finish_output(barrier.checkpoint_id, late))
+                case BroadcastCancelCheckpointMarker(checkpoint_id):
+                    for link in self.outputs:
+                        self._add(link, CancelCheckpointMarker(checkpoint_id))
+                case SnapshotOperator(_, checkpoint_id, _):
+                    self.frozen[checkpoint_id] = list(self.processed)
+                case StartAsyncSnapshot(checkpoint_id, _, state):
+                    self.uploading[checkpoint_id] = state
+                case CancelAsyncSnapshot(checkpoint_id):
+                    self.frozen.pop(checkpoint_id, None)
+                    self.uploading.pop(checkpoint_id, None)
+                case Decline(checkpoint_id, reason, _):
+                    self.job.declined.append((self.name, checkpoint_id, reason))
+                case StartTimer(key, at_ms):
+                    self.timers[key] = at_ms
+                case CancelTimer(key):
+                    self.timers.pop(key, None)
+
+
+@dataclass
+class Job:
+    """Sources -> middle -> sinks, everything drawn from one seed."""
+
+    seed: int
+    mode: str = "EXACTLY_ONCE"
+    unaligned: bool = True
+    savepoints: bool = True
+    checkpoints_after_tasks_finish: bool = True
+    now_ms: int = 1_000
+    tasks: list[Task] = field(default_factory=list)
+    snapshots: dict[CheckpointID, dict[str, Snapshot]] = field(default_factory=dict)
+    expected: dict[CheckpointID, list[str]] = field(default_factory=dict)
+    declined: list[tuple[str, CheckpointID, CheckpointFailureReason]] = field(default_factory=list)
+    modes_seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        draw = self.random
+        widths = [draw.randint(1, 3) for _ in range(3)]
+        links = {
+            (stage, up, down): Link(local=draw.random() < 0.3)
+            for stage in range(2)
+            for up in range(widths[stage])
+            for down in range(widths[stage + 1])
+        }
+        self.links = list(links.values())
+        for stage, width in enumerate(widths):
+            for index in range(width):
+                inputs = [links[stage - 1, up, index] for up in range(widths[stage - 1])] if stage else []
+                outputs = [links[stage, index, down] for down in range(widths[stage + 1])] if stage < 2 else []
+                self.tasks.append(Task(f"{('source', 'middle', 'sink')[stage]}-{index}", self, inputs, outputs))
+        self.sources = [task for task in self.tasks if task.gate is None]
+        self.others = [task for task in self.tasks if task.gate is not None]
+        self.next_row = 0
+        self.next_checkpoint = 1
+        self.to_trigger: list[tuple[Task, CheckpointBarrier]] = []
+
+    # --- one random step ------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Anything that may happen next."""
+        draw = self.random
+        choice = draw.random()
+        if choice < 0.25:
+            live = [source for source in self.sources if not source.ended]
+            if live:
+                self._emit(draw.choice(live))
+        elif choice < 0.28:
+            self._start_checkpoint()
+        elif choice < 0.40 and self.to_trigger:
+            task, barrier = self.to_trigger.pop(draw.randrange(len(self.to_trigger)))
+            task.trigger(barrier)
+        elif choice < 0.65:
+            draw.choice(self.links).transfer()
+        elif choice < 0.90:
+            draw.choice(self.others).step()
+        elif choice < 0.94:
+            draw.choice(self.tasks).upload()
+        elif choice < 0.97:
+            self.now_ms += draw.choice((1, 5, 20))
+            for task in self.tasks:
+                task.fire_timers()
+        elif choice < 0.985:
+            self._abort_some()
+        elif choice < 0.99:
+            live = [source for source in self.sources if not source.ended]
+            if len(live) > 1:
+                draw.choice(live).end()
+        for task in self.tasks:
+            task.check_outputs()
+
+    def settle(self) -> None:
+        """No new data or checkpoints: everything under way comes to its end."""
+        for task, barrier in self.to_trigger:
+            task.trigger(barrier)
+        self.to_trigger.clear()
+        idle_rounds = 0
+        for _ in range(100_000):
+            self.now_ms += 1
+            progress = [link.transfer() for link in self.links]
+            progress += [task.step() for task in self.others]
+            progress += [task.upload() for task in self.tasks]
+            for task in self.tasks:
+                task.fire_timers()
+                task.check_outputs()
+            # a timer or an obsolete barrier may have resumed a channel without anything to show for it
+            idle_rounds = 0 if any(progress) or any(task.timers for task in self.tasks) else idle_rounds + 1
+            if idle_rounds == 3:
+                return
+        raise AssertionError("the job does not come to rest")
+
+    def _emit(self, source: Task) -> None:
+        rows = list(range(self.next_row, self.next_row + self.random.randint(1, 3)))
+        self.next_row = rows[-1] + 1
+        source.processed += [(0, row) for row in rows]
+        source.emit(rows)
+
+    def _start_checkpoint(self) -> None:
+        checkpoint_id = CheckpointID(self.next_checkpoint)
+        self.next_checkpoint += 1
+        barrier = CheckpointBarrier(checkpoint_id, self.now_ms, self._options())
+        self.expected[checkpoint_id] = [task.name for task in self.tasks]
+        self.to_trigger += [(source, barrier) for source in self.sources]
+
+    def _options(self) -> CheckpointOptions:
+        if self.mode == "AT_LEAST_ONCE":
+            return CheckpointOptions(alignment=AlignmentType.AT_LEAST_ONCE)
+        if self.savepoints and self.random.random() < 0.2:
+            return CheckpointOptions(SnapshotType.SAVEPOINT)
+        if not self.unaligned:
+            return CheckpointOptions()
+        if self.random.random() < 0.5:
+            return CheckpointOptions(alignment=AlignmentType.UNALIGNED)
+        return CheckpointOptions(aligned_checkpoint_timeout_ms=self.random.choice((0, 3, 10, 40)))
+
+    def _abort_some(self) -> None:
+        open_ids = [key for key in self.expected if key not in self.snapshots or not self.is_complete(key)]
+        if open_ids:
+            checkpoint_id = self.random.choice(open_ids)
+            for task in self.tasks:
+                task.perform_subtask(
+                    task.coordinator.notify_checkpoint_aborted(checkpoint_id, is_running=not task.ended)
+                )
+
+    # --- the oracle -----------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, task: Task, checkpoint_id: CheckpointID, snapshot: Snapshot) -> None:
+        """A task's snapshot is durable."""
+        assert task.name not in self.snapshots.setdefault(checkpoint_id, {}), "acknowledged twice"
+        self.snapshots[checkpoint_id][task.name] = snapshot
+
+    def is_complete(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether all tasks have acknowledged."""
+        return set(self.snapshots.get(checkpoint_id, {})) == set(self.expected[checkpoint_id])
+
+    def completed(self) -> list[CheckpointID]:
+        """All complete checkpoints."""
+        return [checkpoint_id for checkpoint_id in self.expected if self.is_complete(checkpoint_id)]
+
+    def check_cut(self, checkpoint_id: CheckpointID) -> None:
+        """What stage n has processed is, per channel, what stage n-1 had sent, minus what is in flight, in order."""
+        snapshots = self.snapshots[checkpoint_id]
+        for stage, (uppers, lowers) in enumerate(
+            ((self._stage("source"), self._stage("middle")), (self._stage("middle"), self._stage("sink")))
+        ):
+            for up, upper in enumerate(uppers):
+                sent = [row for _, row in snapshots[upper.name].processed]
+                for down, lower in enumerate(lowers):
+                    own = [row for row in sent if row % len(lowers) == down]
+                    received = [row for channel, row in snapshots[lower.name].processed if channel == up]
+                    inputs = rows_of(snapshots[lower.name].state.inputs.get(InputChannelInfo(0, up), ()))
+                    outputs = rows_of(snapshots[upper.name].state.outputs.get(ResultSubpartitionInfo(0, down), ()))
+                    if inputs:
+                        self.modes_seen.add("input in flight")
+                    if outputs:
+                        self.modes_seen.add("output in flight")
+                    assert received + inputs + outputs == own, (
+                        f"seed {self.seed}, checkpoint {checkpoint_id}, stage {stage}, {upper.name} -> {lower.name}: "
+                        f"{received} processed + {inputs} received + {outputs} queued is not {own}"
+                    )
+
+    def check_delivery(self) -> None:
+        """After `settle`: every row was processed once by each stage, in channel order."""
+        for uppers, lowers in (
+            (self._stage("source"), self._stage("middle")),
+            (self._stage("middle"), self._stage("sink")),
+        ):
+            for up, upper in enumerate(uppers):
+                sent = [row for _, row in upper.processed]
+                for down, lower in enumerate(lowers):
+                    received = [row for channel, row in lower.processed if channel == up]
+                    assert received == [row for row in sent if row % len(lowers) == down], f"seed {self.seed}"
+
+    def _stage(self, name: str) -> list[Task]:
+        return [task for task in self.tasks if task.name.startswith(name)]
