@@ -81,6 +81,8 @@ class LeaderRetrieval:
         self._lock = threading.Lock()
         self._call: Any = None
         self._last: LeaderTable | None = None
+        self._is_away = False
+        """It was said that nobody answers; once is enough."""
         self._thread = threading.Thread(target=self._run, name="snapline-leader-retrieval", daemon=True)
 
     def start(self) -> None:
@@ -126,7 +128,9 @@ class LeaderRetrieval:
                     self._on_table(table)
         except grpc.RpcError as error:
             if not self._stopping.is_set():
-                self._logger.info("no leaders to be had", coordinator=address, reason=reason_of(error))
+                say = self._logger.info if came or not self._is_away else self._logger.debug
+                say("no coordinator answers; trying on", coordinator=address, reason=reason_of(error))
+            self._is_away = True
         finally:
             channel.close()
         return came

@@ -1,0 +1,69 @@
+"""`python -m taskmanager --coordinator HOST:PORT --slots 2`: a TaskManager as a process of its own, without Spark.
+
+Ends on SIGTERM and SIGINT, when the coordinator releases it, and when it cannot go on (exit code 1). The shared secret comes from
+the settings (`SNAPLINE_CONF_security__auth__token`), not from the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS
+from dataflow.errors import SnaplineError
+from runtime.logs import capture_standard_logging, make_logger
+from runtime.settings import Setting, default_layers, from_toml, resolve
+from taskmanager.process import TaskManagerConfig, run_task_manager
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m taskmanager", description="Run one TaskManager.")
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="default: jobmanager.rpc.address")
+    parser.add_argument("--slots", type=int, help="default: taskmanager.numberOfTaskSlots")
+    parser.add_argument("--resource-id", default="", help="default: drawn")
+    parser.add_argument("--bind-host", default="", help="default: the address from which the coordinator is reached")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
+    given = parser.parse_args(arguments)
+    try:
+        layers = [default_layers(os.environ)]
+        if given.config:
+            layers.append(from_toml(given.config))
+        pairs = [text.partition("=") for text in given.settings]
+        layers.append({key: Setting(value, f"-D {key}") for key, _, value in pairs})
+        if given.coordinator:
+            layers.append({COORDINATOR_ADDRESS.key: Setting(given.coordinator, "--coordinator")})
+        configuration = resolve(*layers)
+    except SnaplineError as error:
+        print(f"taskmanager: {error}", file=sys.stderr)
+        return 1
+    level = configuration.get_option(LOG_LEVEL)
+    capture_standard_logging(make_logger("taskmanager", level))
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    outcome = run_task_manager(
+        TaskManagerConfig(
+            resource_id=given.resource_id or f"tm-{uuid.uuid4().hex[:12]}",
+            coordinator_address=configuration.get_option(COORDINATOR_ADDRESS),
+            slots=given.slots or configuration.get_option(TASKMANAGER_SLOTS),
+            token=configuration.get_option(SECURITY_TOKEN),
+            settings={key: value for key, value in configuration.items() if key != SECURITY_TOKEN.key},
+            bind_host=given.bind_host,
+        ),
+        stopping.is_set,
+    )
+    if not outcome.clean:
+        print(f"taskmanager: {outcome.detail}", file=sys.stderr)
+    return 0 if outcome.clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The tasks that run in one TaskManager: starts, cancels and feeds them, and reads their counters.
+
+Performs the effects of the TaskExecutor that concern tasks. Each task has a thread of its own (`taskmanager.task_thread`);
+everything that goes to it is mail. A task that cannot even be built reports FAILED like one that failed later. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dataflow.failures import SerializedFailure
+from dataflow.ids import ExecutionAttemptID
+from dataflow.messages import (
+    ExecutionState,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TaskDeploymentDescriptor,
+    TaskMetrics,
+    TriggerCheckpoint,
+)
+from runtime.clock import Clock
+from runtime.logs import Logger
+from taskmanager.actors.task_environment import TaskEnvironment
+from taskmanager.executor.events import TaskEnteredState
+from taskmanager.network.contract import Exchange
+from taskmanager.snapshots.state_storages import StateStorages
+from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.task.stream_task import StreamTask
+from taskmanager.task.task_failure import InputPosition, serialize_failure
+from taskmanager.task_thread import TaskThread
+
+MAX_FINAL_METRICS = 10_000
+"""An end that nobody can be told leaves its counters behind."""
+
+
+class RunningTasks:
+    """By attempt."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        uploader: SnapshotUploader,
+        storages: StateStorages,
+        clock: Clock,
+        tell_executor: Callable[[Any], None],
+        logger: Logger,
+    ) -> None:
+        self._exchange = exchange
+        self._uploader = uploader
+        self._storages = storages
+        self._clock = clock
+        self._tell = tell_executor
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._running: dict[ExecutionAttemptID, TaskThread] = {}
+        self._final: OrderedDict[ExecutionAttemptID, TaskMetrics] = OrderedDict()
+        """Counters of tasks that have ended and whose end is not reported yet."""
+
+    def start(self, descriptor: TaskDeploymentDescriptor) -> None:
+        """Build the task and run it."""
+        attempt_id = descriptor.attempt_id
+        thread = TaskThread(descriptor.task_name, self._clock)
+        environment = TaskEnvironment(
+            descriptor,
+            self._exchange,
+            self._uploader,
+            self._storages,
+            self._clock,
+            thread.wake_up,
+            self._tell,
+            lambda: self._ended(attempt_id),
+        )
+        try:
+            task = StreamTask(descriptor, environment)
+        except Exception as error:
+            self._logger.warning("task cannot be built", task=descriptor.task_name, reason=str(error))
+            failure = serialize_failure(error, InputPosition())
+            self._tell(TaskEnteredState(attempt_id, ExecutionState.FAILED, failure))
+            return
+        with self._lock:
+            self._running[attempt_id] = thread
+        self._logger.info("task started", task=descriptor.task_name, attempt=str(attempt_id))
+        thread.start(task)
+
+    def cancel(self, attempt_id: ExecutionAttemptID) -> None:
+        """End as CANCELED."""
+        task = self._find(attempt_id)
+        if task is not None:
+            task.cancel()
+
+    def fail(self, attempt_id: ExecutionAttemptID, failure: SerializedFailure) -> None:
+        """End as FAILED."""
+        task = self._find(attempt_id)
+        if task is not None:
+            task.fail_externally(failure)
+
+    def deliver(
+        self,
+        attempt_id: ExecutionAttemptID,
+        message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted,
+    ) -> None:
+        """Mail about a checkpoint."""
+        task = self._find(attempt_id)
+        if task is None:
+            return
+        match message:
+            case TriggerCheckpoint(checkpoint_id=checkpoint_id, timestamp_ms=timestamp_ms, options=options):
+                task.trigger_checkpoint(checkpoint_id, timestamp_ms, options)
+            case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
+                task.notify_checkpoint_complete(checkpoint_id)
+            case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_id):
+                task.notify_checkpoint_aborted(checkpoint_id, latest_id)
+
+    def metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
+        """Counters of those that run."""
+        tasks = [self._find(attempt_id) for attempt_id in attempts]
+        return tuple(task.metrics() for task in tasks if task is not None)
+
+    def take_final_metrics(self, attempt_id: ExecutionAttemptID) -> TaskMetrics | None:
+        """The last counters of a task that has ended, once."""
+        with self._lock:
+            return self._final.pop(attempt_id, None)
+
+    def stop_all(self, timeout_seconds: float) -> list[str]:
+        """Cancel everything and wait; names of the tasks that do not end in time."""
+        with self._lock:
+            threads = list(self._running.values())
+        for thread in threads:
+            if thread.task is not None:
+                thread.task.cancel()
+        deadline_ms = self._clock.now_ms() + round(timeout_seconds * 1000)
+        return [thread.name for thread in threads if not thread.join(max(0, deadline_ms - self._clock.now_ms()) / 1000)]
+
+    def _find(self, attempt_id: ExecutionAttemptID) -> StreamTask | None:
+        with self._lock:
+            thread = self._running.get(attempt_id)
+        return None if thread is None else thread.task
+
+    def _ended(self, attempt_id: ExecutionAttemptID) -> None:
+        """On the task's thread, before its end is reported."""
+        with self._lock:
+            thread = self._running.pop(attempt_id, None)
+            if thread is not None and thread.task is not None:
+                self._final[attempt_id] = thread.task.metrics()
+                if len(self._final) > MAX_FINAL_METRICS:
+                    self._final.popitem(last=False)

@@ -1,0 +1,98 @@
+"""What one task gets from its TaskManager: exchange, uploads, state to restore from, and the way to its JobMaster.
+
+Implements `taskmanager.task.environment.Environment`. Everything that the task says becomes an event of the TaskExecutor, in
+the order in which it was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dataflow.handles import StreamStateHandle
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    EndOfDataReached,
+    TaskDeploymentDescriptor,
+    TaskStateChanged,
+)
+from runtime.clock import Clock
+from taskmanager.executor.events import TaskEnteredState, TaskSaid
+from taskmanager.network.contract import Exchange
+from taskmanager.operators.contract import SnapshotSink
+from taskmanager.operators.push_source import PushSourceRunner
+from taskmanager.push_source import ThreadedPushSource
+from taskmanager.snapshots.restore import StateReader
+from taskmanager.snapshots.state_storages import StateStorages
+from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.task.environment import StateBlob
+
+
+class TaskEnvironment:
+    """The world of one attempt."""
+
+    def __init__(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        exchange: Exchange,
+        uploader: SnapshotUploader,
+        storages: StateStorages,
+        clock: Clock,
+        wake_up: Callable[[], None],
+        tell_executor: Callable[[Any], None],
+        on_terminal_state: Callable[[], None],
+    ) -> None:
+        """`on_terminal_state` is called before the TaskExecutor learns that the task has ended."""
+        self._descriptor = descriptor
+        self._exchange = exchange
+        self._snapshot_sink = uploader.for_task(descriptor.checkpoint_directory)
+        self._state = StateReader(descriptor.checkpoint_directory, storages)
+        self._clock = clock
+        self._wake_up = wake_up
+        self._tell = tell_executor
+        self._on_terminal_state = on_terminal_state
+
+    @property
+    def exchange(self) -> Exchange:
+        """Where result partitions and input channels come from."""
+        return self._exchange
+
+    @property
+    def snapshot_sink(self) -> SnapshotSink:
+        """Where the asynchronous part of snapshots goes."""
+        return self._snapshot_sink
+
+    def open_state(self, handle: StreamStateHandle) -> StateBlob:
+        """A blob of the snapshot that the task restores from."""
+        return self._state.open_state(handle)
+
+    def create_push_source_runner(self) -> PushSourceRunner:
+        """A thread beside the task."""
+        return ThreadedPushSource(f"{self._descriptor.task_name} source", self._wake_up)
+
+    def clock_ms(self) -> int:
+        """For durations in metrics."""
+        return self._clock.now_ms()
+
+    def wake_up(self) -> None:
+        """Make the task's thread look again."""
+        self._wake_up()
+
+    def task_state_changed(self, change: TaskStateChanged) -> None:
+        """The attempt entered a state."""
+        if change.state.is_terminal:
+            self._on_terminal_state()
+        self._tell(TaskEnteredState(change.attempt_id, change.state, change.failure))
+
+    def acknowledge_checkpoint(self, message: AcknowledgeCheckpoint) -> None:
+        """To the JobMaster."""
+        self._tell(TaskSaid(message))
+
+    def decline_checkpoint(self, message: DeclineCheckpoint) -> None:
+        """To the JobMaster."""
+        self._tell(TaskSaid(message))
+
+    def end_of_data_reached(self, message: EndOfDataReached) -> None:
+        """To the JobMaster."""
+        self._tell(TaskSaid(message))

@@ -1,0 +1,178 @@
+"""The composition root of a TaskManager: builds everything, wires it, and takes it apart again.
+
+Knows all shells and no rule: what happens is decided by the TaskExecutor core. Servers and threads start in `start` and are gone
+after `stop`, except the threads of tasks that are stuck in user code, which `stop` names.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pykka
+
+from dataflow.config import FILE_THRESHOLD
+from dataflow.ids import ResourceID
+from dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
+from runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
+from runtime.clock import SystemClock
+from runtime.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
+from runtime.dialing import Dialer
+from runtime.grpc_channels import Security
+from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from runtime.logs import Logger
+from runtime.object_storage import open_storage
+from runtime.timers import TimerService
+from runtime.version import VERSION
+from taskmanager.actors.running_tasks import RunningTasks
+from taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
+from taskmanager.executor.effects import (
+    CancelTaskExecution,
+    DeliverToTask,
+    FailTaskExecution,
+    ReleaseJobResources,
+    SendHeartbeatResponse,
+    StartTask,
+    TerminateTaskManager,
+)
+from taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
+from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towards
+from taskmanager.snapshots.state_storages import StateStorages
+from taskmanager.snapshots.uploader import SnapshotUploader
+
+STOP_TASKS_SECONDS = 5.0
+"""How long tasks may take to end when their TaskManager does."""
+
+
+class TaskManager:
+    """A running TaskManager."""
+
+    def __init__(self, config: TaskManagerConfig, logger: Logger, on_ended: Callable[[], None]) -> None:
+        """Starts the data server, registers nowhere yet. Raises SnaplineError for settings that cannot work."""
+        configuration = config.configuration
+        self._logger = logger
+        self._on_ended = on_ended
+        self._lock = threading.Lock()
+        self._outcome: TaskManagerOutcome | None = None
+        self._leaders: LeaderTable = LeaderTable()
+        security = Security.from_configuration(configuration)
+        settings = TaskExecutorSettings.from_configuration(configuration)
+        host = config.bind_host or host_towards(config.addresses[0])
+        self._exchange = FlightExchange(ExchangeSettings.from_configuration(configuration, bind_host=host))
+        self._clock = SystemClock()
+        self._timers = TimerService(self._clock)
+        self._storages = StateStorages(lambda url: open_storage(url, configuration))
+        self._uploader = SnapshotUploader(
+            ResourceID(config.resource_id),
+            self._storages,
+            memory_threshold_bytes=configuration.get_option(FILE_THRESHOLD),
+        )
+        self._dialer = Dialer(security, self._timers, self._clock, logger)
+        info = TaskManagerInfo(
+            resource_id=ResourceID(config.resource_id),
+            exchange_address=self._exchange.address,
+            slots=config.slots,
+            version=VERSION,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            executor_id=config.executor_id,
+            log_url=config.log_url,
+        )
+        performers: dict[type, Performer] = {
+            OpenConnection: lambda effect: self._dialer.open(effect.connection, effect.peer, self._tell),
+            CloseConnection: lambda effect: self._dialer.close(effect.connection),
+            Send: self._send,
+            SendHeartbeatResponse: self._send_heartbeat_response,
+            StartTask: lambda effect: self._tasks.start(effect.descriptor),
+            CancelTaskExecution: lambda effect: self._tasks.cancel(effect.attempt_id),
+            FailTaskExecution: lambda effect: self._tasks.fail(effect.attempt_id, effect.failure),
+            DeliverToTask: lambda effect: self._tasks.deliver(effect.attempt_id, effect.message),
+            ReleaseJobResources: lambda effect: logger.info("nothing of the job is left here", job_id=effect.job_id),
+            TerminateTaskManager: lambda effect: self._end(effect.reason, clean=effect.exit_code == 0),
+        }
+        self._actor: pykka.ActorRef[Any] = MachineActor.start(
+            "task-executor",
+            TaskExecutor(info, settings),
+            performers,
+            self._timers,
+            self._clock,
+            logger.bind(actor="task-executor"),
+            self._crashed,
+        )
+        events = EventBatcher(self._actor)
+        self._tasks = RunningTasks(self._exchange, self._uploader, self._storages, self._clock, events.add, logger)
+        self._retrieval = LeaderRetrieval(config.addresses, security, self._leaders_changed, logger)
+
+    @property
+    def outcome(self) -> TaskManagerOutcome:
+        """How it ended, or that it did not end by itself."""
+        return self._outcome or TaskManagerOutcome(clean=True, detail="ended by its host")
+
+    @property
+    def exchange_address(self) -> str:
+        """host:port of the data server."""
+        return self._exchange.address
+
+    def start(self) -> None:
+        """Look for the ResourceManager and register."""
+        self._logger.info("TaskManager starts", exchange=self._exchange.address, pid=os.getpid())
+        self._tell(TaskExecutorStarted())
+        self._retrieval.start()
+
+    def request_shutdown(self, reason: str) -> None:
+        """End in order: tell everybody. `on_ended` is called."""
+        self._tell(ShutDownRequested(reason))
+
+    def stop(self) -> list[str]:
+        """Stop everything; names of the tasks that are stuck. Idempotent."""
+        self._retrieval.stop()
+        stuck = self._tasks.stop_all(STOP_TASKS_SECONDS)
+        if self._actor.is_alive():
+            self._actor.stop()
+        self._dialer.shutdown()
+        self._exchange.close()
+        self._uploader.close()
+        self._timers.close()
+        return stuck
+
+    # --- performers ---------------------------------------------------------------------------------------------------
+
+    def _tell(self, event: Any) -> bool:
+        return tell_if_alive(self._actor, event)
+
+    def _send(self, effect: Send) -> None:
+        envelope = effect.envelope
+        message = envelope.message
+        if type(message) is TaskStateChanged and message.state.is_terminal:
+            counters = self._tasks.take_final_metrics(message.attempt_id)
+            envelope = Fenced(envelope.leader_session_id, replace(message, metrics=counters))
+        self._dialer.send(effect.connection, envelope)
+
+    def _send_heartbeat_response(self, effect: SendHeartbeatResponse) -> None:
+        counters = self._tasks.metrics(effect.response.executions)
+        self._dialer.send(effect.connection, Fenced(effect.session, replace(effect.response, metrics=counters)))
+
+    def _end(self, reason: str, *, clean: bool) -> None:
+        with self._lock:
+            if self._outcome is None:
+                self._outcome = TaskManagerOutcome(clean, reason)
+        self._on_ended()
+
+    def _crashed(self, crash: ActorCrashed) -> None:
+        self._end(f"defect in {crash.name}, while handling {crash.event}: {crash.error!r}", clean=False)
+
+    def _leaders_changed(self, table: LeaderTable) -> None:
+        """On the retrieval's thread: say what differs from the table before."""
+        before, self._leaders = self._leaders, table
+        if table.resource_manager != before.resource_manager:
+            leader = table.resource_manager
+            self._tell(ResourceManagerLeaderChanged(leader.address, leader.session))
+        for job_id in before.job_masters.keys() | table.job_masters.keys():
+            leader = table.job_masters.get(job_id, LeaderAddress())
+            if leader != before.job_masters.get(job_id):
+                self._tell(JobMasterLeaderChanged(job_id, leader.address, leader.session))
