@@ -26,6 +26,7 @@ from runtime.grpc_channels import Security
 from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from runtime.logs import Logger
 from runtime.object_storage import open_storage
+from runtime.state_storages import StateStorages
 from runtime.timers import TimerService
 from runtime.version import VERSION
 from taskmanager.actors.running_tasks import RunningTasks
@@ -42,7 +43,6 @@ from taskmanager.executor.effects import (
 from taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
 from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towards
-from taskmanager.snapshots.state_storages import StateStorages
 from taskmanager.snapshots.uploader import SnapshotUploader
 
 STOP_TASKS_SECONDS = 5.0

@@ -23,10 +23,10 @@ from dataflow.messages import (
 )
 from runtime.clock import Clock
 from runtime.logs import Logger
+from runtime.state_storages import StateStorages
 from taskmanager.actors.task_environment import TaskEnvironment
 from taskmanager.executor.events import TaskEnteredState
 from taskmanager.network.contract import Exchange
-from taskmanager.snapshots.state_storages import StateStorages
 from taskmanager.snapshots.uploader import SnapshotUploader
 from taskmanager.task.stream_task import StreamTask
 from taskmanager.task.task_failure import InputPosition, serialize_failure

@@ -18,13 +18,13 @@ from dataflow.messages import (
     TaskStateChanged,
 )
 from runtime.clock import Clock
+from runtime.state_storages import StateStorages
 from taskmanager.executor.events import TaskEnteredState, TaskSaid
 from taskmanager.network.contract import Exchange
 from taskmanager.operators.contract import SnapshotSink
 from taskmanager.operators.push_source import PushSourceRunner
 from taskmanager.push_source import ThreadedPushSource
 from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.state_storages import StateStorages
 from taskmanager.snapshots.uploader import SnapshotUploader
 from taskmanager.task.environment import StateBlob
 

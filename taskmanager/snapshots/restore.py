@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dataflow.handles import ByteStreamStateHandle, StreamStateHandle
+from runtime.state_storages import StateStorages
 from runtime.storage import Storage, StorageError
-from taskmanager.snapshots.state_storages import StateStorages
 
 FETCH_WHOLE_BYTES = 1 << 20
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from dataflow.handles import TaskStateSnapshot
 from dataflow.ids import CheckpointID, OperatorID, ResourceID
+from runtime.state_storages import StateStorages, is_absolute
 from runtime.storage import StorageError, put_parts
 from taskmanager.checkpointing.contract import ChannelState
 from taskmanager.operators.contract import OperatorSnapshot
@@ -37,7 +38,6 @@ from taskmanager.snapshots.segment_planner import (
     SnapshotStarted,
     WriteSegment,
 )
-from taskmanager.snapshots.state_storages import StateStorages, is_absolute
 
 MEMORY_THRESHOLD_BYTES = 20 << 10
 THREADS = 4

@@ -13,10 +13,10 @@ import pytest
 from dataflow.handles import KeyGroupRange, OperatorStateMode
 from dataflow.ids import CheckpointID, OperatorID, ResourceID
 from runtime.object_storage import open_storage
+from runtime.state_storages import StateStorages
 from runtime.storage import StorageError
 from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
 from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.state_storages import StateStorages
 from taskmanager.snapshots.uploader import SnapshotUploader
 from tests.services.s3 import BUCKET, S3Server
 

@@ -22,12 +22,12 @@ from dataflow.handles import (
 from dataflow.ids import CheckpointID, OperatorID, ResourceID
 from runtime.memory_storage import MemoryStorage
 from runtime.object_storage import open_storage
+from runtime.state_storages import StateStorages
 from runtime.storage import Buffer, StorageError
 from taskmanager.checkpointing.contract import ChannelState
 from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
 from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
 from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.state_storages import StateStorages
 from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from taskmanager.task.task_restore import decode_channel_state
 
