@@ -143,6 +143,10 @@ class KeyedStateBackend:
         """The running aggregate of this name."""
         return self._state(descriptor, RunningAggregateState)
 
+    def has_state(self, name: str) -> bool:
+        """Whether a state of this name was asked for, or came with a snapshot."""
+        return name in self._states
+
     def get_timers(self, name: str = "user-timers") -> KeyedTimers:
         """The timers of this name."""
         timers = self._timers.get(name)

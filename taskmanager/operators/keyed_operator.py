@@ -1,0 +1,83 @@
+"""What operators over keyed state have in common: the backend, made when the types of the key are known, and the watermark.
+
+Decides when the backend comes into being: on restore, from the snapshot's own description of the key, else with the first
+batch. The operator's watermark lies in the snapshot (union, the lowest counts), so that a row that was late is late again
+after a restore. It does not know what the state is for. Mirrors the keyed part of Flink's AbstractStreamOperator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from dataflow.elements import MIN_WATERMARK_MS
+from dataflow.handles import OperatorStateMode
+from dataflow.ids import CheckpointID
+from dataflow.state_format import KeyedStateHeader, read_header
+from taskmanager.operators.contract import OperatorSnapshot, RestoredState, StreamOperator
+from taskmanager.operators.operator_state import OperatorStateBackend
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.slots import Slots
+
+WATERMARK_STATE = "operator-watermark"
+
+
+class KeyedOperator(StreamOperator):
+    """Base of the operators over keyed state."""
+
+    def __init__(self, key_columns: Sequence[str]) -> None:
+        self.key_columns = tuple(key_columns)
+        self.backend: KeyedStateBackend | None = None
+        self.operator_state = OperatorStateBackend()
+        self.watermark_ms = MIN_WATERMARK_MS
+        """The last watermark that came in, also while what it makes due is still being worked off."""
+
+    # --- for subclasses -------------------------------------------------------------------------------------------------
+
+    def backend_created(self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None) -> None:
+        """Declare states. Either `header` (a restore; the state follows) or `batch` (the first one) is given."""
+
+    def backend_restored(self, backend: KeyedStateBackend) -> None:
+        """All of the state is there again."""
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        self.operator_state = OperatorStateBackend(restored.operator_lists)
+        watermarks = self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).get()
+        self.watermark_ms = min(watermarks, default=MIN_WATERMARK_MS)
+        if restored.keyed:
+            header = read_header(restored.keyed[0].read_range)
+            backend = self._create(pa.schema(header.key_fields))
+            self.backend_created(backend, header, None)
+            backend.restore(restored.keyed)
+            self.backend_restored(backend)
+
+    def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
+        self.backend = KeyedStateBackend(key_schema, self.context.key_group_range, self.context.max_parallelism)
+        return self.backend
+
+    def slots_of(self, batch: pa.RecordBatch) -> Slots:
+        """The slot of each row's key. The first batch ever decides on the types of the key."""
+        schema = batch.schema
+        columns = []
+        for name in self.key_columns:
+            position = schema.get_field_index(name)
+            if position < 0:
+                raise KeyError(f"no key column {name!r}: the columns are {', '.join(map(repr, schema.names))}")
+            columns.append(batch.column(position))
+        backend = self.backend
+        if backend is None:
+            fields = [pa.field(name, column.type) for name, column in zip(self.key_columns, columns, strict=True)]
+            backend = self._create(pa.schema(fields))
+            self.backend_created(backend, None, batch)
+        return backend.slots(columns)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).update([self.watermark_ms])
+        keyed = (self.backend.snapshot(),) if self.backend is not None else ()
+        return OperatorSnapshot(keyed, self.operator_state.snapshot())
+
+    def close(self) -> None:
+        self.backend = None

@@ -1,0 +1,123 @@
+"""For every row its key's aggregates so far, itself included.
+
+Decides which accumulators are folded: one kernel call per input column and batch, with the result after each row. Rows are
+counted by the first column that is aggregated as long as that column has had no nulls; from its first null on they have a
+count of their own, which begins with what the column had counted. It does not know how keys are found. There is no such
+operator in Flink; a KeyedProcessFunction over ValueState does it there, a row at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.elements import Watermark
+from dataflow.handles import OperatorStateMode
+from dataflow.ids import CheckpointID
+from dataflow.operator_specs import RunningAggregateSpec
+from dataflow.state import RunningAggregateDescriptor, descriptor_of
+from dataflow.state_format import KeyedStateHeader
+from taskmanager.operators.aggregates import ROWS, Accumulator, AggregatePlan, Numbers, counts_and_totals
+from taskmanager.operators.contract import OperatorSnapshot
+from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.keyed_state import RunningAggregateState
+
+COUNTED_BY_STATE = "rows-counted-by"
+_ROWS_DESCRIPTOR = RunningAggregateDescriptor(ROWS, pa.int64(), ())
+
+
+class RunningAggregateOperator(KeyedOperator):
+    """One batch in, one batch of as many rows out."""
+
+    def __init__(self, spec: RunningAggregateSpec) -> None:
+        super().__init__(spec.key_columns)
+        self._passthrough = spec.passthrough
+        self._plan = AggregatePlan(spec.aggregates)
+        self._accumulators: tuple[Accumulator, ...] = ()
+        self._input_schema: pa.Schema | None = None
+        self._states: dict[str, RunningAggregateState] = {}
+        self._counted_by = ""
+        """Accumulator that also counts the rows; empty: they have their own."""
+        self._output_schema: pa.Schema | None = None
+
+    def backend_created(self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None) -> None:
+        if header is not None:
+            for field in header.state_fields:
+                restored = descriptor_of(field)
+                if isinstance(restored, RunningAggregateDescriptor):
+                    self._states[field.name] = backend.get_running_aggregate(restored)
+
+    def backend_restored(self, backend: KeyedStateBackend) -> None:
+        """Some of the subtasks that the state comes from may have counted rows apart, others not yet."""
+        named = self.operator_state.list_state(COUNTED_BY_STATE, OperatorStateMode.UNION).get()
+        counted_by = next((name for name in named if name), "")
+        if not counted_by or counted_by not in self._states:
+            return
+        self._counted_by = counted_by
+        if backend.has_state(ROWS):
+            self._count_rows_apart(backend)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        slots = self.slots_of(batch)
+        if self._input_schema is None or not self._input_schema.equals(batch.schema):
+            self._prepare(batch)
+        folded: dict[str, dict[str, Numbers]] = {}
+        for accumulator in self._accumulators:
+            if accumulator.name == ROWS:
+                continue
+            numbers = accumulator.numbers(batch)
+            if accumulator.name == self._counted_by and isinstance(numbers, pa.Array) and numbers.null_count:
+                self._count_rows_apart(self._backend())
+            folded[accumulator.name] = self._states[accumulator.name].fold_batch(slots, numbers)
+        if self._counted_by:
+            folded[ROWS] = folded[self._counted_by]
+        elif ROWS in self._states:
+            folded[ROWS] = self._states[ROWS].fold_batch(slots, np.zeros(len(slots), np.int64))
+        columns = [batch.column(name) for name in (*self.key_columns, *self._passthrough)]
+        columns.extend(self._plan.results(self._accumulators, *counts_and_totals(folded)))
+        self.output.emit_batch(pa.RecordBatch.from_arrays(columns, schema=self._output_schema))
+
+    def _backend(self) -> KeyedStateBackend:
+        assert self.backend is not None  # noqa: S101 - there was a batch
+        return self.backend
+
+    def _prepare(self, batch: pa.RecordBatch) -> None:
+        """The first batch, or one of another schema: know accumulators, states and the schema of the output."""
+        schema = batch.schema
+        self._accumulators = self._plan.accumulators(schema)
+        backend = self._backend()
+        names = [accumulator.name for accumulator in self._accumulators if accumulator.name != ROWS]
+        is_fresh = not self._states
+        for accumulator in self._accumulators:
+            if accumulator.name != ROWS:
+                self._states[accumulator.name] = backend.get_running_aggregate(accumulator.descriptor())
+        if len(names) < len(self._accumulators):
+            if is_fresh and names:
+                self._counted_by = names[0]
+            elif self._counted_by and self._counted_by not in names:
+                self._count_rows_apart(backend)
+            elif not self._counted_by:
+                self._states[ROWS] = backend.get_running_aggregate(_ROWS_DESCRIPTOR)
+        missing = [name for name in self._passthrough if schema.get_field_index(name) < 0]
+        if missing:
+            raise KeyError(f"no column {missing[0]!r} to pass through: the columns are {', '.join(schema.names)}")
+        fields = [schema.field(name).remove_metadata() for name in (*self.key_columns, *self._passthrough)]
+        self._output_schema = pa.schema([*fields, *self._plan.result_fields(self._accumulators)])
+        self._input_schema = schema
+
+    def _count_rows_apart(self, backend: KeyedStateBackend) -> None:
+        """Until now a key had as many rows as values; where rows were counted apart already, that count stands."""
+        counted = self._states[self._counted_by].column.counts
+        rows = backend.get_running_aggregate(_ROWS_DESCRIPTOR)
+        np.copyto(rows.column.counts, counted, where=rows.column.counts == 0)
+        self._states[ROWS] = rows
+        self._counted_by = ""
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        self.operator_state.list_state(COUNTED_BY_STATE, OperatorStateMode.UNION).update([self._counted_by])
+        return super().snapshot_state(checkpoint_id, timestamp_ms)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.watermark_ms = watermark.timestamp_ms
+        self.output.emit_watermark(watermark)
