@@ -64,9 +64,9 @@ class CompletedCheckpoint:
     @property
     def state_size_bytes(self) -> int:
         """Sum over all operators, subtasks and master hooks."""
-        return sum(
-            state.state_size_bytes for operator in self.operators for state in operator.subtasks.values()
-        ) + sum(len(state.data) for state in self.master_states)
+        return sum(state.state_size_bytes for operator in self.operators for state in operator.subtasks.values()) + sum(
+            len(state.data) for state in self.master_states
+        )
 
     def file_paths(self) -> Iterator[str]:
         """The file of every handle, with repetitions."""

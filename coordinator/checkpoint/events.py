@@ -206,6 +206,8 @@ class CheckpointStoreFailed:
     outcome_unknown: bool = False
     """True: the pointer may or may not have been written (connection lost). Answered by VerifyStoredCheckpoint; nothing
     is restored or discarded until that is answered."""
+    published_by_other: bool = False
+    """True: `_metadata` was there already. Another coordinator finished this id; its directory is left alone."""
     reason: CheckpointFailureReason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
 
 

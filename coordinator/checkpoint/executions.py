@@ -6,7 +6,8 @@ CheckpointCoordinator reads (CheckpointPlanCalculatorContext, VertexEndOfDataLis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from coordinator.checkpoint.events import ExecutionChange
 from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
@@ -39,6 +40,14 @@ class ExecutionTracker:
     def vertex(self, vertex_id: JobVertexID) -> JobVertex:
         """The vertex; KeyError when the job has none of this id."""
         return self._by_id[vertex_id]
+
+    def use_max_parallelism(self, max_parallelism: Mapping[JobVertexID, int]) -> None:
+        """State that was restored fixes the max parallelism of these vertices."""
+        self.vertices = tuple(
+            replace(vertex, max_parallelism=max_parallelism.get(vertex.vertex_id, vertex.max_parallelism))
+            for vertex in self.vertices
+        )
+        self._by_id = {vertex.vertex_id: vertex for vertex in self.vertices}
 
     def input_edges(self, vertex_id: JobVertexID) -> Sequence[JobEdge]:
         """Edges into the vertex, in the order of the JobGraph."""

@@ -27,13 +27,16 @@ class _Assignment:
     def __init__(self) -> None:
         self._by_handle: dict[StreamStateHandle, dict[tuple[str, OperatorStateMode], list[tuple[int, int]]]] = {}
 
-    def add(self, name: str, mode: OperatorStateMode, handle: StreamStateHandle, offsets: Iterable[tuple[int, int]]) -> None:
+    def add(
+        self, name: str, mode: OperatorStateMode, handle: StreamStateHandle, offsets: Iterable[tuple[int, int]]
+    ) -> None:
         self._by_handle.setdefault(handle, {}).setdefault((name, mode), []).extend(offsets)
 
     def handles(self) -> tuple[OperatorStateHandle, ...]:
         return tuple(
             OperatorStateHandle(
-                handle, tuple(OperatorStateEntry(name, mode, tuple(offsets)) for (name, mode), offsets in entries.items())
+                handle,
+                tuple(OperatorStateEntry(name, mode, tuple(offsets)) for (name, mode), offsets in entries.items()),
             )
             for handle, entries in self._by_handle.items()
         )

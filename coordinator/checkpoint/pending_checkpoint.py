@@ -107,9 +107,7 @@ class PendingCheckpoint:
     @property
     def is_fully_acknowledged(self) -> bool:
         """Tasks, hooks and operator coordinators."""
-        return (
-            not self._waiting and not self._waiting_hooks and not self._waiting_coordinators and not self.is_disposed
-        )
+        return not self._waiting and not self._waiting_hooks and not self._waiting_coordinators and not self.is_disposed
 
     @property
     def unacknowledged_tasks(self) -> tuple[ExecutionAttemptID, ...]:
@@ -171,7 +169,9 @@ class PendingCheckpoint:
             self._master_states.append(state)
         return TaskAcknowledgeResult.SUCCESS
 
-    def acknowledge_coordinator_state(self, coordinator: OperatorID, state: MasterState | None) -> TaskAcknowledgeResult:
+    def acknowledge_coordinator_state(
+        self, coordinator: OperatorID, state: MasterState | None
+    ) -> TaskAcknowledgeResult:
         """An operator coordinator has answered, possibly with nothing."""
         if self.is_disposed:
             return TaskAcknowledgeResult.DISCARDED

@@ -84,7 +84,9 @@ class CheckpointProperties:
         )
 
     @classmethod
-    def for_savepoint(cls, snapshot_type: SnapshotType = SnapshotType.SAVEPOINT, *, forced: bool = True) -> CheckpointProperties:
+    def for_savepoint(
+        cls, snapshot_type: SnapshotType = SnapshotType.SAVEPOINT, *, forced: bool = True
+    ) -> CheckpointProperties:
         """A savepoint, synchronous or not: only its user deletes it."""
         return cls(snapshot_type, forced, False, False, False, False, False)
 

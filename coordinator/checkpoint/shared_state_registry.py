@@ -10,7 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from dataflow.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState, StreamStateHandle
+from dataflow.handles import (
+    KeyedStateHandle,
+    OperatorState,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+    StreamStateHandle,
+)
 from runtime.machine import InvariantViolation, check
 
 
@@ -36,6 +42,8 @@ class SharedStateRegistry:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._keys_by_path: dict[str, int] = {}
+        """How many registered keys lie in a file; several may share one."""
         self._is_open = True
 
     @property
@@ -48,6 +56,10 @@ class SharedStateRegistry:
         entry = self._entries.get(key)
         return 0 if entry is None else entry.references
 
+    def uses_file(self, path: str) -> bool:
+        """Whether registered state lies in this file."""
+        return path in self._keys_by_path
+
     def handle_of(self, key: str) -> StreamStateHandle | None:
         """The handle that counts for the key."""
         entry = self._entries.get(key)
@@ -59,6 +71,8 @@ class SharedStateRegistry:
         entry = self._entries.get(key)
         if entry is None:
             self._entries[key] = _Entry(handle, 1)
+            if isinstance(handle, SegmentStateHandle):
+                self._keys_by_path[handle.path] = self._keys_by_path.get(handle.path, 0) + 1
             return Registration(handle, 1)
         entry.references += 1
         return Registration(entry.handle, entry.references, handle if handle != entry.handle else None)
@@ -72,6 +86,10 @@ class SharedStateRegistry:
         if entry.references > 0:
             return Registration(entry.handle, entry.references)
         del self._entries[key]
+        if isinstance(entry.handle, SegmentStateHandle):
+            self._keys_by_path[entry.handle.path] -= 1
+            if not self._keys_by_path[entry.handle.path]:
+                del self._keys_by_path[entry.handle.path]
         return Registration(None, 0, entry.handle)
 
     def register_all(
@@ -94,6 +112,7 @@ class SharedStateRegistry:
     def close(self) -> None:
         """Forget everything and take nothing more; nothing is discarded."""
         self._entries.clear()
+        self._keys_by_path.clear()
         self._is_open = False
 
     def _register_operator(self, operator: OperatorState, duplicates: list[StreamStateHandle]) -> OperatorState:

@@ -1,0 +1,588 @@
+"""The checkpoints of one job: when one is taken, and in what order everything about it happens.
+
+Decides, with its parts, everything about the checkpoints of one job; does not know processes, connections, storage or clocks. A
+checkpoint's way:
+
+    requested -> (request_decider) -> triggering: plan, id, master hooks -> in flight: tasks triggered, acknowledgements counted
+    -> being stored: metadata and pointer -> completed: older ones subsumed, tasks notified
+    and from each of these but the last -> failed or aborted: state discarded, tasks notified
+
+Mirrors Flink's CheckpointCoordinator of 1.14 to 1.20. Differences: slow work is an effect and its answer an event, so "notify only
+after durable" can be read off `in_flight.stored`; after the id came back the tasks are asked for again, not only the scheduler; a
+checkpoint whose store is outstanding cannot be aborted, and a restore waits for that answer, so that it either counts or is gone.
+
+Parts: request_decider, periodic_trigger, executions, plan, in_flight (pending_checkpoint, finalization, failure_manager,
+recent_checkpoints), publication (completed_store, shared_state_registry), restoration (state_assignment), master_hooks, stats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coordinator.checkpoint.completed_store import CompletedCheckpointStore
+from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from coordinator.checkpoint.effects import (
+    CheckpointCoordinatorEffect,
+    CheckpointRequestFailed,
+    CheckpointTimeoutKey,
+    CoordinatorShutDown,
+    DrawCheckpointId,
+    FailJob,
+    MessageRefused,
+    PeriodicTriggerKey,
+    PersistStatistics,
+    RestoreFailed,
+    SendTriggerCheckpoint,
+    ShutdownIdCounter,
+    TriggerMasterHook,
+)
+from coordinator.checkpoint.events import (
+    AbortPendingCheckpoints,
+    AcknowledgesReceived,
+    CheckpointCoordinatorEvent,
+    CheckpointIdCountSet,
+    CheckpointIdDrawn,
+    CheckpointIdFailed,
+    CheckpointRequested,
+    CheckpointRequestID,
+    CheckpointStored,
+    CheckpointStoreFailed,
+    CompletedCheckpointRemoved,
+    CompletedCheckpointsRecovered,
+    CompletedCheckpointsRecoveryFailed,
+    DeclineReceived,
+    EndOfDataReceived,
+    ExecutionsChanged,
+    MasterHookAnswered,
+    MasterHookFailed,
+    RestoreLatest,
+    RestoreSavepoint,
+    Shutdown,
+    StartCheckpointScheduler,
+    StopCheckpointScheduler,
+    StopWithSavepointRequested,
+    TaskFailed,
+    TopologyChanged,
+)
+from coordinator.checkpoint.executions import ExecutionTracker
+from coordinator.checkpoint.failure_manager import CheckpointFailureManager
+from coordinator.checkpoint.in_flight import CheckpointsInFlight, failure_effect
+from coordinator.checkpoint.master_hooks import MasterHooks
+from coordinator.checkpoint.metadata import checkpoint_location
+from coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
+from coordinator.checkpoint.periodic_trigger import PeriodicTrigger
+from coordinator.checkpoint.plan import (
+    CheckpointPlan,
+    CheckpointPlanCalculator,
+    DefaultCheckpointPlanCalculator,
+    PlanRefused,
+)
+from coordinator.checkpoint.publication import CheckpointPublication
+from coordinator.checkpoint.request_decider import (
+    CheckpointRequestDecider,
+    CheckpointTriggerRequest,
+    DeciderInputs,
+    Decision,
+)
+from coordinator.checkpoint.restoration import Restoration
+from coordinator.checkpoint.stats import CheckpointStatsTracker
+from dataflow.elements import SnapshotType
+from dataflow.failures import CheckpointFailureReason
+from dataflow.ids import CheckpointID, JobID
+from dataflow.jobgraph import JobEdge, JobVertex
+from dataflow.messages import JobStatus
+from runtime.machine import InvariantViolation, StartTimer, TimerFired, check
+
+
+@dataclass(slots=True)
+class Triggering:
+    """The request between its start and its message to the tasks; at most one (Flink: isTriggering)."""
+
+    request: CheckpointTriggerRequest
+    timestamp_ms: int
+    plan: CheckpointPlan
+    executions_version: int
+    pending: PendingCheckpoint | None = None
+    """Set once the id is there; from then on only master hooks are waited for."""
+
+
+class CheckpointCoordinator:
+    """See the module. One per job and leader session."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        job_name: str,
+        configuration: CheckpointCoordinatorConfiguration,
+        vertices: Sequence[JobVertex],
+        edges: Sequence[JobEdge],
+        *,
+        store_survives_suspension: bool,
+        master_hooks: MasterHooks | None = None,
+        plan_calculator: CheckpointPlanCalculator | None = None,
+        stats: CheckpointStatsTracker | None = None,
+    ) -> None:
+        """`store_survives_suspension`: pointers to completed checkpoints are durable (high availability). `stats`: those of
+        a former coordinator of the job, to go on with. `plan_calculator`: for tasks that are no dataflow of ours."""
+        self.job_id = job_id
+        self.configuration = configuration
+        self.executions = ExecutionTracker(vertices, edges)
+        self.hooks = master_hooks if master_hooks is not None else MasterHooks()
+        self.stats = stats if stats is not None else CheckpointStatsTracker(configuration.history_size)
+        store = CompletedCheckpointStore(
+            configuration.max_retained_checkpoints, survives_suspension=store_survives_suspension
+        )
+        self.publication = CheckpointPublication(store)
+        self._failures = CheckpointFailureManager(configuration.tolerable_failures)
+        self._in_flight = CheckpointsInFlight(job_id, job_name, self.publication, self._failures, self.stats)
+        self._restoration = Restoration(job_id, configuration, self.publication, self.hooks, self.stats)
+        self._given_plan_calculator = plan_calculator
+        self._plans = self._plan_calculator()
+        self._decider = CheckpointRequestDecider(
+            configuration.max_concurrent_checkpoints, configuration.min_pause_ms, configuration.max_queued_requests
+        )
+        self._periodic = PeriodicTrigger(job_id, configuration.effective_interval_ms)
+        self._triggering: Triggering | None = None
+        self._ask_decider = False
+        """Something ended: ask the decider again at the end of this event."""
+        self._sequence = 0
+        """Counts requests."""
+        self._shutdown_status: JobStatus | None = None
+        self._store_is_shut_down = False
+        self._is_over = False
+        self._now_ms = 0
+        self._out: list[CheckpointCoordinatorEffect] = []
+        self._handlers = self._handler_table()
+
+    # --- what can be read ---------------------------------------------------------------------------------------------
+
+    @property
+    def pending_checkpoints(self) -> tuple[PendingCheckpoint, ...]:
+        """Checkpoints in flight, one that is being stored included, in order of their ids."""
+        return self._in_flight.pending_checkpoints
+
+    @property
+    def completed_store(self) -> CompletedCheckpointStore:
+        """The retained checkpoints."""
+        return self.publication.store
+
+    @property
+    def queued_request_count(self) -> int:
+        """Requests that wait for their turn."""
+        return self._decider.queued_count
+
+    @property
+    def is_triggering(self) -> bool:
+        """Whether a request is between its start and its message to the tasks."""
+        return self._triggering is not None
+
+    @property
+    def is_periodic_checkpointing_started(self) -> bool:
+        """Whether the periodic trigger is on."""
+        return self._periodic.is_started
+
+    # --- the one entry point ------------------------------------------------------------------------------------------
+
+    def handle(self, event: CheckpointCoordinatorEvent, now_ms: int) -> list[CheckpointCoordinatorEffect]:
+        """Take one event at the time `now_ms` and say what to do."""
+        self._now_ms = now_ms
+        out: list[CheckpointCoordinatorEffect] = []
+        self._out = out
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            raise InvariantViolation(f"{type(event).__name__} is no event of a checkpoint coordinator")
+        handler(event)
+        self._settle()
+        return out
+
+    def _settle(self) -> None:
+        """Begin what could not begin before, until nothing more can."""
+        in_flight = self._in_flight
+        while True:
+            if in_flight.something_ended:
+                in_flight.something_ended = False
+                self._ask_decider = True
+            if in_flight.has_acknowledged and self.publication.storing is None:
+                in_flight.store_next(self.executions.vertices, self._now_ms, self._out)
+            elif self._ask_decider and self._shutdown_status is None:
+                self._ask_decider = False
+                self._decided(self._decider.poll(self._inputs()))
+            elif self._restoration.can_proceed and not in_flight.is_deciding:
+                in_flight.forget_final_states(self._restoration.proceed(self.executions, self._now_ms, self._out))
+            else:
+                break
+        if self._shutdown_status is not None:
+            self._finish_shutdown(self._shutdown_status)
+
+    # --- scheduling and requests --------------------------------------------------------------------------------------
+
+    def _start_scheduler(self, event: StartCheckpointScheduler) -> None:
+        if self._shutdown_status is None and self.configuration.is_periodic:
+            self._stop_scheduler(None)
+            self._out.append(self._periodic.start(self._now_ms, event.initial_delay_ms))
+
+    def _stop_scheduler(self, _: StopCheckpointScheduler | None) -> None:
+        if self._shutdown_status is None:
+            self._out += self._periodic.stop()
+            self._abort_queued_and_pending(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
+
+    def _requested(self, event: CheckpointRequested) -> None:
+        self._request(event.request_id, event.snapshot_type, event.target_location, is_periodic=event.is_periodic)
+
+    def _stop_with_savepoint(self, event: StopWithSavepointRequested) -> None:
+        was_periodic = self._periodic.is_started
+        self._stop_scheduler(None)
+        kind = SnapshotType.SAVEPOINT_TERMINATE if event.drain else SnapshotType.SAVEPOINT_SUSPEND
+        self._request(event.request_id, kind, event.target_location, resume_periodic=was_periodic)
+
+    def _end_of_data(self, event: EndOfDataReceived) -> None:
+        if self.executions.end_of_data(event.attempt_ids) and self.configuration.is_periodic:
+            self._request(self._own_request_id("end-of-data"), SnapshotType.CHECKPOINT)
+
+    def _periodic_trigger_fired(self) -> None:
+        next_timer = self._periodic.fired(self._now_ms)
+        if next_timer is not None:
+            self._out.append(next_timer)
+            self._request(self._own_request_id("periodic"), SnapshotType.CHECKPOINT, is_periodic=True)
+
+    def _own_request_id(self, kind: str) -> CheckpointRequestID:
+        return CheckpointRequestID(f"{kind}-{self._sequence + 1}")
+
+    def _request(
+        self,
+        request_id: CheckpointRequestID,
+        snapshot_type: SnapshotType,
+        target_location: str = "",
+        *,
+        is_periodic: bool = False,
+        resume_periodic: bool = False,
+    ) -> None:
+        self._sequence += 1
+        request = CheckpointTriggerRequest(
+            request_id=request_id,
+            properties=self.configuration.properties_of(snapshot_type),
+            target_location=target_location,
+            is_periodic=is_periodic,
+            timestamp_ms=self._now_ms,
+            sequence=self._sequence,
+            resume_periodic=resume_periodic,
+        )
+        if self._shutdown_status is not None:
+            self._refuse(request, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+        elif snapshot_type.is_savepoint and not target_location:
+            reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+            self._refuse(request, reason, "A savepoint needs a directory to be written to.")
+        else:
+            self._decided(self._decider.submit(request, self._inputs()))
+
+    def _inputs(self) -> DeciderInputs:
+        return DeciderInputs(
+            is_triggering=self._triggering is not None,
+            pending_count=self._in_flight.count,
+            cleaning_count=self.publication.cleaning_count,
+            last_completion_ms=self._in_flight.last_completion_ms,
+            now_ms=self._now_ms,
+        )
+
+    def _decided(self, decision: Decision) -> None:
+        for request, reason in decision.dropped:
+            self._refuse(request, reason)
+        if decision.reschedule_ms is not None:
+            self._out += self._periodic.reschedule(self._now_ms, decision.reschedule_ms)
+        if decision.chosen is not None:
+            self._start_triggering(decision.chosen)
+
+    def _refuse(self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason, detail: str = "") -> None:
+        """The request ends before it has a checkpoint id."""
+        self._out.append(CheckpointRequestFailed(request.request_id, reason, detail))
+        if request.resume_periodic and not self._periodic.is_started and self._shutdown_status is None:
+            self._out.append(self._periodic.start(self._now_ms, self.configuration.effective_interval_ms))
+
+    # --- triggering ---------------------------------------------------------------------------------------------------
+
+    def _refusal(self, request: CheckpointTriggerRequest) -> CheckpointFailureReason | None:
+        if request.is_periodic and not self._periodic.is_started:
+            return CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
+        return None
+
+    def _start_triggering(self, request: CheckpointTriggerRequest) -> None:
+        check(self._triggering is None, f"{request.request_id} was started while another request is being triggered")
+        reason = self._refusal(request)
+        if reason is not None:
+            self._trigger_failed(request, reason)
+            return
+        plan = self._plans.calculate(self.executions)
+        if isinstance(plan, PlanRefused):
+            self._trigger_failed(request, CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, plan.detail)
+            return
+        self._triggering = Triggering(request, self._now_ms, plan, self.executions.version)
+        self._out.append(DrawCheckpointId(request.request_id))
+
+    def _trigger_failed(
+        self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason, detail: str = ""
+    ) -> None:
+        """The request fails before it has a checkpoint id."""
+        self._end_triggering()
+        self._refuse(request, reason, detail)
+        self.stats.report_failed_without_in_progress()
+        verdict = self._failures.handle_failure(None, request.properties, reason, None, detail)
+        if verdict is not None:
+            self._out.append(failure_effect(verdict, reason))
+
+    def _end_triggering(self) -> None:
+        self._triggering = None
+        self._ask_decider = True
+
+    def _drawing(self, request_id: CheckpointRequestID) -> Triggering | None:
+        """What waits for this id; None when it was given up meanwhile."""
+        triggering = self._triggering
+        if triggering is None or triggering.pending is not None or triggering.request.request_id != request_id:
+            return None
+        return triggering
+
+    def _id_failed(self, event: CheckpointIdFailed) -> None:
+        triggering = self._drawing(event.request_id)
+        if triggering is not None:
+            self._trigger_failed(triggering.request, event.reason, event.detail)
+
+    def _id_drawn(self, event: CheckpointIdDrawn) -> None:
+        triggering = self._drawing(event.request_id)
+        if triggering is None:
+            return
+        # The world went on while the id was drawn: ask everything again.
+        reason = self._refusal(triggering.request)
+        if reason is not None:
+            self._trigger_failed(triggering.request, reason)
+            return
+        if triggering.executions_version != self.executions.version:
+            plan = self._plans.calculate(self.executions)
+            if isinstance(plan, PlanRefused):
+                reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+                self._trigger_failed(triggering.request, reason, plan.detail)
+                return
+            triggering.plan = plan
+        self._begin_checkpoint(triggering, event.checkpoint_id)
+
+    def _begin_checkpoint(self, triggering: Triggering, checkpoint_id: CheckpointID) -> None:
+        request = triggering.request
+        properties = request.properties
+        if self._restoration.force_full_snapshot and not properties.is_savepoint:
+            properties = replace(properties, snapshot_type=SnapshotType.FULL_CHECKPOINT)
+        pending = PendingCheckpoint(
+            job_id=self.job_id,
+            checkpoint_id=checkpoint_id,
+            timestamp_ms=triggering.timestamp_ms,
+            properties=properties,
+            location=request.target_location or checkpoint_location(checkpoint_id),
+            plan=triggering.plan,
+            master_hooks=self.hooks.hook_ids,
+            tasks_restored_as_finished=self._restoration.tasks_as_finished,
+        )
+        self._in_flight.begin(pending, request)
+        pending.set_canceller()
+        timeout_at_ms = self._now_ms + self.configuration.timeout_ms
+        self._out.append(StartTimer(CheckpointTimeoutKey(self.job_id, checkpoint_id), timeout_at_ms))
+        triggering.pending = pending
+        for hook_id in self.hooks.hook_ids:
+            self._out.append(TriggerMasterHook(hook_id, checkpoint_id, pending.timestamp_ms))
+        if pending.are_hooks_fully_acknowledged:
+            self._trigger_tasks(pending)
+
+    def _trigger_tasks(self, pending: PendingCheckpoint) -> None:
+        self._end_triggering()
+        options = self.configuration.options_of(pending.properties.snapshot_type, pending.location)
+        tasks = pending.plan.tasks_to_trigger
+        self._out.append(SendTriggerCheckpoint(tasks, pending.checkpoint_id, pending.timestamp_ms, options))
+        self._in_flight.check_acknowledged(pending.checkpoint_id)
+
+    def _asking_hooks(self, checkpoint_id: CheckpointID) -> PendingCheckpoint | None:
+        pending = None if self._triggering is None else self._triggering.pending
+        return pending if pending is not None and pending.checkpoint_id == checkpoint_id else None
+
+    def _hook_answered(self, event: MasterHookAnswered) -> None:
+        pending = self._asking_hooks(event.checkpoint_id)
+        if pending is None:
+            return
+        if pending.is_disposed:  # expired or aborted meanwhile; the tasks never hear of it
+            self._end_triggering()
+            return
+        pending.acknowledge_master_state(event.hook_id, event.state)
+        if pending.are_hooks_fully_acknowledged:
+            self._trigger_tasks(pending)
+
+    def _hook_failed(self, event: MasterHookFailed) -> None:
+        pending = self._asking_hooks(event.checkpoint_id)
+        detail = f"Master hook {event.hook_id!r} failed: {event.detail}"
+        if pending is not None:
+            self._end_triggering()
+            if not pending.is_disposed:
+                reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+                self._in_flight.abort(pending, reason, self._now_ms, self._out, detail=detail)
+        elif not self._in_flight.contains(event.checkpoint_id) and self._shutdown_status is None:
+            self._out.append(FailJob(CheckpointFailureReason.JOB_FAILURE, detail))  # it could not restore its state
+
+    # --- messages of tasks --------------------------------------------------------------------------------------------
+
+    def _acknowledges_received(self, event: AcknowledgesReceived) -> None:
+        if self._shutdown_status is None:
+            self._in_flight.acknowledge(event.messages, self._now_ms, self._out)
+            return
+        self._out += [
+            MessageRefused(message.checkpoint_id, message.attempt_id, "the checkpoint coordinator is shut down")
+            for message in event.messages
+        ]
+
+    def _decline_received(self, event: DeclineReceived) -> None:
+        if self._shutdown_status is None:
+            self._in_flight.decline(event.message, self._now_ms, self._out)
+
+    # --- tasks come and go --------------------------------------------------------------------------------------------
+
+    def _executions_changed(self, event: ExecutionsChanged) -> None:
+        failed, finished = self.executions.apply(event.changes)
+        if self._in_flight.count == 0:
+            return
+        abort = self._in_flight.abort_unacknowledged
+        for attempt in failed:
+            abort(attempt, CheckpointFailureReason.TASK_FAILURE, f"{attempt} is gone.", self._now_ms, self._out)
+        for attempt in finished:
+            reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+            abort(attempt, reason, f"{attempt} finished without acknowledging.", self._now_ms, self._out)
+
+    def _task_failed(self, event: TaskFailed) -> None:
+        reason = CheckpointFailureReason.TASK_FAILURE
+        self._in_flight.abort_unacknowledged(event.attempt_id, reason, event.detail, self._now_ms, self._out)
+
+    def _topology_changed(self, event: TopologyChanged) -> None:
+        self._replace_tasks("The job is being rescaled.")
+        self.executions = ExecutionTracker(self._restoration.with_max_parallelism(event.vertices), event.edges)
+        self._plans = self._plan_calculator()
+        self._in_flight.forget_final_states(None)
+
+    def _plan_calculator(self) -> CheckpointPlanCalculator:
+        if self._given_plan_calculator is not None:
+            return self._given_plan_calculator
+        after_finish = self.configuration.checkpoints_after_tasks_finish
+        return DefaultCheckpointPlanCalculator(checkpoints_after_tasks_finish=after_finish)
+
+    def _replace_tasks(self, detail: str) -> None:
+        """Nothing that the present tasks do counts any more, but for a checkpoint that is being stored."""
+        reason = CheckpointFailureReason.JOB_FAILOVER_REGION
+        self._in_flight.abort_pending(reason, self._now_ms, self._out, detail=detail)
+        triggering = self._triggering
+        if triggering is not None and triggering.pending is None:  # it would trigger the old tasks
+            reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+            self._trigger_failed(triggering.request, reason, detail)
+
+    # --- aborting -----------------------------------------------------------------------------------------------------
+
+    def _timer_fired(self, event: TimerFired) -> None:
+        match event.key:
+            case PeriodicTriggerKey(job_id) if job_id == self.job_id:
+                self._periodic_trigger_fired()
+            case CheckpointTimeoutKey(job_id, checkpoint_id) if job_id == self.job_id:
+                self._in_flight.expire(checkpoint_id, self._now_ms, self._out)
+
+    def _abort_all(self, event: AbortPendingCheckpoints) -> None:
+        self._in_flight.abort_pending(event.reason, self._now_ms, self._out, detail=event.detail)
+
+    def _abort_queued_and_pending(self, reason: CheckpointFailureReason) -> None:
+        for request in self._decider.abort_all():
+            self._refuse(request, reason)
+        self._in_flight.abort_pending(reason, self._now_ms, self._out)
+
+    # --- storing ------------------------------------------------------------------------------------------------------
+
+    def _checkpoint_stored(self, event: CheckpointStored) -> None:
+        self._check_storing(event.checkpoint_id)
+        pending = self._in_flight.stored(self._now_ms, self._out)
+        if pending is None:
+            self._restoration.adopted(self.executions, self._now_ms, self._out)
+        elif not pending.properties.is_savepoint:
+            self._restoration.force_full_snapshot = False
+
+    def _store_failed(self, event: CheckpointStoreFailed) -> None:
+        self._check_storing(event.checkpoint_id)
+        if self._in_flight.store_failed(event, self._now_ms, self._out):
+            self._restoration.adoption_failed(event.detail, self._out)
+
+    def _check_storing(self, checkpoint_id: CheckpointID) -> None:
+        check(self.publication.is_storing(checkpoint_id), f"checkpoint {checkpoint_id} was not being stored")
+
+    def _removed(self, _: CompletedCheckpointRemoved) -> None:
+        self.publication.removed()
+        self._ask_decider = True
+
+    # --- restoring ----------------------------------------------------------------------------------------------------
+
+    def _restore_requested(self, event: RestoreLatest | RestoreSavepoint) -> None:
+        if self._shutdown_status is not None:
+            self._out.append(RestoreFailed(event.request_id, "the checkpoint coordinator is shut down"))
+            return
+        self._replace_tasks("Tasks are being restored.")
+        self._restoration.request(event, self._out)
+
+    def _recovered(self, event: CompletedCheckpointsRecovered) -> None:
+        self._restoration.recovered(event)
+
+    def _recovery_failed(self, event: CompletedCheckpointsRecoveryFailed) -> None:
+        self._restoration.recovery_failed(event, self._out)
+
+    def _id_count_set(self, event: CheckpointIdCountSet) -> None:
+        self._restoration.id_count_set(event, self._out)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _shutdown(self, event: Shutdown) -> None:
+        if self._shutdown_status is not None:
+            return
+        self._shutdown_status = event.status
+        self._out += self._periodic.stop()
+        reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        self._abort_queued_and_pending(reason)
+        triggering, self._triggering = self._triggering, None
+        if triggering is not None and triggering.pending is None:
+            self._refuse(triggering.request, reason)
+        self._restoration.shut_down(self._out)
+
+    def _finish_shutdown(self, status: JobStatus) -> None:
+        """What is being stored is decided first; then completed checkpoints stay or go as their retention says."""
+        if not self._store_is_shut_down and not self._in_flight.is_deciding:
+            self._store_is_shut_down = True
+            self._out += self.publication.shutdown(status)
+            self._out += [ShutdownIdCounter(status), PersistStatistics()]
+        if self._store_is_shut_down and self.publication.cleaning_count == 0 and not self._is_over:
+            self._is_over = True
+            self._out.append(CoordinatorShutDown(status))
+
+    def _handler_table(self) -> dict[type, Callable[[Any], None]]:
+        """Which event goes where: all of `CheckpointCoordinatorEvent`."""
+        return {
+            AcknowledgesReceived: self._acknowledges_received,
+            DeclineReceived: self._decline_received,
+            ExecutionsChanged: self._executions_changed,
+            TimerFired: self._timer_fired,
+            CheckpointRequested: self._requested,
+            StopWithSavepointRequested: self._stop_with_savepoint,
+            StartCheckpointScheduler: self._start_scheduler,
+            StopCheckpointScheduler: self._stop_scheduler,
+            AbortPendingCheckpoints: self._abort_all,
+            EndOfDataReceived: self._end_of_data,
+            TaskFailed: self._task_failed,
+            TopologyChanged: self._topology_changed,
+            CheckpointIdDrawn: self._id_drawn,
+            CheckpointIdFailed: self._id_failed,
+            MasterHookAnswered: self._hook_answered,
+            MasterHookFailed: self._hook_failed,
+            CheckpointStored: self._checkpoint_stored,
+            CheckpointStoreFailed: self._store_failed,
+            CompletedCheckpointRemoved: self._removed,
+            CompletedCheckpointsRecovered: self._recovered,
+            CompletedCheckpointsRecoveryFailed: self._recovery_failed,
+            CheckpointIdCountSet: self._id_count_set,
+            RestoreLatest: self._restore_requested,
+            RestoreSavepoint: self._restore_requested,
+            Shutdown: self._shutdown,
+        }

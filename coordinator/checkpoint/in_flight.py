@@ -1,0 +1,319 @@
+"""Checkpoints between their id and their end: acknowledged, declined, expired, aborted, stored, completed.
+
+Decides what each message of a task, each timeout and each answer of the store means for the checkpoints in flight. Does not
+know how they come about (`coordinator`), nor who takes part (`plan`). A checkpoint whose store is outstanding cannot be aborted any
+more: whether it counts is decided by the answer. Mirrors receiveAcknowledgeMessage, receiveDeclineMessage, abortPendingCheckpoint
+and completePendingCheckpoint of Flink's CheckpointCoordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from coordinator.checkpoint.effects import (
+    CheckpointCoordinatorEffect,
+    CheckpointRequestCompleted,
+    CheckpointRequestFailed,
+    CheckpointTimeoutKey,
+    DiscardCheckpoint,
+    DiscardState,
+    FailJob,
+    FailTask,
+    MessageRefused,
+    PersistStatistics,
+    SendNotifyCheckpointAborted,
+    SendNotifyCheckpointComplete,
+)
+from coordinator.checkpoint.events import CheckpointStoreFailed
+from coordinator.checkpoint.failure_manager import CheckpointFailureManager, FailureVerdict
+from coordinator.checkpoint.finalization import FinalizeRefused
+from coordinator.checkpoint.pending_checkpoint import (
+    PendingCheckpoint,
+    PendingCheckpointStatus,
+    TaskAcknowledgeResult,
+)
+from coordinator.checkpoint.publication import CheckpointPublication
+from coordinator.checkpoint.recent_checkpoints import CheckpointOutcome, RecentCheckpoints
+from coordinator.checkpoint.request_decider import CheckpointTriggerRequest
+from coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker
+from dataflow.failures import CheckpointFailureReason
+from dataflow.handles import TaskStateSnapshot
+from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID
+from dataflow.jobgraph import JobVertex
+from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from runtime.machine import CancelTimer, check
+
+Effects = list[CheckpointCoordinatorEffect]
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A pending checkpoint with what is kept beside it."""
+
+    pending: PendingCheckpoint
+    request: CheckpointTriggerRequest
+    stats: CheckpointStats
+
+
+class CheckpointsInFlight:
+    """All pending checkpoints of one job. Methods append to `out` what has to be done."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        job_name: str,
+        publication: CheckpointPublication,
+        failures: CheckpointFailureManager,
+        stats: CheckpointStatsTracker,
+    ) -> None:
+        self._job_id = job_id
+        self._job_name = job_name
+        self._publication = publication
+        self._failures = failures
+        self._stats = stats
+        self._recent = RecentCheckpoints()
+        self._entries: dict[CheckpointID, InFlight] = {}
+        """In order of their ids."""
+        self._acknowledged: list[InFlight] = []
+        """Fully acknowledged, waiting to be stored; first come, first stored."""
+        self._final_states: dict[ExecutionAttemptID, TaskStateSnapshot] = {}
+        """What finished tasks acknowledged in the completed checkpoint that they ended with."""
+        self.last_completion_ms = 0
+        self.something_ended = False
+        """A checkpoint completed or was aborted: a queued request may have its turn. Reset by the reader."""
+
+    @property
+    def count(self) -> int:
+        """Checkpoints in flight, being stored included."""
+        return len(self._entries)
+
+    @property
+    def pending_checkpoints(self) -> tuple[PendingCheckpoint, ...]:
+        """All of them, in order of their ids."""
+        return tuple(entry.pending for entry in self._entries.values())
+
+    @property
+    def has_acknowledged(self) -> bool:
+        """Whether a fully acknowledged checkpoint waits to be stored."""
+        return bool(self._acknowledged)
+
+    @property
+    def is_deciding(self) -> bool:
+        """Whether a checkpoint is being stored, or about to be."""
+        return bool(self._acknowledged) or self._publication.storing is not None
+
+    def begin(self, pending: PendingCheckpoint, request: CheckpointTriggerRequest) -> None:
+        """A checkpoint has its id."""
+        checkpoint_id = pending.checkpoint_id
+        check(checkpoint_id not in self._entries, f"checkpoint id {checkpoint_id} was drawn twice")
+        by_vertex: dict[JobVertexID, int] = {}
+        for attempt in pending.plan.tasks_to_wait_for:
+            by_vertex[attempt.vertex_id] = by_vertex.get(attempt.vertex_id, 0) + 1
+        kind = pending.properties.snapshot_type
+        stats = self._stats.report_pending(checkpoint_id, kind, pending.timestamp_ms, by_vertex)
+        self._entries[checkpoint_id] = InFlight(pending, request, stats)
+
+    def contains(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether this checkpoint is in flight."""
+        return checkpoint_id in self._entries
+
+    # --- messages of tasks
+
+    def acknowledge(self, messages: Iterable[AcknowledgeCheckpoint], now_ms: int, out: Effects) -> None:
+        """Tasks acknowledged. The hot path of a large job: a few microseconds each."""
+        entries, job_id = self._entries, self._job_id
+        for message in messages:
+            entry = entries.get(message.checkpoint_id)
+            if entry is None or message.job_id != job_id:
+                self._late_acknowledge(message, out)
+                continue
+            attempt, state = message.attempt_id, message.state
+            result = entry.pending.acknowledge_task(attempt, state)
+            if result is TaskAcknowledgeResult.SUCCESS:
+                size_bytes = state.state_size_bytes if state.operators else 0
+                entry.stats.reports.append(
+                    (attempt.vertex_id, attempt.subtask_index, now_ms, size_bytes, message.metrics)
+                )
+                if entry.pending.is_fully_acknowledged:
+                    self._acknowledged.append(entry)
+            elif result is not TaskAcknowledgeResult.DUPLICATE:
+                self._stray_acknowledge(message, out)
+
+    def check_acknowledged(self, checkpoint_id: CheckpointID) -> None:
+        """The tasks were triggered; there may be none to wait for."""
+        entry = self._entries[checkpoint_id]
+        if entry.pending.is_fully_acknowledged:
+            self._acknowledged.append(entry)
+
+    def decline(self, message: DeclineCheckpoint, now_ms: int, out: Effects) -> None:
+        """A task gave up. It is not asked whether the checkpoint waits for that task (as in Flink)."""
+        checkpoint_id, attempt = message.checkpoint_id, message.attempt_id
+        if message.job_id != self._job_id:
+            detail = f"declined for job {message.job_id}, this is {self._job_id}"
+            out.append(MessageRefused(checkpoint_id, attempt, detail))
+            return
+        entry = self._entries.get(checkpoint_id)
+        if entry is None:
+            known = self._recent.outcome_of(checkpoint_id) is not None
+            detail = f"declined too late: {message.reason.message} {message.detail}".strip()
+            out.append(MessageRefused(checkpoint_id, attempt, detail, known=known))
+        elif entry.pending.status is PendingCheckpointStatus.PENDING:
+            self.abort(entry.pending, message.reason, now_ms, out, attempt=attempt, detail=message.detail)
+
+    def _stray_acknowledge(self, message: AcknowledgeCheckpoint, out: Effects) -> None:
+        """The checkpoint is pending, and does not wait for this task."""
+        checkpoint_id = message.checkpoint_id
+        detail = "acknowledged by a task that the checkpoint does not wait for"
+        out.append(MessageRefused(checkpoint_id, message.attempt_id, detail, known=True))
+        if message.state.operators:
+            self._publication.remember_stray(checkpoint_id, message.state)
+            out.append(DiscardState(checkpoint_id, (message.state,), ()))
+
+    def _late_acknowledge(self, message: AcknowledgeCheckpoint, out: Effects) -> None:
+        """The checkpoint is over, or never was."""
+        checkpoint_id, attempt = message.checkpoint_id, message.attempt_id
+        if message.job_id != self._job_id:
+            out.append(MessageRefused(checkpoint_id, attempt, f"the message is for job {message.job_id}"))
+            return
+        outcome = self._recent.outcome_of(checkpoint_id)
+        detail = "the checkpoint is unknown" if outcome is None else f"the checkpoint is {outcome.value} already"
+        out.append(MessageRefused(checkpoint_id, attempt, detail, known=outcome is not None))
+        if message.state.operators:
+            paths = self._publication.paths_of_late_state(checkpoint_id, outcome, message.state)
+            out.append(DiscardState(checkpoint_id, (message.state,), paths))
+
+    # --- aborting
+
+    def expire(self, checkpoint_id: CheckpointID, now_ms: int, out: Effects) -> None:
+        """The checkpoint has taken too long."""
+        entry = self._entries.get(checkpoint_id)
+        if entry is None or entry.pending.status is not PendingCheckpointStatus.PENDING:
+            return
+        missing = entry.pending.unacknowledged_tasks
+        detail = f"{len(missing)} tasks did not acknowledge, the first of them {missing[0]}." if missing else ""
+        self.abort(entry.pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, now_ms, out, detail=detail)
+
+    def abort_unacknowledged(
+        self, attempt: ExecutionAttemptID, reason: CheckpointFailureReason, detail: str, now_ms: int, out: Effects
+    ) -> None:
+        """Nothing more will come of this attempt."""
+        for entry in tuple(self._entries.values()):
+            if not entry.pending.is_acknowledged_by(attempt):
+                self.abort(entry.pending, reason, now_ms, out, detail=detail)
+
+    def abort_pending(
+        self,
+        reason: CheckpointFailureReason,
+        now_ms: int,
+        out: Effects,
+        *,
+        detail: str = "",
+        subsumed_by: CheckpointID | None = None,
+    ) -> None:
+        """All of them, or those that a completed checkpoint makes pointless; the one being stored stays."""
+        for checkpoint_id, entry in tuple(self._entries.items()):
+            pending = entry.pending
+            if pending.status is not PendingCheckpointStatus.PENDING:
+                continue
+            if subsumed_by is None or (checkpoint_id < subsumed_by and pending.can_be_subsumed):
+                self.abort(pending, reason, now_ms, out, detail=detail)
+
+    def abort(
+        self,
+        pending: PendingCheckpoint,
+        reason: CheckpointFailureReason,
+        now_ms: int,
+        out: Effects,
+        *,
+        attempt: ExecutionAttemptID | None = None,
+        detail: str = "",
+        owns_directory: bool = True,
+    ) -> None:
+        """It will never complete."""
+        checkpoint_id = pending.checkpoint_id
+        entry = self._entries.pop(checkpoint_id)
+        if entry in self._acknowledged:
+            self._acknowledged.remove(entry)
+        if pending.abort(reason):
+            out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, checkpoint_id)))
+        self._recent.remember(checkpoint_id, CheckpointOutcome.ABORTED)
+        self._publication.forget_strays(checkpoint_id)
+        self.something_ended = True
+        location = pending.location if owns_directory else ""
+        states = pending.task_states
+        paths = self._publication.paths_outside(location, states)
+        out.append(DiscardCheckpoint(checkpoint_id, location, states, paths))
+        out.append(CheckpointRequestFailed(entry.request.request_id, reason, detail, checkpoint_id))
+        self._stats.report_failed(checkpoint_id, now_ms, reason.name, detail)
+        out.append(PersistStatistics())
+        verdict = self._failures.handle_failure(checkpoint_id, pending.properties, reason, attempt, detail)
+        if verdict is not None:
+            out.append(failure_effect(verdict, reason))
+        tasks = pending.plan.tasks_to_commit_to
+        latest_id = self._publication.store.latest_id
+        out.append(SendNotifyCheckpointAborted(tasks, checkpoint_id, latest_id, pending.timestamp_ms))
+
+    # --- completing
+
+    def store_next(self, vertices: Sequence[JobVertex], now_ms: int, out: Effects) -> None:
+        """Make the first of the fully acknowledged checkpoints durable. Nothing else may be being stored."""
+        pending = self._acknowledged.pop(0).pending
+        completed = pending.finalize(self._job_name, vertices, self._final_states, now_ms)
+        if isinstance(completed, FinalizeRefused):
+            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+            self.abort(pending, reason, now_ms, out, detail=completed.detail)
+            return
+        out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, pending.checkpoint_id)))
+        out.append(self._publication.begin(completed, pending))
+
+    def stored(self, now_ms: int, out: Effects) -> PendingCheckpoint | None:
+        """It is durable: count it, drop what is older, tell the tasks. Returns it; None for a snapshot that was adopted."""
+        storing, last_subsumed_id, removals = self._publication.succeeded()
+        pending, checkpoint = storing.pending, storing.checkpoint
+        if pending is not None:
+            checkpoint_id, properties = pending.checkpoint_id, pending.properties
+            pending.complete()
+            entry = self._entries.pop(checkpoint_id)
+            self._recent.remember(checkpoint_id, CheckpointOutcome.COMPLETED)
+            self.something_ended = True
+            self.last_completion_ms = now_ms
+            self._failures.handle_success(checkpoint_id)
+            self._stats.report_completed(checkpoint_id, now_ms, checkpoint.location)
+            self._final_states.update(pending.final_task_states())
+            out.append(PersistStatistics())
+            out.append(CheckpointRequestCompleted(entry.request.request_id, checkpoint_id, checkpoint.location))
+            if not properties.is_savepoint or properties.is_synchronous:
+                reason = CheckpointFailureReason.CHECKPOINT_SUBSUMED
+                self.abort_pending(reason, now_ms, out, subsumed_by=checkpoint_id)
+                tasks = pending.plan.tasks_to_commit_to
+                out.append(SendNotifyCheckpointComplete(tasks, checkpoint_id, pending.timestamp_ms, last_subsumed_id))
+        out += removals
+        return pending
+
+    def store_failed(self, event: CheckpointStoreFailed, now_ms: int, out: Effects) -> bool:
+        """It is not durable, or nobody knows. Returns whether it was a snapshot to be adopted that surely failed."""
+        if event.outcome_unknown:
+            out.append(self._publication.verify())
+            return False
+        pending = self._publication.failed().pending
+        if pending is None:
+            return True
+        owns_directory = not event.published_by_other
+        self.abort(pending, event.reason, now_ms, out, detail=event.detail, owns_directory=owns_directory)
+        return False
+
+    def forget_final_states(self, kept_vertices: frozenset[JobVertexID] | None) -> None:
+        """Tasks start anew, except those of `kept_vertices`."""
+        self._final_states = {
+            attempt: state
+            for attempt, state in self._final_states.items()
+            if kept_vertices is not None and attempt.vertex_id in kept_vertices
+        }
+
+
+def failure_effect(verdict: FailureVerdict, reason: CheckpointFailureReason) -> FailJob | FailTask:
+    """What a verdict of the failure manager asks for."""
+    if verdict.attempt_id is None:
+        return FailJob(reason, verdict.detail)
+    return FailTask(verdict.attempt_id, reason, verdict.detail)

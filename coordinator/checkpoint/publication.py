@@ -1,0 +1,204 @@
+"""From "everybody has acknowledged" to "durable and counted", and back to nothing when a checkpoint is given up.
+
+Decides which checkpoint is being made durable (one at a time, in the order in which they became complete, so that an older one is
+never stored behind a newer one's back), what is retained, and which files nobody needs. Does not know tasks, timers or requests.
+Mirrors the storing half of Flink's completePendingCheckpoint, with DefaultCompletedCheckpointStore and CheckpointsCleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from coordinator.checkpoint.completed_store import CompletedCheckpointStore
+from coordinator.checkpoint.effects import (
+    CheckpointCoordinatorEffect,
+    DiscardState,
+    ReleaseCompletedCheckpoints,
+    RemoveCompletedCheckpoint,
+    StoreCompletedCheckpoint,
+    VerifyStoredCheckpoint,
+)
+from coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
+from coordinator.checkpoint.recent_checkpoints import CheckpointOutcome
+from coordinator.checkpoint.shared_state_registry import SharedStateRegistry
+from dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
+from dataflow.ids import CheckpointID
+from dataflow.messages import JobStatus
+from runtime.machine import check
+
+MAX_STRAYS = 1_000
+"""Acknowledgements of unknown tasks whose files are remembered until their checkpoint is decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """The checkpoint that is being made durable. `pending` is None for a savepoint that a job is restored from."""
+
+    checkpoint: CompletedCheckpoint
+    pending: PendingCheckpoint | None
+    duplicates: tuple[StreamStateHandle, ...] = ()
+    """Shared state that tasks uploaded although it was there."""
+
+
+class CheckpointPublication:
+    """The completed checkpoints of one job, and the one that is about to join them."""
+
+    def __init__(self, store: CompletedCheckpointStore) -> None:
+        self.store = store
+        self.registry = SharedStateRegistry()
+        self.storing: Storing | None = None
+        self.cleaning_count = 0
+        """Checkpoints given up whose files are still being deleted."""
+        self._strays: dict[CheckpointID, list[TaskStateSnapshot]] = {}
+        """State of unknown tasks by pending checkpoint: its files may be shared with tasks that count."""
+
+    # --- storing
+
+    def begin(self, checkpoint: CompletedCheckpoint, pending: PendingCheckpoint) -> StoreCompletedCheckpoint:
+        """Make this durable now."""
+        check(self.storing is None, f"checkpoint {checkpoint.checkpoint_id} was stored beside another one")
+        operators, duplicates = self.registry.register_all(checkpoint.operators)
+        if duplicates:
+            checkpoint = replace(checkpoint, operators=operators)
+        self.storing = Storing(checkpoint, pending, duplicates)
+        properties = checkpoint.properties
+        return StoreCompletedCheckpoint(checkpoint, register=not properties.is_savepoint or properties.is_synchronous)
+
+    def begin_adoption(self, checkpoint: CompletedCheckpoint) -> StoreCompletedCheckpoint:
+        """Register a snapshot that is durable already: the job starts from it."""
+        check(self.storing is None, f"snapshot {checkpoint.location} was registered beside another one")
+        if not checkpoint.properties.is_unclaimed:
+            self.registry.register_all(checkpoint.operators)
+        self.storing = Storing(checkpoint, None)
+        return StoreCompletedCheckpoint(checkpoint, write_metadata=False)
+
+    def is_storing(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether an answer for this checkpoint is outstanding."""
+        return self.storing is not None and self.storing.checkpoint.checkpoint_id == checkpoint_id
+
+    def verify(self) -> VerifyStoredCheckpoint:
+        """It is not known how storing ended: find out."""
+        check(self.storing is not None, "nothing is being stored")
+        return VerifyStoredCheckpoint(self._stored().checkpoint)
+
+    def succeeded(self) -> tuple[Storing, CheckpointID, list[CheckpointCoordinatorEffect]]:
+        """It is durable; returns it, the id of the newest checkpoint that it pushed out (0: none), and what has to go."""
+        storing = self._stored()
+        self.storing = None
+        checkpoint = storing.checkpoint
+        effects: list[CheckpointCoordinatorEffect] = []
+        removed: tuple[CompletedCheckpoint, ...] = ()
+        if storing.pending is None or not checkpoint.properties.is_savepoint:
+            removed = self.store.add(checkpoint)
+        elif checkpoint.properties.is_synchronous:
+            removed = self.store.remember_stop(checkpoint)
+        if storing.duplicates:
+            effects.append(DiscardState(checkpoint.checkpoint_id, (), self._orphaned_paths(storing.duplicates)))
+        strays = self._strays.pop(checkpoint.checkpoint_id, None)
+        if strays:
+            needed = frozenset(checkpoint.file_paths())
+            paths = tuple(path for path in _file_paths(strays) if path not in needed)
+            if paths:
+                effects.append(DiscardState(checkpoint.checkpoint_id, (), paths))
+        effects += [self.remove(old, discard=old.properties.discard_on_subsumed) for old in removed]
+        last_subsumed = max((old.checkpoint_id for old in removed), default=CheckpointID(0))
+        return storing, last_subsumed, effects
+
+    def failed(self) -> Storing:
+        """It is not durable, and nothing points to it."""
+        storing = self._stored()
+        self.storing = None
+        if not self.registry.is_empty and not storing.checkpoint.properties.is_unclaimed:
+            self.registry.unregister_all(storing.checkpoint)
+        return storing
+
+    def _stored(self) -> Storing:
+        storing = self.storing
+        check(storing is not None, "the answer of a store came, and nothing is being stored")
+        return storing  # type: ignore[return-value]
+
+    # --- retaining
+
+    def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
+        """Take over what a former leader completed."""
+        known = {checkpoint.checkpoint_id for checkpoint in self.store.checkpoints}
+        for checkpoint in checkpoints:
+            if checkpoint.checkpoint_id not in known and not checkpoint.properties.is_unclaimed:
+                self.registry.register_all(checkpoint.operators)
+            self.store.recover((checkpoint,))
+
+    def remove(self, checkpoint: CompletedCheckpoint, *, discard: bool) -> RemoveCompletedCheckpoint:
+        """Give up a completed checkpoint; with `discard` its files too."""
+        orphans: tuple[StreamStateHandle, ...] = ()
+        if not self.registry.is_empty and not checkpoint.properties.is_unclaimed:
+            orphans = self.registry.unregister_all(checkpoint)
+        self.cleaning_count += 1
+        return RemoveCompletedCheckpoint(checkpoint, discard, self._orphaned_paths(orphans) if discard else ())
+
+    def removed(self) -> None:
+        """A checkpoint that was given up is gone."""
+        check(self.cleaning_count > 0, "a checkpoint was removed that nobody wanted to remove")
+        self.cleaning_count -= 1
+
+    def shutdown(self, status: JobStatus) -> list[CheckpointCoordinatorEffect]:
+        """The job has ended with this status, or is suspended."""
+        outcome = self.store.shutdown(status)
+        effects: list[CheckpointCoordinatorEffect] = [self.remove(old, discard=True) for old in outcome.discarded]
+        for kept in outcome.kept:
+            # Still registered: what it shares with the discarded ones stays.
+            self.cleaning_count += 1
+            effects.append(RemoveCompletedCheckpoint(kept, discard=False))
+        self.registry.close()
+        effects.append(ReleaseCompletedCheckpoints())
+        return effects
+
+    # --- files that nobody needs
+
+    def remember_stray(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None:
+        """State that does not belong to this pending checkpoint, in files that may."""
+        strays = self._strays.setdefault(checkpoint_id, [])
+        if len(strays) < MAX_STRAYS:
+            strays.append(state)
+
+    def forget_strays(self, checkpoint_id: CheckpointID) -> None:
+        """The checkpoint was aborted: its directory goes as a whole."""
+        self._strays.pop(checkpoint_id, None)
+
+    def paths_outside(self, location: str, states: Iterable[TaskStateSnapshot]) -> tuple[str, ...]:
+        """Files of an aborted checkpoint that lie elsewhere and that nobody shares."""
+        prefix = f"{location.rstrip('/')}/"
+        return tuple(path for path in self._unshared_paths(states) if not location or not path.startswith(prefix))
+
+    def paths_of_late_state(
+        self, checkpoint_id: CheckpointID, outcome: CheckpointOutcome | None, state: TaskStateSnapshot
+    ) -> tuple[str, ...]:
+        """Files of an acknowledgement for a checkpoint that is not pending (any more) that may be deleted."""
+        completed = self.store.find(checkpoint_id)
+        if completed is not None:
+            needed = frozenset(completed.file_paths())
+            return tuple(path for path in self._unshared_paths((state,)) if path not in needed)
+        if outcome is CheckpointOutcome.COMPLETED:
+            return ()  # a savepoint: its user's, whatever this message says
+        if outcome is None:
+            own = f"chk-{checkpoint_id}/"
+            return tuple(path for path in self._unshared_paths((state,)) if path.startswith(own))
+        return self._unshared_paths((state,))
+
+    def _unshared_paths(self, states: Iterable[TaskStateSnapshot]) -> tuple[str, ...]:
+        """Files of these states without those that hold registered state; each once, in order."""
+        return tuple(path for path in _file_paths(states) if not self.registry.uses_file(path))
+
+    def _orphaned_paths(self, handles: Iterable[StreamStateHandle]) -> tuple[str, ...]:
+        return tuple(path for path in _paths_of(handles) if not self.registry.uses_file(path))
+
+
+def _paths_of(handles: Iterable[StreamStateHandle]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(handle.path for handle in handles if isinstance(handle, SegmentStateHandle)))
+
+
+def _file_paths(states: Iterable[TaskStateSnapshot]) -> tuple[str, ...]:
+    return _paths_of(
+        handle for state in states for operator in state.operators.values() for handle in operator.stream_handles
+    )

@@ -1,0 +1,37 @@
+"""The ids that were pending lately, so that a late message is told from one that makes no sense.
+
+Bounded, as Flink's NUM_GHOST_CHECKPOINT_IDS. Remembers also how each ended: files of an aborted checkpoint may go, files of a
+completed one must not, even if an acknowledgement is delivered twice.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from dataflow.ids import CheckpointID
+
+MAX_REMEMBERED = 16
+
+
+class CheckpointOutcome(Enum):
+    """How a checkpoint ended."""
+
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+class RecentCheckpoints:
+    """The last ended checkpoints."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[CheckpointID, CheckpointOutcome] = {}
+
+    def remember(self, checkpoint_id: CheckpointID, outcome: CheckpointOutcome) -> None:
+        """A pending checkpoint has ended."""
+        self._outcomes[checkpoint_id] = outcome
+        if len(self._outcomes) > MAX_REMEMBERED:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    def outcome_of(self, checkpoint_id: CheckpointID) -> CheckpointOutcome | None:
+        """How it ended; None when it is unknown or long ago."""
+        return self._outcomes.get(checkpoint_id)

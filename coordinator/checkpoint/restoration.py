@@ -1,0 +1,267 @@
+"""Requests to give the tasks their state, from the moment they come to their answer.
+
+Decides what a restore answers and when. Two kinds: from the latest completed checkpoint (the store has to be read once, and no
+store may be outstanding), and from a snapshot that a user named (checked first; then the id counter is moved behind it, then it is
+registered as a completed checkpoint, and only then answered). Does not know pending checkpoints. Mirrors
+CheckpointCoordinator.restoreLatestCheckpointedStateInternal and restoreSavepoint of Flink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from coordinator.checkpoint.effects import (
+    CheckpointCoordinatorEffect,
+    PersistStatistics,
+    RecoverCompletedCheckpoints,
+    RestoreFailed,
+    RestoreMasterHook,
+    SetCheckpointIdCount,
+    StateRestored,
+)
+from coordinator.checkpoint.events import (
+    CheckpointIdCountSet,
+    CheckpointRequestID,
+    CompletedCheckpointsRecovered,
+    CompletedCheckpointsRecoveryFailed,
+    RestoreLatest,
+    RestoreSavepoint,
+)
+from coordinator.checkpoint.executions import ExecutionTracker
+from coordinator.checkpoint.master_hooks import HookStateMismatch, MasterHooks
+from coordinator.checkpoint.properties import CheckpointProperties
+from coordinator.checkpoint.publication import CheckpointPublication
+from coordinator.checkpoint.state_assignment import AssignmentRefused, StateAssignment, assign_states
+from coordinator.checkpoint.stats import CheckpointStatsTracker, RestoredCheckpointStats
+from dataflow.elements import SnapshotType
+from dataflow.ids import CheckpointID, ExecutionVertexID, JobID, JobVertexID
+from dataflow.jobgraph import JobVertex
+from runtime.machine import check
+
+Effects = list[CheckpointCoordinatorEffect]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A restore that can be answered."""
+
+    checkpoint: CompletedCheckpoint
+    assignment: StateAssignment
+    vertices: frozenset[JobVertexID] | None
+    effects: Sequence[CheckpointCoordinatorEffect]
+
+
+@dataclass(frozen=True, slots=True)
+class _Adoption:
+    """A snapshot that a user named, on its way into the store."""
+
+    event: RestoreSavepoint
+    prepared: _Prepared
+
+
+class Restoration:
+    """Restores of one job. Methods append to `out` what has to be done."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        configuration: CheckpointCoordinatorConfiguration,
+        publication: CheckpointPublication,
+        hooks: MasterHooks,
+        stats: CheckpointStatsTracker,
+    ) -> None:
+        self._job_id = job_id
+        self._configuration = configuration
+        self._publication = publication
+        self._hooks = hooks
+        self._stats = stats
+        self._waiting: list[RestoreLatest | RestoreSavepoint] = []
+        self._is_store_read = False
+        self._is_reading_store = False
+        self._adoption: _Adoption | None = None
+        self._max_parallelism: dict[JobVertexID, int] = {}
+        """Taken over from snapshots; stays when the job is rescaled."""
+        self.tasks_as_finished: frozenset[ExecutionVertexID] = frozenset()
+        """Subtasks that were restored only to end again."""
+        self.force_full_snapshot = False
+        """The job started from a snapshot that it does not own: the next checkpoint must not refer to it."""
+
+    @property
+    def can_proceed(self) -> bool:
+        """Whether the first waiting request can be served, as far as this file knows."""
+        return bool(self._waiting) and self._is_store_read and self._adoption is None
+
+    def request(self, event: RestoreLatest | RestoreSavepoint, out: Effects) -> None:
+        """Somebody wants state. The store is read before the first restore; a job that starts from a snapshot is new,
+        and has nothing in the store."""
+        self._waiting.append(event)
+        if isinstance(event, RestoreSavepoint):
+            self._is_store_read = True
+        elif not self._is_store_read and not self._is_reading_store:
+            self._is_reading_store = True
+            out.append(RecoverCompletedCheckpoints())
+
+    def recovered(self, event: CompletedCheckpointsRecovered) -> None:
+        """The store was read."""
+        self._is_reading_store, self._is_store_read = False, True
+        self._publication.recover(event.checkpoints)
+
+    def recovery_failed(self, event: CompletedCheckpointsRecoveryFailed, out: Effects) -> None:
+        """The store cannot be read now; the next request tries again."""
+        self._is_reading_store = False
+        self._refuse_all(event.detail, out, retryable=True)
+
+    def shut_down(self, out: Effects) -> None:
+        """Nobody restores any more."""
+        self._refuse_all("the checkpoint coordinator was shut down", out, retryable=False)
+
+    def proceed(self, executions: ExecutionTracker, now_ms: int, out: Effects) -> frozenset[JobVertexID] | None:
+        """Serve the first waiting request. Returns the vertices whose tasks stay as they are; None: everything is replaced."""
+        event = self._waiting.pop(0)
+        if isinstance(event, RestoreSavepoint):
+            self._adopt(event, executions, out)
+            return None
+        latest = self._publication.store.latest(prefer_checkpoint=self._configuration.prefer_checkpoint_for_recovery)
+        if latest is None:
+            self.tasks_as_finished = frozenset()
+            out.append(_nothing_to_restore(event))
+        else:
+            prepared = self._prepare(
+                event.request_id, latest, executions, event.vertices, allow=event.allow_non_restored_state
+            )
+            self._answer(prepared, executions, now_ms, out)
+        if event.vertices is None:
+            return None
+        return frozenset(vertex.vertex_id for vertex in executions.vertices) - frozenset(event.vertices)
+
+    # --- from a snapshot that a user named
+
+    def _adopt(self, event: RestoreSavepoint, executions: ExecutionTracker, out: Effects) -> None:
+        checkpoint = self._completed_checkpoint_of(event)
+        prepared = self._prepare(event.request_id, checkpoint, executions, None, allow=event.allow_non_restored_state)
+        if isinstance(prepared, RestoreFailed):
+            out.append(prepared)
+            return
+        self._adoption = _Adoption(event, prepared)
+        out.append(SetCheckpointIdCount(event.request_id, CheckpointID(checkpoint.checkpoint_id + 1)))
+
+    def _completed_checkpoint_of(self, event: RestoreSavepoint) -> CompletedCheckpoint:
+        """CLAIM: the job owns it, like one of its own checkpoints."""
+        metadata = event.metadata
+        if event.claim:
+            properties = self._configuration.properties_of(SnapshotType.CHECKPOINT)
+        else:
+            properties = CheckpointProperties.for_unclaimed_snapshot(metadata.snapshot_type)
+        checkpoint = CompletedCheckpoint.from_metadata(metadata, properties, event.location)
+        return replace(checkpoint, job_id=self._job_id)
+
+    def id_count_set(self, event: CheckpointIdCountSet, out: Effects) -> None:
+        """The id counter stands behind the snapshot, or could not be moved."""
+        adoption = self._adoption
+        if adoption is None or adoption.event.request_id != event.request_id:
+            return
+        if event.error:
+            self.adoption_failed(event.error, out)
+        else:
+            out.append(self._publication.begin_adoption(adoption.prepared.checkpoint))
+
+    def adopted(self, executions: ExecutionTracker, now_ms: int, out: Effects) -> None:
+        """The snapshot is registered."""
+        adoption, self._adoption = self._adoption, None
+        check(adoption is not None, "a snapshot was registered, and nobody restores from it")
+        if adoption is not None:
+            self._answer(adoption.prepared, executions, now_ms, out)
+
+    def adoption_failed(self, detail: str, out: Effects) -> None:
+        """The snapshot could not be registered."""
+        adoption, self._adoption = self._adoption, None
+        if adoption is not None:
+            out.append(RestoreFailed(adoption.event.request_id, detail, retryable=True))
+
+    # --- what is answered
+
+    def _prepare(
+        self,
+        request_id: CheckpointRequestID,
+        checkpoint: CompletedCheckpoint,
+        executions: ExecutionTracker,
+        vertices: tuple[JobVertexID, ...] | None,
+        *,
+        allow: bool,
+    ) -> _Prepared | RestoreFailed:
+        """What the tasks start with, from this checkpoint. Changes nothing."""
+        assignment = assign_states(
+            checkpoint.operators,
+            executions.vertices,
+            executions.edges,
+            allow_non_restored_state=allow or vertices is not None,
+        )
+        if isinstance(assignment, AssignmentRefused):
+            return RestoreFailed(request_id, f"cannot start from {checkpoint.location}: {assignment.detail}")
+        matched = self._hooks.match(checkpoint.master_states, allow_unmatched=allow)
+        if isinstance(matched, HookStateMismatch):
+            names = ", ".join(repr(hook_id) for hook_id in matched.hook_ids)
+            return RestoreFailed(
+                request_id,
+                f"cannot start from {checkpoint.location}: it holds state of the master hooks {names}, which the job does "
+                "not have: register them, or allow non-restored state (--allow-non-restored-state)",
+            )
+        wanted = None if vertices is None else frozenset(vertices)
+        answer = StateRestored(
+            request_id=request_id,
+            checkpoint_id=checkpoint.checkpoint_id,
+            assignments={
+                task: state
+                for task, state in assignment.assignments.items()
+                if wanted is None or task.vertex_id in wanted
+            },
+            max_parallelism=assignment.plan.max_parallelism,
+            skipped_operators=tuple(operator.uid or operator.operator_id for operator in assignment.plan.dropped),
+        )
+        calls = [RestoreMasterHook(hook_id, checkpoint.checkpoint_id, state) for hook_id, state in matched]
+        return _Prepared(checkpoint, assignment, wanted, [*calls, answer])
+
+    def _answer(
+        self, prepared: _Prepared | RestoreFailed, executions: ExecutionTracker, now_ms: int, out: Effects
+    ) -> None:
+        if isinstance(prepared, RestoreFailed):
+            out.append(prepared)
+            return
+        checkpoint, assignment, replaced = prepared.checkpoint, prepared.assignment, prepared.vertices
+        self.tasks_as_finished = frozenset(
+            task
+            for tasks, is_new in ((self.tasks_as_finished, False), (assignment.restored_as_finished, True))
+            for task in tasks
+            if is_new == (replaced is None or task.vertex_id in replaced)
+        )
+        if assignment.plan.max_parallelism:
+            self._max_parallelism.update(assignment.plan.max_parallelism)
+            executions.use_max_parallelism(assignment.plan.max_parallelism)
+        self.force_full_snapshot = checkpoint.properties.is_unclaimed
+        kind = checkpoint.properties.snapshot_type
+        self._stats.report_restored(
+            RestoredCheckpointStats(checkpoint.checkpoint_id, kind, now_ms, checkpoint.location)
+        )
+        out.append(PersistStatistics())
+        out += prepared.effects
+
+    def with_max_parallelism(self, vertices: Sequence[JobVertex]) -> tuple[JobVertex, ...]:
+        """Vertices of a rescaled job, with the max parallelism that their state has fixed."""
+        known: Mapping[JobVertexID, int] = self._max_parallelism
+        return tuple(
+            replace(vertex, max_parallelism=known.get(vertex.vertex_id, vertex.max_parallelism)) for vertex in vertices
+        )
+
+    def _refuse_all(self, detail: str, out: Effects, *, retryable: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        out += [RestoreFailed(event.request_id, detail, retryable=retryable) for event in waiting]
+
+
+def _nothing_to_restore(event: RestoreLatest) -> StateRestored | RestoreFailed:
+    """There is no completed checkpoint."""
+    if event.error_if_no_checkpoint:
+        return RestoreFailed(event.request_id, "there is no completed checkpoint to start from")
+    return StateRestored(event.request_id, CheckpointID(0))
