@@ -11,6 +11,7 @@ import errno
 import os
 import select
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,9 +29,8 @@ def _connections(local_port: int) -> Iterator[socket.socket]:
     """Own connected TCP sockets with this local port; each is closed again after its turn (a duplicate)."""
     directory = next((name for name in _FD_DIRECTORIES if os.path.isdir(name)), None)  # noqa: PTH112 (one stat)
     for name in os.listdir(directory) if directory else ():  # noqa: PTH208 (names, not paths)
-        try:
-            connection = socket.socket(fileno=os.dup(int(name)))
-        except (OSError, ValueError):
+        connection = _duplicate(int(name))
+        if connection is None:
             continue
         with connection:
             try:
@@ -43,6 +43,21 @@ def _connections(local_port: int) -> Iterator[socket.socket]:
                     yield connection
             except OSError:
                 continue  # listening, or not connected any more
+
+
+def _duplicate(descriptor: int) -> socket.socket | None:
+    """Another handle of the same socket; None when it is none, or closed meanwhile."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
+        duplicate = os.dup(descriptor)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        return None
 
 
 def reset_connections(local_port: int) -> int:

@@ -265,10 +265,7 @@ class LocalExchange:
             self._unreleased[key] = set(range(subpartitions))
             waiting = list(self._channels.get(key, {}).items())
         for index, channel in waiting:
-            if index < subpartitions:
-                channel.connect(created[index].create_view())
-            else:
-                channel.fail(f"{edge_id} of {producer} has {subpartitions} subpartitions, none with index {index}")
+            _connect(channel, key, created, index)
         return created
 
     def subpartition(self, producer: str, edge_id: str, index: int) -> LocalSubpartition | None:
@@ -306,10 +303,16 @@ class LocalExchange:
             channel_index, listener, self._lock_factory(), lambda released: self._forget(key, released)
         )
         with self._lock:
-            self._channels.setdefault(key, {})[subpartition_index] = channel
+            readers = self._channels.setdefault(key, {})
+            earlier = readers.get(subpartition_index)
+            check(
+                earlier is None or not earlier.is_connected,
+                f"subpartition {subpartition_index} of {edge_id} of {producer} has a consumer, and no second one",
+            )
+            readers[subpartition_index] = channel
             partition = self._partitions.get(key)
         if partition is not None:
-            channel.connect(partition[subpartition_index].create_view())
+            _connect(channel, key, partition, subpartition_index)
         return channel
 
     def _forget(self, key: tuple[str, str], released: LocalInputChannel) -> None:
@@ -332,3 +335,12 @@ class LocalExchange:
                 self._partitions.pop(key, None)
                 self._unreleased.pop(key, None)
                 self._channels.pop(key, None)
+
+
+def _connect(
+    channel: LocalInputChannel, key: tuple[str, str], partition: Sequence[LocalSubpartition], index: int
+) -> None:
+    if index < len(partition):
+        channel.connect(partition[index].create_view())
+    else:
+        channel.fail(f"{key[1]} of {key[0]} has {len(partition)} subpartitions, none with index {index}")
