@@ -392,5 +392,6 @@ def test_an_empty_backend_has_an_empty_snapshot() -> None:
     restored.restore([StoredFile(snapshot_of(backend))])
 
     assert len(restored) == 0
+    assert [restored.has_state(name) for name in ("v", "w")] == [True, False]
     with pytest.raises(StateError, match="state 'v' is a value state of int64"):
         restored.get_state(ValueStateDescriptor("v", pa.float64()))
