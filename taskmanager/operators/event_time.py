@@ -40,7 +40,9 @@ def event_times_ms(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
     array = event_time_column(batch, column)
     if array.null_count:
         row = pc.index(array.is_null(), pa.scalar(True)).as_py()
-        raise ValueError(f"event time column {column!r} is null in row {row}: filter such rows out before, or fill them")
+        raise ValueError(
+            f"event time column {column!r} is null in row {row}: filter such rows out before, or fill them"
+        )
     return _in_ms(array)
 
 

@@ -35,7 +35,9 @@ class KeyedOperator(StreamOperator):
 
     # --- for subclasses -------------------------------------------------------------------------------------------------
 
-    def backend_created(self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None) -> None:
+    def backend_created(
+        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
+    ) -> None:
         """Declare states. Either `header` (a restore; the state follows) or `batch` (the first one) is given."""
 
     def backend_restored(self, backend: KeyedStateBackend) -> None:

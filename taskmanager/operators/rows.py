@@ -51,7 +51,9 @@ def _row_maker(names: tuple[str, ...]) -> RowMaker:
         arguments = [f"c{i}" for i in range(len(names))]
         values = [f"v{i}" for i in range(len(names))]
         display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
-        source = f"lambda {', '.join(arguments)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(arguments)})]"
+        source = (
+            f"lambda {', '.join(arguments)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(arguments)})]"
+        )
         maker = eval(source, {"zip": zip})  # noqa: S307 - built from quoted column names only
         if len(_MAKERS) >= _MAKERS_KEPT:
             _MAKERS.clear()

@@ -41,7 +41,9 @@ class RunningAggregateOperator(KeyedOperator):
         """Accumulator that also counts the rows; empty: they have their own."""
         self._output_schema: pa.Schema | None = None
 
-    def backend_created(self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None) -> None:
+    def backend_created(
+        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
+    ) -> None:
         if header is not None:
             for field in header.state_fields:
                 restored = descriptor_of(field)

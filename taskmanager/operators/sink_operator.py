@@ -27,7 +27,9 @@ WRITER_STATE = "sink-writer-state"
 
 def waits_for_final_checkpoint(configuration: Mapping[str, str]) -> bool:
     """Whether tasks of this job end with a checkpoint that holds their finished state (FLIP-147)."""
-    interval_ms = CHECKPOINTING_INTERVAL.read(configuration.get(CHECKPOINTING_INTERVAL.key, CHECKPOINTING_INTERVAL.default))
+    interval_ms = CHECKPOINTING_INTERVAL.read(
+        configuration.get(CHECKPOINTING_INTERVAL.key, CHECKPOINTING_INTERVAL.default)
+    )
     after_finish = CHECKPOINTING_AFTER_TASKS_FINISH
     return interval_ms > 0 and after_finish.read(configuration.get(after_finish.key, after_finish.default))
 

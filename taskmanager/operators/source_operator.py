@@ -134,7 +134,9 @@ class SourceOperator(SourceOperatorContract):
             cadence.on_time(now_ms, self.output)
         self._wake_at_ms = None
         if polled.status is InputStatus.NOTHING_AVAILABLE:
-            times = [at_ms for at_ms in (polled.wake_at_ms, cadence.wake_at_ms if cadence else None) if at_ms is not None]
+            times = [
+                at_ms for at_ms in (polled.wake_at_ms, cadence.wake_at_ms if cadence else None) if at_ms is not None
+            ]
             if polled.wake_at_ms is None:
                 times.append(now_ms + SOON_MS)
             self._wake_at_ms = min(times)

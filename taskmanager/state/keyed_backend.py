@@ -147,6 +147,12 @@ class KeyedStateBackend:
         """Whether a state of this name was asked for, or came with a snapshot."""
         return name in self._states
 
+    def adopt_state(self, state: KeyedState) -> None:
+        """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first batch."""
+        check(state.descriptor.name not in self._states, f"state {state.descriptor.name!r} exists already")
+        state.grow(self._capacity)
+        self._states[state.descriptor.name] = state
+
     def get_timers(self, name: str = "user-timers") -> KeyedTimers:
         """The timers of this name."""
         timers = self._timers.get(name)

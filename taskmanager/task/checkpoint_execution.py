@@ -255,9 +255,7 @@ class CheckpointExecution:
     def _snapshot_operator(self, index: int, checkpoint_id: CheckpointID, timestamp_ms: int) -> None:
         item = self._operators[index]
         taken: list[OperatorSnapshot] = []
-        item.run(
-            "snapshot_state", lambda: taken.append(item.operator.snapshot_state(checkpoint_id, timestamp_ms))
-        )
+        item.run("snapshot_state", lambda: taken.append(item.operator.snapshot_state(checkpoint_id, timestamp_ms)))
         self._snapshots[checkpoint_id].append((item.descriptor.operator_id, taken[0]))
 
     def _abandon(self, checkpoint_id: CheckpointID) -> None:

@@ -62,7 +62,9 @@ class RecordWriter:
         buffer_timeout_ms: int,
         target_rows: int,
     ) -> None:
-        check(len(subpartitions) == descriptor.subpartitions, "an edge has as many subpartitions as its descriptor says")
+        check(
+            len(subpartitions) == descriptor.subpartitions, "an edge has as many subpartitions as its descriptor says"
+        )
         self.descriptor = descriptor
         self.subpartitions = tuple(subpartitions)
         self.records_out = 0
@@ -76,7 +78,9 @@ class RecordWriter:
         per_subpartition = partitioning is Partitioning.HASH or len(self.subpartitions) == 1
         self._lanes = [_Lane(i) for i in range(len(self.subpartitions))] if per_subpartition else [_Lane(-1)]
         self._emit: Callable[[pa.RecordBatch], None] = (
-            self._emit_hashed if partitioning is Partitioning.HASH and len(self.subpartitions) > 1 else self._emit_to_lane
+            self._emit_hashed
+            if partitioning is Partitioning.HASH and len(self.subpartitions) > 1
+            else self._emit_to_lane
         )
         self._watermark: Watermark | None = None
         self._something_waits = False
@@ -158,7 +162,9 @@ class RecordWriter:
         self.flush()
         self._add_to_all(status)
 
-    def broadcast(self, element: StreamElement, *, priority: bool = False) -> list[tuple[int, Sequence[pa.RecordBatch]]]:
+    def broadcast(
+        self, element: StreamElement, *, priority: bool = False
+    ) -> list[tuple[int, Sequence[pa.RecordBatch]]]:
         """Send a control element to every subpartition, after everything before it. Returns (subpartition, batches) that
         a priority barrier overtook."""
         self.flush()
@@ -180,7 +186,9 @@ class RecordWriter:
             for subpartition in self.subpartitions:
                 subpartition.add(element)
             return []
-        return [(index, subpartition.add(element, priority=True)) for index, subpartition in enumerate(self.subpartitions)]
+        return [
+            (index, subpartition.add(element, priority=True)) for index, subpartition in enumerate(self.subpartitions)
+        ]
 
     # --- flushing ---------------------------------------------------------------------------------------------------
 

@@ -357,14 +357,16 @@ class StreamTask:
             writer.broadcast(EndOfData(drain))
         self._completion.end_of_data_sent()
         if self._completion.reports_end_of_data:
-            self._environment.end_of_data_reached(
-                EndOfDataReached(self.descriptor.job_id, self.descriptor.attempt_id)
-            )
+            self._environment.end_of_data_reached(EndOfDataReached(self.descriptor.job_id, self.descriptor.attempt_id))
 
     def _wait_for_end(self, parts: TaskParts, now_ms: int) -> ProgressKind:
         if parts.input is not None and self._poll(parts, now_ms):
             return ProgressKind.WORKED
-        if self._completion.may_end and not self._triggers and (parts.input is None or parts.input.gate.gate.is_finished):
+        if (
+            self._completion.may_end
+            and not self._triggers
+            and (parts.input is None or parts.input.gate.gate.is_finished)
+        ):
             for writer in parts.writers:
                 writer.broadcast(EndOfPartition())
             self._end(ExecutionState.FINISHED, None)

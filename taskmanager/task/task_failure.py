@@ -62,7 +62,11 @@ def serialize_failure(error: BaseException, position: InputPosition) -> Serializ
         operator_uid = error.operator_uid
         prefix = f"operator {error.operator_name!r} (uid {operator_uid!r}) failed in {error.activity}: "
         if isinstance(error.cause, RowFailure):
-            where = f"{where}, row {error.cause.row_index} of the batch" if where else f"row {error.cause.row_index} of its batch"
+            where = (
+                f"{where}, row {error.cause.row_index} of the batch"
+                if where
+                else f"row {error.cause.row_index} of its batch"
+            )
         elif error.activity != "process_batch":
             where = ""
     return SerializedFailure(

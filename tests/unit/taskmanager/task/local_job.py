@@ -232,9 +232,7 @@ class LocalJob:
                 descriptor = self._descriptor(vertex, index, attempt)
                 state = states.get(ExecutionVertexID(vertex.vertex_id, index), EMPTY_TASK_STATE)
                 if restored is not None:
-                    descriptor = replace(
-                        descriptor, restore_checkpoint_id=restored.checkpoint_id, restore_state=state
-                    )
+                    descriptor = replace(descriptor, restore_checkpoint_id=restored.checkpoint_id, restore_state=state)
                 world = TaskWorld(self.exchange)
                 self.tasks.append(Running(descriptor, world, StreamTask(descriptor, world)))
         self.next_checkpoint_id = (restored.checkpoint_id if restored else 0) + 1
@@ -256,7 +254,13 @@ class LocalJob:
             max_parallelism=vertex.max_parallelism,
             operators=tuple(
                 OperatorDescriptor(
-                    o.operator_id, o.uid, o.name, o.payload, o.chained_input, o.chained_side_output_tag, o.chained_input_index
+                    o.operator_id,
+                    o.uid,
+                    o.name,
+                    o.payload,
+                    o.chained_input,
+                    o.chained_side_output_tag,
+                    o.chained_input_index,
                 )
                 for o in vertex.operators
             ),
@@ -290,7 +294,11 @@ class LocalJob:
                     ResourceID("tm"),
                     "local",
                     index
-                    - (consumers_of_producer(producer, source.parallelism, target.parallelism).start if pointwise else 0),
+                    - (
+                        consumers_of_producer(producer, source.parallelism, target.parallelism).start
+                        if pointwise
+                        else 0
+                    ),
                 )
                 for producer in producers
             ),
@@ -580,4 +588,6 @@ class StagingCommitter(Committer):
 
 def batch(**columns: Any) -> pa.RecordBatch:
     """A batch from lists or arrays."""
-    return pa.record_batch({name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()})
+    return pa.record_batch(
+        {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
+    )
