@@ -59,7 +59,7 @@ BACKENDS: dict[str, frozenset[str]] = {
 """State backends that are files by nature, and what those may import."""
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "grpc": ("protos", "runtime", "coordinator.rpc", "coordinator.__main__", "coordinator.server", "taskmanager.rpc",
+    "grpc": ("protos", "runtime", "coordinator.rpc", "coordinator.__main__", "coordinator.cluster_entrypoint", "taskmanager.rpc",
              "taskmanager.spark", "snapline"),
     "pykka": ("runtime", "coordinator", "taskmanager", "snapline"),
     "kazoo": ("runtime", "coordinator.ha"),
@@ -97,8 +97,8 @@ def name_of(path: Path) -> str:
 
 
 def within(module: str, package: str) -> bool:
-    """Whether a module is the package or inside it (or, as `x.rocksdb`, begins with its last name)."""
-    return module == package or module.startswith((f"{package}.", f"{package}_"))
+    """Whether a module is the package, or inside it."""
+    return module == package or module.startswith(f"{package}.")
 
 
 def is_core(module: str) -> bool:
@@ -157,7 +157,7 @@ def violations(source: str, module: str) -> list[str]:
 
 def backend_imports(module: str) -> frozenset[str]:
     """What a state backend may import beyond a core's."""
-    return frozenset().union(*(allowed for backend, allowed in BACKENDS.items() if within(module, backend)))
+    return frozenset().union(*(allowed for backend, allowed in BACKENDS.items() if module.startswith(backend)))
 
 
 def impure_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -233,7 +233,7 @@ def test_a_broken_rule_is_found_and_explained(module: str, source: str, message:
         ("coordinator.checkpoint.x", "from __future__ import annotations\nfrom dataflow.ids import JobID\nimport math"),
         ("coordinator.checkpoint.x", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
         ("taskmanager.exchange.x", "from pyarrow import flight"),
-        ("snapline.client", "import grpc\nfrom coordinator.server import main"),
+        ("snapline.client", "import grpc\nfrom coordinator.cluster_entrypoint import main"),
         ("coordinator.checkpoint.x", "from . import y\nfrom .z import q"),
     ],
 )
