@@ -157,7 +157,7 @@ def violations(source: str, module: str) -> list[str]:
 
 def backend_imports(module: str) -> frozenset[str]:
     """What a state backend may import beyond a core's."""
-    return frozenset().union(*(allowed for backend, allowed in BACKENDS.items() if module.startswith(backend)))
+    return frozenset().union(*(allowed for backend, allowed in BACKENDS.items() if within(module, backend)))
 
 
 def impure_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -229,7 +229,7 @@ def test_a_broken_rule_is_found_and_explained(module: str, source: str, message:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("taskmanager.state.rocksdb_backend", "import rocksdict, os"),
+        ("taskmanager.state.rocksdb.backend", "import rocksdict, os"),
         ("coordinator.checkpoint.x", "from __future__ import annotations\nfrom dataflow.ids import JobID\nimport math"),
         ("coordinator.checkpoint.x", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
         ("taskmanager.exchange.x", "from pyarrow import flight"),
