@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dataflow.failures import SerializedFailure
 from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, EndOfDataReached, ExecutionState
+from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, EndOfDataReached, ExecutionState, TaskMetrics
 from runtime.connections import ConnectionLost, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged
 from runtime.machine import TimerFired
 
@@ -37,6 +37,8 @@ class TaskEnteredState:
     attempt_id: ExecutionAttemptID
     state: ExecutionState
     failure: SerializedFailure | None = None
+    metrics: TaskMetrics | None = None
+    """With a terminal state: its last counters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,8 +250,8 @@ class TaskExecutor:
             case JobMasterLeaderChanged(job_id, address, session):
                 if job_id in self._jobs:
                     self._follow_job_master(job_id, address, session)
-            case TaskEnteredState(attempt_id, state, failure):
-                self._task_entered_state(attempt_id, state, failure)
+            case TaskEnteredState():
+                self._task_entered_state(event)
             case TaskSaid(message):
                 self._tell_job_master(message.job_id, message)
             case ShutDownRequested(reason):
@@ -535,14 +535,14 @@ class TaskExecutor:
             detail = f"TaskManager {self.info.resource_id} does not run {attempt_id}"
             self._tell_job_master(job_id, DeclineCheckpoint(job_id, attempt_id, message.checkpoint_id, reason, detail))
 
-    def _task_entered_state(
-        self, attempt_id: ExecutionAttemptID, state: ExecutionState, failure: SerializedFailure | None
-    ) -> None:
+    def _task_entered_state(self, event: TaskEnteredState) -> None:
+        attempt_id, state = event.attempt_id, event.state
         task = self._tasks.get(attempt_id)
         if task is None:
             return
         job_id = task.descriptor.job_id
-        self._tell_job_master(job_id, TaskStateChanged(job_id, attempt_id, state, failure))
+        changed = TaskStateChanged(job_id, attempt_id, state, event.failure, event.metrics)
+        self._tell_job_master(job_id, changed)
         if not state.is_terminal:
             return
         del self._tasks[attempt_id]

@@ -1,0 +1,210 @@
+"""A clock that jumps from event to event, and connections that keep order, take their time, break and hang.
+
+Everything that happens is a function on one heap, ordered by time and then by the order of scheduling, so that a run is
+decided by its seed alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataflow.messages import Fenced
+from runtime.connections import ConnectionID
+
+
+class SimulatedClock:
+    """The heap of everything that will happen."""
+
+    def __init__(self, start_ms: int = 1_000_000) -> None:
+        self.now_ms = start_ms
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def at(self, at_ms: int, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (max(at_ms, self.now_ms), next(self._numbers), action))
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self.at(self.now_ms + delay_ms, action)
+
+    def step(self) -> bool:
+        """The next thing happens; False when there is none."""
+        if not self._heap:
+            return False
+        at_ms, _, action = heapq.heappop(self._heap)
+        self.now_ms = at_ms
+        action()
+        return True
+
+    def run_until(self, at_ms: int, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Everything up to an instant, or until `stop`; says whether it stopped."""
+        while self._heap and self._heap[0][0] <= at_ms:
+            self.step()
+            if stop():
+                return True
+        self.now_ms = max(self.now_ms, at_ms)
+        return stop()
+
+
+class Timers:
+    """The timers of one core: keys to instants, replaced and cancelled as `runtime.machine` says."""
+
+    def __init__(self, clock: SimulatedClock, fire: Callable[[Hashable], None]) -> None:
+        self._clock = clock
+        self._fire = fire
+        self._armed: dict[Hashable, int] = {}
+        self._numbers = itertools.count()
+
+    def start(self, key: Hashable, at_ms: int) -> None:
+        number = next(self._numbers)
+        self._armed[key] = number
+
+        def due() -> None:
+            if self._armed.get(key) == number:
+                del self._armed[key]
+                self._fire(key)
+
+        self._clock.at(at_ms, due)
+
+    def cancel(self, key: Hashable) -> None:
+        self._armed.pop(key, None)
+
+    def clear(self) -> None:
+        self._armed.clear()
+
+    @property
+    def armed(self) -> tuple[Hashable, ...]:
+        return tuple(self._armed)
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """One side of a connection: who gets what comes out there."""
+
+    process: str
+    connection: ConnectionID
+    receive: Callable[[ConnectionID, Fenced[Any]], None]
+    lost: Callable[[ConnectionID, str], None]
+
+
+@dataclass(slots=True)
+class Link:
+    """One connection."""
+
+    dialler: Endpoint
+    server: Endpoint
+    closed: set[str] = field(default_factory=set)
+    """Processes that have closed their side or are gone."""
+    next_free_ms: dict[str, int] = field(default_factory=dict)
+    """By receiving process: nothing arrives before what was sent earlier."""
+    held: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+    """By receiving process: what waits for the end of a partition."""
+
+
+class SimulatedNetwork:
+    """All connections between processes. Processes are names."""
+
+    def __init__(self, clock: SimulatedClock, rng: random.Random, max_delay_ms: int = 5) -> None:
+        self._clock = clock
+        self._rng = rng
+        self.max_delay_ms = max_delay_ms
+        self._links: dict[tuple[str, ConnectionID], Link] = {}
+        """Both ends of each."""
+        self._cut: set[tuple[str, str]] = set()
+        """(from, to) pairs between which nothing arrives, and nobody is told."""
+        self.delivered = 0
+
+    def delay_ms(self) -> int:
+        return self._rng.randint(0, self.max_delay_ms)
+
+    def connect(self, dialler: Endpoint, server: Endpoint) -> None:
+        """The connection is open on both sides from now on."""
+        link = Link(dialler, server)
+        self._links[dialler.process, dialler.connection] = link
+        self._links[server.process, server.connection] = link
+
+    def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
+        link = self._links.get((process, connection))
+        if link is None:
+            return
+        target = self._other(link, process)
+
+        def deliver() -> None:
+            if target.process not in link.closed:
+                self.delivered += 1
+                target.receive(target.connection, envelope)
+
+        self._pass(link, process, target, deliver)
+
+    def close(self, process: str, connection: ConnectionID, reason: str = "closed by the other side") -> None:
+        """The own side is done at once; the other hears of it after everything sent before."""
+        link = self._links.pop((process, connection), None)
+        if link is None:
+            return
+        link.closed.add(process)
+        target = self._other(link, process)
+
+        def tell() -> None:
+            if self._links.pop((target.process, target.connection), None) is not None:
+                link.closed.add(target.process)
+                target.lost(target.connection, reason)
+
+        self._pass(link, process, target, tell)
+
+    def crash(self, process: str) -> None:
+        """The process is gone with all its sides; the others hear of it, unless they are cut off."""
+        for owner, connection in [key for key in self._links if key[0] == process]:
+            self.close(owner, connection, "connection reset")
+
+    def break_link(self, process: str, connection: ConnectionID) -> None:
+        """The connection breaks under two living processes."""
+        link = self._links.get((process, connection))
+        if link is None:
+            return
+        for side in (link.dialler, link.server):
+            if self._links.pop((side.process, side.connection), None) is not None:
+                link.closed.add(side.process)
+                self._clock.after(self.delay_ms(), _telling(side, "connection broken"))
+
+    def connections_of(self, process: str) -> list[ConnectionID]:
+        return [connection for owner, connection in self._links if owner == process]
+
+    def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
+        self._cut.add((one, other))
+        if both_ways:
+            self._cut.add((other, one))
+
+    def heal(self) -> None:
+        """Whatever was held back arrives now, in order."""
+        self._cut.clear()
+        unique = {(link.dialler.process, link.dialler.connection): link for link in self._links.values()}
+        for link in unique.values():
+            for receiver, actions in link.held.items():
+                for action in actions:
+                    self._in_order(link, receiver, action)
+            link.held.clear()
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return (one, other) in self._cut
+
+    def _pass(self, link: Link, sender: str, target: Endpoint, action: Callable[[], None]) -> None:
+        if self.is_cut(sender, target.process):
+            link.held.setdefault(target.process, []).append(action)
+        else:
+            self._in_order(link, target.process, action)
+
+    def _in_order(self, link: Link, receiver: str, action: Callable[[], None]) -> None:
+        at_ms = max(self._clock.now_ms + self.delay_ms(), link.next_free_ms.get(receiver, 0))
+        link.next_free_ms[receiver] = at_ms
+        self._clock.at(at_ms, action)
+
+    def _other(self, link: Link, process: str) -> Endpoint:
+        return link.server if link.dialler.process == process else link.dialler
+
+
+def _telling(side: Endpoint, reason: str) -> Callable[[], None]:
+    return lambda: side.lost(side.connection, reason)

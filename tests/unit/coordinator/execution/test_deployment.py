@@ -1,0 +1,124 @@
+"""Deployment: who reads whom, and what a TaskManager gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.execution.deployment import (
+    NOTHING_RESTORED,
+    RestoredTasks,
+    TaskDeploymentDescriptorFactory,
+    consumers_of_producer,
+    producers_of_consumer,
+)
+from coordinator.execution.execution_graph import ExecutionGraph
+from dataflow.handles import TaskStateSnapshot
+from dataflow.ids import AllocationID, CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.jobgraph import JobGraph, Partitioning
+from dataflow.messages import ShuffleDescriptor, TaskDeploymentDescriptor
+from tests.simulation.jobs import edge, job, keyed_job, vertex
+
+
+@pytest.mark.parametrize(("producers", "consumers"), [(n, m) for n in range(1, 13) for m in range(1, 13)])
+def test_both_sides_of_a_pointwise_edge_agree(producers: int, consumers: int) -> None:
+    """Consumer j reads i exactly if i feeds j; everybody is connected, loads differ by at most one."""
+    read = {(i, j) for j in range(consumers) for i in producers_of_consumer(j, producers, consumers)}
+    fed = {(i, j) for i in range(producers) for j in consumers_of_producer(i, producers, consumers)}
+
+    assert read == fed
+    assert {i for i, _ in read} == set(range(producers)) and {j for _, j in read} == set(range(consumers))
+    loads = [len(producers_of_consumer(j, producers, consumers)) for j in range(consumers)]
+    assert max(loads) - min(loads) <= 1
+
+
+@pytest.mark.parametrize(
+    ("producers", "consumers", "read"),
+    [
+        (4, 2, [[0, 1], [2, 3]]),
+        (5, 3, [[0], [1, 2], [3, 4]]),
+        (2, 4, [[0], [0], [1], [1]]),
+        (3, 5, [[0], [0], [1], [1], [2]]),
+        (3, 3, [[0], [1], [2]]),
+    ],
+)
+def test_the_rescale_pattern_is_flinks(producers: int, consumers: int, read: list[list[int]]) -> None:
+    """Contiguous blocks, rounded as in EdgeManagerBuildUtil."""
+    assert read == [list(producers_of_consumer(j, producers, consumers)) for j in range(consumers)]
+
+
+def deploy(graph: JobGraph, restored: RestoredTasks = NOTHING_RESTORED) -> dict[str, TaskDeploymentDescriptor]:
+    """All descriptors, by task name; subtask i runs on tm-i."""
+    expanded = ExecutionGraph(graph, "g", 0)
+    for execution in expanded.executions:
+        execution.resource_id = ResourceID(f"tm-{execution.attempt_id.subtask_index}")
+        execution.allocation_id = AllocationID(f"slot-{execution.attempt_id.subtask_index}")
+    factory = TaskDeploymentDescriptorFactory(expanded, "/base/job")
+    return {expanded.task_name(e.vertex): factory.create(e, restored, lambda r: f"{r}:1") for e in expanded.executions}
+
+
+def channels(descriptor: TaskDeploymentDescriptor, gate: int = 0) -> list[tuple[str, int]]:
+    return [(str(c.producer), c.subpartition_index) for c in descriptor.input_gates[gate].channels]
+
+
+def test_a_hash_edge_connects_all_with_all() -> None:
+    """One subpartition per consumer, channels in the order of the producers, keys and key groups at the producer."""
+    tasks = deploy(keyed_job(parallelism=2))
+    window, source = tasks["window (2/2)"], tasks["source (1/2)"]
+
+    assert channels(window) == [("g_source_0_0", 1), ("g_source_1_0", 1)]
+    assert window.input_gates[0].channels[1] == ShuffleDescriptor(
+        producer=window.attempt_id._replace(vertex_id=JobVertexID("source"), subtask_index=1),
+        resource_id=ResourceID("tm-1"),
+        exchange_address="tm-1:1",
+        subpartition_index=1,
+    )
+    (partition,) = source.result_partitions
+    assert (partition.subpartitions, partition.key_columns, partition.target_max_parallelism) == (2, ("key",), 128)
+
+
+def test_a_forward_edge_connects_one_with_one() -> None:
+    """Subtask i with subtask i, one subpartition."""
+    tasks = deploy(keyed_job(parallelism=2))
+
+    assert channels(tasks["sink (2/2)"]) == [("g_window_1_0", 0)]
+    assert tasks["window (2/2)"].result_partitions[0].subpartitions == 1
+    assert tasks["sink (2/2)"].result_partitions == ()
+
+
+def test_a_rescale_edge_numbers_subpartitions_from_its_block() -> None:
+    """Producer 1 of 2 feeds consumers 2 and 3 of 4 as its subpartitions 0 and 1."""
+    graph = job("r", [vertex("a", 2, source=True), vertex("b", 4)], [edge("a", "b", Partitioning.RESCALE)])
+    tasks = deploy(graph)
+
+    assert channels(tasks["b (3/4)"]) == [("g_a_1_0", 0)]
+    assert channels(tasks["b (4/4)"]) == [("g_a_1_0", 1)]
+    assert tasks["a (2/2)"].result_partitions[0].subpartitions == 2
+
+
+def test_two_inputs_are_two_gates_in_the_order_of_the_edges() -> None:
+    """A gate knows which logical input it belongs to."""
+    graph = job(
+        "two",
+        [vertex("a", 1, source=True), vertex("b", 2, source=True), vertex("join", 1)],
+        [edge("a", "join", Partitioning.BROADCAST, 0), edge("b", "join", Partitioning.REBALANCE, 1)],
+    )
+    join = deploy(graph)["join (1/1)"]
+
+    assert [(gate.edge_id, gate.input_index, len(gate.channels)) for gate in join.input_gates] == [
+        ("a->join", 0, 1),
+        ("b->join", 1, 2),
+    ]
+
+
+def test_a_descriptor_carries_slot_state_and_settings() -> None:
+    """Everything that the TaskManager needs beside data."""
+    state = TaskStateSnapshot(is_task_finished=True)
+    vertex_id = ExecutionVertexID(JobVertexID("window"), 1)
+    tasks = deploy(keyed_job(parallelism=2), RestoredTasks(CheckpointID(7), {vertex_id: state}))
+    window = tasks["window (2/2)"]
+
+    assert (window.allocation_id, window.restore_checkpoint_id, window.restore_state) == ("slot-1", 7, state)
+    assert tasks["window (1/2)"].restore_state == TaskStateSnapshot()
+    assert window.checkpoint_directory == "/base/job"
+    assert window.configuration["execution.checkpointing.interval"] == "500 ms"
+    assert [operator.uid for operator in window.operators] == ["window"]

@@ -1,0 +1,114 @@
+"""SlotPool and SlotSharing: what is needed, taken, shared and given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.execution.slot_pool import AllocatedSlot, OffersAnswered, SlotPool
+from coordinator.execution.slot_sharing import SlotSharing, required_slots
+from dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.messages import SlotOffer
+from runtime.machine import InvariantViolation
+from tests.simulation.jobs import job, keyed_job, vertex
+
+TM, OTHER = ResourceID("tm"), ResourceID("other")
+
+
+def a(number: int) -> AllocationID:
+    return AllocationID(f"a{number}")
+
+
+def offers(*numbers: int) -> list[SlotOffer]:
+    return [SlotOffer(a(number), number) for number in numbers]
+
+
+def pool(required: int, *offered: int) -> SlotPool:
+    slots = SlotPool(idle_timeout_ms=100)
+    slots.set_required(required)
+    slots.offer_slots(TM, offers(*offered), 0)
+    return slots
+
+
+def test_offers_are_taken_while_something_is_missing() -> None:
+    """The rest goes back."""
+    slots = pool(2)
+
+    assert slots.offer_slots(TM, offers(1, 2, 3), 0) == OffersAnswered((a(1), a(2)), (a(3),))
+    assert slots.missing == 0
+
+
+def test_a_repeated_offer_is_accepted_again() -> None:
+    """The answer may have been lost; another TaskManager with the same allocation is not believed."""
+    slots = pool(1, 1)
+
+    assert slots.offer_slots(TM, offers(1), 5) == OffersAnswered((a(1),), ())
+    assert slots.offer_slots(OTHER, offers(1), 5) == OffersAnswered((), (a(1),))
+    assert len(slots) == 1
+
+
+def test_a_lost_task_manager_takes_its_slots_along() -> None:
+    """Reserved or free."""
+    slots = pool(3, 1, 2)
+    slots.offer_slots(OTHER, offers(3), 0)
+    slots.reserve(a(1))
+
+    assert slots.release_task_manager(TM) == (AllocatedSlot(a(1), TM, 1), AllocatedSlot(a(2), TM, 2))
+    assert slots.missing == 2 and [slot.allocation_id for slot in slots] == [a(3)]
+    assert slots.release_task_manager(TM) == ()
+
+
+def test_only_slots_beyond_the_need_become_idle() -> None:
+    """After the timeout, longest free first; what is needed stays."""
+    slots = pool(3, 1, 2, 3)
+    assert slots.next_idle_release_ms() is None
+    slots.set_required(1)
+
+    assert slots.next_idle_release_ms() == 100
+    assert slots.release_idle(99) == ()
+    assert [slot.allocation_id for slot in slots.release_idle(100)] == [a(1), a(2)]
+    assert slots.next_idle_release_ms() is None
+
+
+def test_a_slot_is_not_reserved_twice() -> None:
+    """That would be two owners."""
+    slots = pool(1, 1)
+    slots.reserve(a(1))
+
+    with pytest.raises(InvariantViolation, match="a1 is not free"):
+        slots.reserve(a(1))
+
+
+def test_a_job_needs_the_widest_vertex_of_each_group() -> None:
+    """Sharing groups add up."""
+    graph = job("g", [vertex("a", 2), vertex("b", 5), vertex("c", 3, group="other")], [])
+
+    assert required_slots(graph) == 8
+
+
+def test_subtask_i_of_every_vertex_shares_a_slot() -> None:
+    """All or nothing is assigned, and it stays assigned."""
+    slots = pool(2, 1)
+    sharing = SlotSharing(keyed_job(parallelism=2), slots)
+    everything = [ExecutionVertexID(JobVertexID(name), i) for name in ("source", "window", "sink") for i in (0, 1)]
+    assert sharing.assign(everything) == 1
+    assert slots.free != []
+    slots.offer_slots(OTHER, offers(2), 0)
+
+    assert sharing.assign(everything) == 0
+    assert {sharing.allocation_of(v) for v in everything if v.subtask_index == 1} == {a(2)}
+    assert slots.free == []
+    assert sharing.assign(everything) == 0
+
+
+def test_a_lost_slot_leaves_its_place_to_another() -> None:
+    """The other places keep theirs."""
+    slots = pool(2, 1, 2)
+    sharing = SlotSharing(keyed_job(parallelism=2), slots)
+    everything = [ExecutionVertexID(JobVertexID("sink"), i) for i in (0, 1)]
+    sharing.assign(everything)
+    slots.remove(a(1))
+    sharing.slot_lost(a(1))
+    slots.offer_slots(OTHER, offers(9), 0)
+
+    assert sharing.assign(everything) == 0
+    assert [sharing.allocation_of(v) for v in everything] == [a(9), a(2)]
