@@ -1,0 +1,71 @@
+"""Where settings come from, which wins, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dataflow.config import ConfigurationError
+from snapline.environment import StreamExecutionEnvironment
+from snapline.reference import render
+from runtime.settings import Setting, default_layers, from_spark, resolve
+
+INTERVAL = "execution.checkpointing.interval"
+
+
+def test_reference_page_is_up_to_date():
+    """docs/settings.md is what the table of settings says."""
+    page = Path(__file__).parents[3] / "docs" / "settings.md"
+
+    assert render() == page.read_text(), "run: .venv/bin/python -m snapline.reference > docs/settings.md"
+
+
+def test_later_layers_win(tmp_path):
+    """File, environment, Spark conf, program."""
+    file = tmp_path / "snapline.toml"
+    file.write_text(
+        'execution.checkpointing.interval = "1 s"\nparallelism.default = 1\n[state.backend]\ntype = "hashmap"\n'
+    )
+    layers = default_layers({"SNAPLINE_CONFIG": str(file), "SNAPLINE_CONF_parallelism__default": "2"})
+    spark = from_spark([("spark.snapline.parallelism.default", "3"), ("spark.master", "local")])
+
+    assert {INTERVAL: "1 s", "parallelism.default": "3", "state.backend.type": "hashmap"} == dict(
+        resolve(layers, spark)
+    )
+
+
+def test_unknown_setting_names_the_nearest_and_its_origin(tmp_path):
+    """The way out is in the message."""
+    layers = default_layers({"SNAPLINE_CONF_parallelism__defualt": "2"})
+
+    with pytest.raises(
+        ConfigurationError, match=r"did you mean 'parallelism.default'.*SNAPLINE_CONF_parallelism__defualt"
+    ):
+        resolve(layers)
+
+
+def test_hyphens_in_environment_variables():
+    """One underscore stands for a hyphen, whichever key it is."""
+    layers = default_layers({"SNAPLINE_CONF_execution__checkpointing__min_pause": "5s"})
+
+    assert {
+        "execution.checkpointing.min-pause": Setting("5s", layers["execution.checkpointing.min-pause"].origin)
+    } == layers
+
+
+def test_file_that_is_not_toml_is_named(tmp_path):
+    """Not a traceback."""
+    file = tmp_path / "broken.toml"
+    file.write_text("this is = = not toml")
+
+    with pytest.raises(ConfigurationError, match=r"broken.toml is not valid TOML"):
+        default_layers({"SNAPLINE_CONFIG": str(file)})
+
+
+def test_program_refuses_unknown_settings():
+    """At the call, not at night."""
+    environment = StreamExecutionEnvironment.get_execution_environment()
+
+    with pytest.raises(ConfigurationError, match=r"did you mean 'heartbeat.timeout'"):
+        environment.configure("heartbeat.timeuot", "1 s")
