@@ -98,7 +98,7 @@ class KeyedStateBackend:
     def slots(self, key_columns: Sequence[Column]) -> Slots:
         """The slot of each row's key, new keys included. A slot stays the key's as long as the key has state or timers;
         one without may be handed to another key by the next call."""
-        if len(self._index) >= self._sweep_at:
+        if len(self._index) >= self._sweep_at and not self.scope.is_open:
             self._sweep()
         slots = self._index.lookup_or_insert(key_columns)
         if self._index.capacity != self._capacity:
@@ -180,6 +180,7 @@ class KeyedStateBackend:
 
     def set_current_key(self, *key: Any) -> None:
         """Begin a batch of one row with this key (one value per key column). For single accesses; batches are faster."""
+        self.end_batch()
         columns = [pa.array([value], field.type) for value, field in zip(key, self.key_fields, strict=True)]
         self.begin_batch(self.slots(columns))
 
@@ -285,7 +286,6 @@ class KeyedStateBackend:
 
     def _sweep(self) -> None:
         """Remove keys that have neither state nor timers; next time when there are twice as many as are left."""
-        check(not self.scope.is_open, "keys were looked up in the middle of a batch that is processed row by row")
         live = self._index.live_slots()
         self._index.remove(live[~self._occupied()[live]])
         self._sweep_at = max(_FIRST_SWEEP_KEYS, 2 * len(self._index))

@@ -264,6 +264,24 @@ def test_set_current_key() -> None:
     assert value.get_batch(backend.lookup([pa.array([7])])).to_pylist() == [1]
 
 
+def test_looking_up_keys_never_takes_them_from_a_batch_in_progress() -> None:
+    """Keys without state are let go between batches, not while rows that will write state are processed."""
+    backend = numbers_backend()
+    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
+    first = backend.slots([pa.array(np.arange(70_000))])
+    numbers = backend.begin_batch(first)
+    backend.slots([pa.array(np.arange(70_000, 140_000))])
+    for number in numbers[:10]:
+        backend.scope.index = number
+        value.update(number)
+    backend.end_batch()
+
+    assert value.get_batch(backend.lookup([pa.array(range(10))])).to_pylist() == list(range(10))
+    backend.set_current_key(5)
+    assert value.value() == 5
+    assert len(backend) == 10
+
+
 def use(backend: KeyedStateBackend, act: Callable[[], object]) -> None:
     backend.set_current_key(1)
     act()
