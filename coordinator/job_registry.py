@@ -109,6 +109,10 @@ class JobRegistry:
         except TimeoutError:
             return
 
+    def live(self) -> list[LiveJob]:
+        """Those with a JobMaster."""
+        return list(self._live.values())
+
     def known(self) -> list[JobID]:
         """All of them."""
         return [*self._live, *(job_id for job_id in self._ended if job_id not in self._live)]

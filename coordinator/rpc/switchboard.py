@@ -91,10 +91,11 @@ class Switchboard:
         with self._lock:
             self._job_masters[job_id] = tell
 
-    def remove_job_master(self, job_id: JobID) -> None:
-        """The JobMaster has stopped."""
+    def remove_job_master(self, job_id: JobID, tell: Tell) -> None:
+        """This JobMaster has stopped; its successor stays."""
         with self._lock:
-            self._job_masters.pop(job_id, None)
+            if self._job_masters.get(job_id) == tell:
+                del self._job_masters[job_id]
 
     def owner_of(self, kind: PeerKind, job_id: JobID) -> Tell | None:
         """Who serves a connection of this kind."""
@@ -175,7 +176,7 @@ class Switchboard:
 
     def drop_actor(self, tell: Tell) -> None:
         """The actor has stopped: its local connections are lost for the other ends."""
-        for end in [end for end in list(self._local.values()) if end.tell is tell]:
+        for end in [end for end in list(self._local.values()) if end.tell == tell]:
             self.close_local(end, "the other side has stopped")
 
 

@@ -1,0 +1,271 @@
+"""Performs the slow effects of one job's CheckpointCoordinator: ids, metadata, pointers, deletions, statistics.
+
+Each runs on the executor for slow work and is answered by exactly one event, told to the job's actor. What an answer means is
+decided by the core; here is only what counts as certain: a pointer whose creation failed in any way but "there is one
+already" may exist all the same, and is looked for until that is known. Deletions that fail are logged, never answered
+as failures: what is left behind costs space, not correctness. Mirrors CheckpointsCleaner and the I/O part of Flink's
+PendingCheckpoint.finalizeCheckpoint, DefaultCompletedCheckpointStore and the counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coordinator.checkpoint import effects as asked
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from coordinator.checkpoint.events import (
+    CheckpointIdCountSet,
+    CheckpointIdDrawn,
+    CheckpointIdFailed,
+    CheckpointStored,
+    CheckpointStoreFailed,
+    CompletedCheckpointRemoved,
+    CompletedCheckpointsRecovered,
+    CompletedCheckpointsRecoveryFailed,
+)
+from coordinator.checkpoint.metadata import (
+    METADATA_FILE_NAME,
+    build_metadata,
+    encode_pointer,
+    metadata_path,
+    parse_metadata,
+    pointer_location,
+    resolve_pointer,
+)
+from coordinator.checkpoint.stats import CheckpointStatsTracker
+from coordinator.checkpoint.stats_persistence import encode_statistics
+from coordinator.high_availability import JobStores, PointerExists
+from coordinator.io import IoExecutor, TookTooLong
+from coordinator.jobmaster.effects import LoadSavepoint
+from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
+from dataflow.errors import SnaplineError
+from dataflow.failures import CheckpointFailureReason
+from dataflow.ids import JobID
+from runtime.actor import Performer
+from runtime.clock import Clock
+from runtime.logs import Logger
+from runtime.machine import InvariantViolation
+from runtime.state_storages import StateStorages, is_absolute
+from runtime.storage import StorageAlreadyExists, StorageError, StorageNotFound
+from runtime.timers import TimerService
+
+VERIFY_PAUSE_MS = 1_000
+STATISTICS_PAUSE_MS = 1_000
+"""Statistics are written down at most this often."""
+
+
+class CheckpointIo:
+    """One job's. Performers are called on the job's actor; the answers come on other threads, through `tell`."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        job_directory: str,
+        storages: StateStorages,
+        stores: JobStores,
+        io: IoExecutor,
+        timers: TimerService,
+        clock: Clock,
+        tell: Callable[[Any], object],
+        logger: Logger,
+    ) -> None:
+        self._job_id = job_id
+        self._job_directory = job_directory
+        self._storages = storages
+        self._counter = stores.counter
+        self._pointers = stores.pointers
+        self._statistics_store = stores.statistics
+        self._io = io
+        self._timers = timers
+        self._clock = clock
+        self._tell = tell
+        self._logger = logger
+        self._statistics_due_ms = 0
+
+    def performers(self, statistics: CheckpointStatsTracker) -> dict[type, Performer]:
+        """For the job's actor."""
+        return {
+            asked.DrawCheckpointId: self._draw_id,
+            asked.SetCheckpointIdCount: self._set_id_count,
+            asked.TriggerMasterHook: self._no_hooks,
+            asked.RestoreMasterHook: self._no_hooks,
+            asked.StoreCompletedCheckpoint: self._store,
+            asked.VerifyStoredCheckpoint: lambda effect: self._verify(effect.checkpoint),
+            asked.RemoveCompletedCheckpoint: self._remove,
+            asked.RecoverCompletedCheckpoints: self._recover,
+            asked.DiscardCheckpoint: self._discard_checkpoint,
+            asked.DiscardState: self._discard_state,
+            asked.ReleaseCompletedCheckpoints: lambda _: self._quietly("release", self._pointers.release),
+            asked.ShutdownIdCounter: lambda effect: self._quietly(
+                "id counter", lambda: self._counter.shutdown(effect.status)
+            ),
+            asked.PersistStatistics: lambda _: self._persist(statistics),
+            asked.MessageRefused: self._refused,
+            LoadSavepoint: self._load_savepoint,
+        }
+
+    # --- ids ----------------------------------------------------------------------------------------------------------
+
+    def _draw_id(self, effect: asked.DrawCheckpointId) -> None:
+        request = effect.request_id
+        self._io.submit(
+            "draw checkpoint id",
+            lambda: CheckpointIdDrawn(request, self._counter.get_and_increment()),
+            self._tell,
+            lambda error: CheckpointIdFailed(request, str(error), CheckpointFailureReason.IO_EXCEPTION),
+        )
+
+    def _set_id_count(self, effect: asked.SetCheckpointIdCount) -> None:
+        request, next_id = effect.request_id, effect.next_id
+
+        def work() -> CheckpointIdCountSet:
+            self._counter.set_count(next_id)
+            return CheckpointIdCountSet(request)
+
+        self._io.submit("set checkpoint id", work, self._tell, lambda error: CheckpointIdCountSet(request, str(error)))
+
+    # --- completed checkpoints ----------------------------------------------------------------------------------------
+
+    def _store(self, effect: asked.StoreCompletedCheckpoint) -> None:
+        checkpoint = effect.checkpoint
+        checkpoint_id = checkpoint.checkpoint_id
+        pointing: list[None] = []  # not empty: the pointer may be there
+
+        def work() -> CheckpointStored | CheckpointStoreFailed:
+            if effect.write_metadata:
+                data = build_metadata(checkpoint.metadata, checkpoint.location)
+                storage, path = self._storages.locate(self._job_directory, metadata_path(checkpoint.location))
+                try:
+                    storage.create(path, data)
+                except StorageAlreadyExists:
+                    detail = f"{checkpoint.location} is complete already: another coordinator finished checkpoint {checkpoint_id}"
+                    return CheckpointStoreFailed(checkpoint_id, detail)
+            if effect.register:
+                pointing.append(None)
+                try:
+                    self._pointers.add(checkpoint_id, encode_pointer(checkpoint))
+                except PointerExists as error:
+                    return CheckpointStoreFailed(checkpoint_id, str(error))
+            return CheckpointStored(checkpoint_id)
+
+        def failed(error: BaseException) -> CheckpointStoreFailed:
+            unknown = bool(pointing) or (isinstance(error, TookTooLong) and effect.register)
+            return CheckpointStoreFailed(checkpoint_id, str(error), outcome_unknown=unknown)
+
+        self._io.submit(f"store checkpoint {checkpoint_id}", work, self._tell, failed)
+
+    def _verify(self, checkpoint: CompletedCheckpoint) -> None:
+        """Until it is certain, however long that takes."""
+        checkpoint_id, pointer = checkpoint.checkpoint_id, encode_pointer(checkpoint)
+
+        def work() -> CheckpointStored | CheckpointStoreFailed:
+            if self._pointers.contains(checkpoint_id, pointer):
+                return CheckpointStored(checkpoint_id)
+            return CheckpointStoreFailed(checkpoint_id, "its pointer was not written")
+
+        def again(_: BaseException) -> None:
+            self._timers.schedule(self._clock.now_ms() + VERIFY_PAUSE_MS, lambda: self._verify(checkpoint))
+
+        self._io.submit(f"verify checkpoint {checkpoint_id}", work, self._tell, again)
+
+    def _remove(self, effect: asked.RemoveCompletedCheckpoint) -> None:
+        checkpoint = effect.checkpoint
+
+        def work() -> CompletedCheckpointRemoved:
+            self._pointers.remove(checkpoint.checkpoint_id)
+            if effect.discard:
+                self._delete(checkpoint.location, effect.shared_paths)
+            return CompletedCheckpointRemoved(checkpoint.checkpoint_id)
+
+        removed = CompletedCheckpointRemoved(checkpoint.checkpoint_id)
+        self._io.submit(f"remove checkpoint {checkpoint.checkpoint_id}", work, self._tell, lambda _: removed)
+
+    def _recover(self, _: asked.RecoverCompletedCheckpoints) -> None:
+        def work() -> CompletedCheckpointsRecovered:
+            return CompletedCheckpointsRecovered(tuple(self._read(pointer) for pointer in self._pointers.load()))
+
+        def failed(error: BaseException) -> CompletedCheckpointsRecoveryFailed:
+            return CompletedCheckpointsRecoveryFailed(str(error))
+
+        self._io.submit("recover completed checkpoints", work, self._tell, failed)
+
+    def _read(self, pointer: bytes) -> CompletedCheckpoint:
+        location = pointer_location(pointer)
+        storage, path = self._storages.locate(self._job_directory, metadata_path(location))
+        return resolve_pointer(pointer, parse_metadata(storage.get(path), location), self._job_id)
+
+    def _load_savepoint(self, effect: LoadSavepoint) -> None:
+        location = effect.path.rstrip("/").removesuffix(f"/{METADATA_FILE_NAME}")
+
+        def work() -> SavepointLoaded | SavepointLoadFailed:
+            storage, path = self._storages.locate("", metadata_path(location))
+            try:
+                data = storage.get(path)
+            except StorageNotFound:
+                detail = f"there is no checkpoint or savepoint in {location}: name a directory that holds {METADATA_FILE_NAME}"
+                return SavepointLoadFailed(detail, retryable=False)
+            return SavepointLoaded(parse_metadata(data, location), location)
+
+        def failed(error: BaseException) -> SavepointLoadFailed:
+            return SavepointLoadFailed(
+                f"cannot read {location}: {error}", retryable=not isinstance(error, SnaplineError)
+            )
+
+        if not is_absolute(location):
+            detail = f"{effect.path} is no absolute path and no URL: the coordinator runs in another directory than you"
+            self._tell(SavepointLoadFailed(detail, retryable=False))
+            return
+        self._io.submit(f"read {location}", work, self._tell, failed)
+
+    # --- deletions ----------------------------------------------------------------------------------------------------
+
+    def _discard_checkpoint(self, effect: asked.DiscardCheckpoint) -> None:
+        self._quietly(f"discard checkpoint {effect.checkpoint_id}", lambda: self._delete(effect.location, effect.paths))
+
+    def _discard_state(self, effect: asked.DiscardState) -> None:
+        self._quietly("discard state", lambda: self._delete("", effect.paths))
+
+    def _delete(self, directory: str, paths: Sequence[str]) -> None:
+        """Everything below the directory, and these files. Goes on after a failure, and raises the last one."""
+        last: StorageError | None = None
+        if directory:
+            try:
+                storage, name = self._storages.locate(self._job_directory, directory.rstrip("/"))
+                storage.delete_prefix(name)
+            except StorageError as error:
+                last = error
+        for file in paths:
+            try:
+                storage, name = self._storages.locate(self._job_directory, file)
+                storage.delete(name)
+            except StorageError as error:
+                last = error
+        if last is not None:
+            raise last
+
+    # --- what nobody waits for ----------------------------------------------------------------------------------------
+
+    def _quietly(self, name: str, work: Callable[[], None]) -> None:
+        self._io.submit(name, work, self._tell, lambda _: None)
+
+    def _persist(self, statistics: CheckpointStatsTracker) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms < self._statistics_due_ms:
+            return
+        self._statistics_due_ms = now_ms + STATISTICS_PAUSE_MS
+        data = encode_statistics(statistics)
+        self._quietly("write statistics", lambda: self._statistics_store.write(data))
+
+    def _refused(self, effect: asked.MessageRefused) -> None:
+        say = self._logger.debug if effect.known else self._logger.warning
+        say(
+            "message about a checkpoint refused",
+            checkpoint_id=effect.checkpoint_id,
+            attempt=str(effect.attempt_id),
+            detail=effect.detail,
+        )
+
+    @staticmethod
+    def _no_hooks(effect: Any) -> None:
+        raise InvariantViolation(f"there is no master hook {effect.hook_id!r} in this coordinator")

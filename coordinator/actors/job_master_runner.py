@@ -1,0 +1,282 @@
+"""Starts and stops the JobMaster of one job: core, actor, DeActivator, checkpoint effects, connections.
+
+Flink: JobMasterServiceLeadershipRunner, without the election. Opening the job's durable stores is slow work, so a runner is
+`start`ed at once and begins when they are open; what is told before waits for that. Whatever goes wrong ends in one
+JobMasterEnded for the Dispatcher.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pykka
+
+from coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
+from coordinator.actors.checkpoint_io import CheckpointIo
+from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from coordinator.checkpoint.coordinator import CheckpointCoordinator
+from coordinator.checkpoint.stats_persistence import StatisticsUnreadable, decode_statistics
+from coordinator.dispatcher.events import JobMasterEnded, JobStatusReported
+from coordinator.execution.restart_strategy import restart_strategy_of
+from coordinator.high_availability import HighAvailability, JobStores
+from coordinator.io import IoExecutor
+from coordinator.job_registry import JobRegistry, LiveJob
+from coordinator.jobmaster.effects import JobReachedTerminalState, ReportJobStatus
+from coordinator.jobmaster.events import JobMasterStarted, JobMasterSuspended
+from coordinator.jobmaster.job_master import JobMaster, JobMasterIdentity
+from coordinator.jobmaster.operations import Reply
+from coordinator.jobmaster.settings import JobMasterSettings
+from coordinator.rpc.leaders import LeaderPublisher
+from coordinator.rpc.pending_replies import PendingReplies
+from coordinator.rpc.switchboard import Outbox, Switchboard
+from dataflow.config import Configuration
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import LeaderSessionID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus
+from runtime.actor import ActorCrashed, Events, MachineActor, tell_if_alive
+from runtime.clock import Clock
+from runtime.connections import ResourceManagerLeaderChanged
+from runtime.leader_retrieval import LeaderAddress
+from runtime.logs import Logger
+from runtime.state_storages import StateStorages
+from runtime.timers import TimerService
+
+
+@dataclass(frozen=True)
+class JobServices:
+    """What the JobMasters of one coordinator share."""
+
+    address: str
+    """host:port of the gateways."""
+    resource_manager: LeaderAddress
+    configuration: Configuration
+    """The cluster's."""
+    checkpoint_base: str
+    """Absolute path or URL that the directories of jobs go below; empty: this coordinator takes no checkpoints."""
+    storages: StateStorages
+    high_availability: HighAvailability
+    io: IoExecutor
+    timers: TimerService
+    clock: Clock
+    switchboard: Switchboard
+    leaders: LeaderPublisher
+    registry: JobRegistry
+    replies: PendingReplies
+    logger: Logger
+
+
+class JobMasterRunner:
+    """One JobMaster of one job."""
+
+    def __init__(
+        self, job_graph: JobGraph, services: JobServices, tell_dispatcher: Callable[[Any], object], *, recovered: bool
+    ) -> None:
+        self._job_graph = job_graph
+        self._services = services
+        self._tell_dispatcher = tell_dispatcher
+        self._recovered = recovered
+        self._logger = services.logger.bind(job_id=job_graph.job_id, job=job_graph.name)
+        self._lock = threading.Lock()
+        self._actor: pykka.ActorRef[Any] | None = None
+        self._deactivator: pykka.ActorRef[Any] | None = None
+        self._live: LiveJob | None = None
+        self._status = JobStatus.CREATED
+        self._early: list[Any] | None = []
+        """What was told before the actor was there; None: it is there, or never will be."""
+        self._ended = False
+        self._outbox: Outbox | None = None
+
+    @property
+    def job_directory(self) -> str:
+        """`<base>/<job>`."""
+        base = self._services.checkpoint_base.rstrip("/")
+        return f"{base}/{self._job_graph.job_id}" if base else ""
+
+    def start(self) -> None:
+        """Open the stores, then begin."""
+        self._services.io.submit(
+            f"open the stores of job {self._job_graph.job_id}",
+            lambda: self._services.high_availability.open_job(self._job_graph.job_id),
+            self._begin,
+            self._could_not_begin,
+        )
+
+    def tell(self, event: Any) -> bool:
+        """Tell the JobMaster; False: it is gone."""
+        with self._lock:
+            if self._early is not None:
+                self._early.append(event)
+                return True
+            actor = self._actor
+        return actor is not None and tell_if_alive(actor, event)
+
+    def suspend(self, reason: str) -> None:
+        """Leadership is lost."""
+        self.tell(JobMasterSuspended(reason))
+
+    def stop(self) -> None:
+        """End without ceremony: the process ends."""
+        self._ended = True
+        self._take_down()
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+
+    def _could_not_begin(self, error: BaseException) -> None:
+        failure = SerializedFailure(f"the job's durable state cannot be opened: {error}", Blame.EXTERNAL)
+        self._end(JobStatus.CREATED, failure)
+
+    def _begin(self, stores: JobStores) -> None:
+        if self._ended:
+            return
+        try:
+            self._build(stores)
+        except Exception as error:
+            self._logger.error("JobMaster cannot be built", exc_info=error)
+            failure = SerializedFailure(str(error), Blame.USER, retryable=False, error_type=type(error).__name__)
+            self._end(JobStatus.CREATED, failure)
+
+    def _build(self, stores: JobStores) -> None:
+        services, graph = self._services, self._job_graph
+        job_id = graph.job_id
+        configuration = Configuration(graph.configuration)
+        checkpointing = CheckpointCoordinatorConfiguration.from_configuration(configuration)
+        checkpoints = CheckpointCoordinator(
+            job_id,
+            graph.name,
+            checkpointing,
+            graph.vertices,
+            graph.edges,
+            store_survives_suspension=stores.survives_suspension,
+            stats=self._restored_statistics(stores, checkpointing.history_size),
+        )
+        session = LeaderSessionID(uuid.uuid4().hex)
+        master = JobMaster(
+            graph,
+            JobMasterIdentity(session, services.address, uuid.uuid4().hex),
+            JobMasterSettings.from_configuration(services.configuration, configuration),
+            restart_strategy_of(configuration, random.SystemRandom().random),
+            checkpoints,
+            self.job_directory,
+            lambda: uuid.uuid4().hex,
+            services.clock.now_ms(),
+        )
+        checkpoint_io = CheckpointIo(
+            job_id,
+            self.job_directory,
+            services.storages,
+            stores,
+            services.io,
+            services.timers,
+            services.clock,
+            self.tell,
+            self._logger,
+        )
+        outbox = self._outbox = services.switchboard.outbox(self.tell)
+        actor = MachineActor.start(
+            f"job-master-{job_id}",
+            master,
+            {
+                **outbox.performers(),
+                **checkpoint_io.performers(checkpoints.stats),
+                Reply: services.replies.perform,
+                ReportJobStatus: self._report_status,
+                JobReachedTerminalState: self._reached_terminal_state,
+            },
+            services.timers,
+            services.clock,
+            self._logger.bind(actor="job-master"),
+            self._crashed,
+            outbox.flush,
+        )
+        self._deactivator = CheckpointCoordinatorDeActivator.start(
+            job_id, self.tell, lambda: _draw_delay(checkpointing)
+        )
+        self._live = LiveJob(
+            actor,
+            master,
+            checkpoints.stats.create_snapshot,
+            lambda: frozenset(c.checkpoint_id for c in checkpoints.publication.store.checkpoints),
+        )
+        first = [
+            JobMasterStarted(self._recovered),
+            ResourceManagerLeaderChanged(services.resource_manager.address, services.resource_manager.session),
+        ]
+        services.switchboard.add_job_master(job_id, self.tell)
+        services.leaders.set_job_master(job_id, LeaderAddress(services.address, session))
+        services.registry.started(self._live)
+        with self._lock:
+            self._actor = actor
+            early, self._early = self._early or [], None
+            actor.tell(Events((*first, *early)))
+
+    def _restored_statistics(self, stores: JobStores, history_size: int) -> Any:
+        try:
+            data = stores.statistics.read()
+            return None if data is None else decode_statistics(data, history_size)
+        except StatisticsUnreadable as error:
+            self._logger.warning("checkpoint statistics start anew", reason=str(error))
+            return None
+
+    # --- performers: on the actor -------------------------------------------------------------------------------------
+
+    def _report_status(self, effect: ReportJobStatus) -> None:
+        self._status = effect.change.status
+        self._logger.info("job status", status=effect.change.status.value, failure=_summary(effect.change.failure))
+        self._tell_dispatcher(JobStatusReported(effect.change))
+        if self._deactivator is not None:
+            tell_if_alive(self._deactivator, effect.change)
+        self._services.registry.touch(effect.change.job_id)
+
+    def _reached_terminal_state(self, effect: JobReachedTerminalState) -> None:
+        if self._outbox is not None:
+            self._outbox.flush()  # the last words, before the connections go
+        self._end(effect.status, effect.failure)
+
+    def _crashed(self, crash: ActorCrashed) -> None:
+        summary = f"defect in the JobMaster, while handling {crash.event}: {crash.error!r}"
+        self._end(self._status, SerializedFailure(summary, Blame.INTERNAL, error_type=type(crash.error).__name__))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _end(self, status: JobStatus, failure: SerializedFailure | None) -> None:
+        """Once; on the actor, if there is one."""
+        if self._ended:
+            return
+        self._ended = True
+        view = None
+        if self._live is not None:
+            try:
+                view = self._live.last_view(self._services.clock.now_ms())
+            except Exception as error:  # a core that broke may not be readable any more
+                self._logger.warning("the job's last state cannot be shown", reason=repr(error))
+        self._take_down()
+        self._services.registry.ended(self._job_graph.job_id, view if status.is_globally_terminal else None)
+        self._services.replies.job_master_gone(self._job_graph.job_id, f"the job is {status.value}")
+        self._tell_dispatcher(JobMasterEnded(self._job_graph.job_id, status, failure))
+
+    def _take_down(self) -> None:
+        services, job_id = self._services, self._job_graph.job_id
+        with self._lock:
+            self._early = None
+        services.switchboard.remove_job_master(job_id, self.tell)
+        services.switchboard.drop_actor(self.tell)
+        services.leaders.set_job_master(job_id, None)
+        for actor in (self._deactivator, self._actor):
+            if actor is not None and actor.is_alive():
+                actor.stop(block=False)
+
+
+def _draw_delay(configuration: CheckpointCoordinatorConfiguration) -> int:
+    """Between the least pause and the interval, so that the checkpoints of many jobs do not begin together."""
+    least, most = configuration.min_pause_ms, configuration.effective_interval_ms
+    return random.SystemRandom().randint(min(least, most), most)
+
+
+def _summary(failure: SerializedFailure | None) -> str:
+    return "" if failure is None else failure.summary

@@ -1,0 +1,321 @@
+"""The composition root of a coordinator: builds everything, wires it, and takes it apart again.
+
+Knows all shells and no rule. Order up: settings and storage are checked, the server listens, then ResourceManager and
+Dispatcher start (which recovers jobs), then leaders are published. Order down: JobMasters are suspended (nothing durable is
+touched: the next coordinator goes on), then the server, the rest after. Mirrors Flink's ClusterEntrypoint.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+import pykka
+
+from coordinator.actors.job_master_runner import JobMasterRunner, JobServices
+from coordinator.client_view import ClientView
+from coordinator.config import CoordinatorConfig
+from coordinator.coordinator_metrics import CoordinatorMetrics
+from coordinator.dispatcher import effects as dispatching
+from coordinator.dispatcher.dispatcher import Dispatcher
+from coordinator.dispatcher.events import (
+    DispatcherStarted,
+    DispatcherSuspended,
+    JobGraphRemoved,
+    JobGraphStored,
+    JobGraphStoreFailed,
+    JobMasterEnded,
+)
+from coordinator.ha_on_storage import HighAvailabilityOnStorage
+from coordinator.high_availability import HighAvailability
+from coordinator.io import IoExecutor
+from coordinator.job_registry import JobRegistry
+from coordinator.jobmaster.events import OperationRequested
+from coordinator.jobmaster.operations import OperationFailed, Reply
+from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
+from coordinator.resource.events import ResourceManagerStarted
+from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
+from coordinator.rpc.client_service import ClientService
+from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, ServedStreams
+from coordinator.rpc.leaders import LeaderPublisher
+from coordinator.rpc.pending_replies import PendingReplies
+from coordinator.rpc.server import RpcServer
+from coordinator.rpc.switchboard import Switchboard
+from dataflow.config import CHECKPOINTS_DIRECTORY, HA_STORAGE_DIR, HA_TYPE, JOB_HISTORY_SIZE, Configuration
+from dataflow.errors import SnaplineError
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import AllocationID, JobID, LeaderSessionID
+from dataflow.messages import JobStatus
+from protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc
+from runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
+from runtime.clock import SystemClock
+from runtime.dialing import Dialer
+from runtime.grpc_channels import Security
+from runtime.leader_retrieval import LeaderAddress
+from runtime.logs import Logger
+from runtime.memory_storage import MemoryStorage
+from runtime.metrics import MetricsServer
+from runtime.object_storage import open_storage
+from runtime.state_storages import StateStorages
+from runtime.storage_probe import probe_storage
+from runtime.timers import TimerService
+from runtime.version import VERSION
+
+ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
+"""With these, a JobMaster is not started again."""
+
+SUSPEND_TIMEOUT_SECONDS = 5.0
+"""How long JobMasters may take to let go when the coordinator stops."""
+
+
+class ClusterEntrypoint:
+    """One coordinator, leading from its start to its stop."""
+
+    def __init__(self, config: CoordinatorConfig, logger: Logger, on_fatal: Callable[[], None]) -> None:
+        """`on_fatal`: ResourceManager or Dispatcher broke; `fatal_error` says why, and the process has to end."""
+        self._config = config
+        self._logger = logger
+        self._on_fatal = on_fatal
+        self.fatal_error = ""
+        configuration = config.configuration
+        security = Security.from_configuration(configuration)
+        self._clock = SystemClock()
+        self._timers = TimerService(self._clock)
+        self._io = IoExecutor(self._timers, self._clock, logger)
+        self._dialer = Dialer(security, self._timers, self._clock, logger)
+        self._switchboard = Switchboard(self._dialer)
+        self._server = RpcServer(security, logger)
+        self._streams = ServedStreams(self._server.loop)
+        self._leaders = LeaderPublisher(self._server.loop)
+        self._replies = PendingReplies(self._server.loop)
+        self._registry = JobRegistry(self._server.loop, self._clock, configuration.get_option(JOB_HISTORY_SIZE))
+        self._storages = StateStorages(lambda url: open_storage(url, configuration))
+        self._session = LeaderSessionID(uuid.uuid4().hex)
+        self._runners: dict[JobID, JobMasterRunner] = {}
+        self._no_runners = threading.Event()
+        self._no_runners.set()
+        self._actors: list[pykka.ActorRef[Any]] = []
+        self._metrics: MetricsServer | None = None
+
+    # --- up and down --------------------------------------------------------------------------------------------------
+
+    def start(self) -> str:
+        """Start everything; returns host:port. Raises SnaplineError with one line when that is not possible."""
+        configuration = self._config.configuration
+        base = configuration.get_option(CHECKPOINTS_DIRECTORY)
+        if base:
+            base = self._checked_directory(base)
+        self._high_availability = open_high_availability(configuration)
+        recovered = tuple(self._high_availability.job_graphs.load())
+        start_time_ms = self._clock.now_ms()
+        self._resource_manager = self._start_resource_manager()
+        self._dispatcher = self._start_dispatcher()
+        view = ClientView(
+            self._dispatcher,
+            self._resource_manager,
+            self._registry,
+            self._replies,
+            VERSION,
+            self._session,
+            start_time_ms,
+        )
+        self._switchboard.set_resource_manager(self._tell_resource_manager)
+        address = self._server.start(self._config.bind, lambda server: self._add_servicers(server, view))
+        self._switchboard.serve_with(self._streams, [address])
+        leader = LeaderAddress(address, self._session)
+        self._services = JobServices(
+            address=address,
+            resource_manager=leader,
+            configuration=configuration,
+            checkpoint_base=base,
+            storages=self._storages,
+            high_availability=self._high_availability,
+            io=self._io,
+            timers=self._timers,
+            clock=self._clock,
+            switchboard=self._switchboard,
+            leaders=self._leaders,
+            registry=self._registry,
+            replies=self._replies,
+            logger=self._logger,
+        )
+        self._start_metrics(address)
+        self._resource_manager.tell(ResourceManagerStarted())
+        self._dispatcher.tell(DispatcherStarted(recovered))
+        self._leaders.set_resource_manager(leader)
+        self._logger.info(
+            "coordinator listens", address=address, session=self._session, version=VERSION, recovered=len(recovered)
+        )
+        return address
+
+    def stop(self) -> None:
+        """Stop everything; jobs are suspended, not cancelled. Idempotent, and possible after a failed start."""
+        if self._runners:
+            tell_if_alive(self._dispatcher, DispatcherSuspended("the coordinator stops"))
+            self._no_runners.wait(SUSPEND_TIMEOUT_SECONDS)
+        for runner in list(self._runners.values()):
+            runner.stop()
+        if self._metrics is not None:
+            self._metrics.stop()
+        self._server.stop()
+        for actor in self._actors:
+            if actor.is_alive():
+                actor.stop()
+        self._dialer.shutdown()
+        self._io.close()
+        self._timers.close()
+
+    def _checked_directory(self, directory: str) -> str:
+        """The directory as an absolute URL, after a file was written there and read again."""
+        storage = self._storages.at(directory)
+        probe_storage(storage)
+        return storage.url
+
+    def _start_resource_manager(self) -> pykka.ActorRef[Any]:
+        settings = ResourceManagerSettings.from_configuration(VERSION, self._config.configuration)
+        core = ResourceManager(settings, self._session, lambda: AllocationID(uuid.uuid4().hex))
+        outbox = self._switchboard.outbox(self._tell_resource_manager)
+        performers = {
+            **outbox.performers(),
+            DeclareWorkers: lambda _: self._registry.touch(None),
+            ReleaseWorker: lambda effect: self._logger.info(
+                "TaskManager released", resource_id=effect.resource_id, reason=effect.reason
+            ),
+        }
+        return self._start_actor("resource-manager", core, performers, outbox.flush)
+
+    def _start_dispatcher(self) -> pykka.ActorRef[Any]:
+        core = Dispatcher(self._config.configuration.get_option(JOB_HISTORY_SIZE))
+        performers: dict[type, Performer] = {
+            dispatching.StoreJobGraph: self._store_job_graph,
+            dispatching.RemoveJobGraph: self._remove_job_graph,
+            dispatching.StartJobMaster: self._start_job_master,
+            dispatching.SuspendJobMaster: self._suspend_job_master,
+            dispatching.ForwardToJobMaster: self._forward,
+            Reply: self._replies.perform,
+        }
+        return self._start_actor("dispatcher", core, performers, lambda: None)
+
+    def _start_actor(
+        self, name: str, core: Any, performers: dict[type, Performer], after_events: Callable[[], None]
+    ) -> pykka.ActorRef[Any]:
+        actor = MachineActor.start(
+            name,
+            core,
+            performers,
+            self._timers,
+            self._clock,
+            self._logger.bind(actor=name),
+            self._crashed,
+            after_events,
+        )
+        self._actors.append(actor)
+        return actor
+
+    def _add_servicers(self, server: grpc.aio.Server, view: ClientView) -> list[str]:
+        cluster_pb2_grpc.add_ResourceManagerGatewayServicer_to_server(
+            ResourceManagerGateway(self._switchboard, self._streams, self._logger), server
+        )
+        cluster_pb2_grpc.add_JobMasterGatewayServicer_to_server(
+            JobMasterGateway(self._switchboard, self._streams, self._logger), server
+        )
+        cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
+        client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view), server)
+        return [
+            service.full_name
+            for file in (cluster_pb2.DESCRIPTOR, client_pb2.DESCRIPTOR)
+            for service in file.services_by_name.values()
+        ]
+
+    def _tell_resource_manager(self, event: Any) -> bool:
+        return tell_if_alive(self._resource_manager, event)
+
+    def _tell_dispatcher(self, event: Any) -> bool:
+        return tell_if_alive(self._dispatcher, event)
+
+    def _crashed(self, crash: ActorCrashed) -> None:
+        self.fatal_error = f"defect in the {crash.name}, while handling {crash.event}: {crash.error!r}"
+        self._on_fatal()
+
+    # --- performers of the Dispatcher ---------------------------------------------------------------------------------
+
+    def _store_job_graph(self, effect: dispatching.StoreJobGraph) -> None:
+        graph = effect.job_graph
+
+        def work() -> JobGraphStored:
+            base = Configuration(graph.configuration).get_option(CHECKPOINTS_DIRECTORY)
+            if base:
+                self._checked_directory(base)
+            self._high_availability.job_graphs.put(graph)
+            return JobGraphStored(graph.job_id)
+
+        self._io.submit(
+            f"store job {graph.job_id}",
+            work,
+            self._tell_dispatcher,
+            lambda error: JobGraphStoreFailed(graph.job_id, str(error)),
+        )
+
+    def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
+        job_id = effect.job_id
+
+        def work() -> JobGraphRemoved:
+            self._high_availability.job_graphs.remove(job_id)
+            self._high_availability.forget_job(job_id)
+            return JobGraphRemoved(job_id)
+
+        self._io.submit(
+            f"remove job {job_id}", work, self._tell_dispatcher, lambda error: JobGraphRemoved(job_id, str(error))
+        )
+
+    def _start_job_master(self, effect: dispatching.StartJobMaster) -> None:
+        job_id = effect.job_graph.job_id
+        runner = JobMasterRunner(effect.job_graph, self._services, self._of_job_master, recovered=effect.recovered)
+        self._no_runners.clear()
+        self._runners[job_id] = runner
+        runner.start()
+
+    def _suspend_job_master(self, effect: dispatching.SuspendJobMaster) -> None:
+        runner = self._runners.get(effect.job_id)
+        if runner is not None:
+            runner.suspend("the coordinator stops")
+
+    def _of_job_master(self, event: Any) -> None:
+        """What a JobMaster tells the Dispatcher."""
+        self._tell_dispatcher(event)
+        if isinstance(event, JobMasterEnded) and event.status in ENDED:
+            self._runners.pop(event.job_id, None)
+            if not self._runners:
+                self._no_runners.set()
+
+    def _forward(self, effect: dispatching.ForwardToJobMaster) -> None:
+        runner = self._runners.get(effect.job_id)
+        if runner is None or not runner.tell(OperationRequested(effect.request_id, effect.operation)):
+            failure = SerializedFailure(f"job {effect.job_id} has no JobMaster right now", Blame.INTERNAL)
+            self._replies.perform(Reply(effect.request_id, OperationFailed(failure)))
+
+    # --- metrics ------------------------------------------------------------------------------------------------------
+
+    def _start_metrics(self, address: str) -> None:
+        if self._config.metrics_port < 0:
+            return
+        source = CoordinatorMetrics(self._resource_manager, self._registry)
+        self._metrics = MetricsServer(source.samples, self._logger)
+        port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
+        self._logger.info("metrics are served", port=port)
+
+
+def open_high_availability(configuration: Configuration) -> HighAvailability:
+    """As `high-availability.type` asks. Raises SnaplineError when the place is missing or cannot be written."""
+    kind = configuration.get_option(HA_TYPE)
+    if kind == "NONE":
+        return HighAvailabilityOnStorage(MemoryStorage("jobs"), durable=False)
+    directory = configuration.get_option(HA_STORAGE_DIR)
+    if not directory:
+        raise SnaplineError(f"{HA_TYPE.key} is {kind}, and {HA_STORAGE_DIR.key} is not set: name a directory or URL")
+    storage = open_storage(directory, configuration)
+    probe_storage(storage)
+    return HighAvailabilityOnStorage(storage, durable=True)

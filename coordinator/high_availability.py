@@ -1,0 +1,99 @@
+"""What the shells of a coordinator need of high availability: the ports behind their durable effects.
+
+`coordinator.ha` has the adapters. A job's stores are opened when its JobMaster starts, on the executor for slow work, and are
+handed over to it; they outlive JobMasters that break. Every method may raise; all are thread-safe and may take long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.checkpoint.id_counter import CheckpointIDCounter
+from dataflow.ids import CheckpointID, JobID
+from dataflow.jobgraph import JobGraph
+
+
+class PointerExists(Exception):
+    """The store has a pointer to a checkpoint with this id already."""
+
+
+class PointerStore(Protocol):
+    """The pointers to a job's completed checkpoints."""
+
+    def add(self, checkpoint_id: CheckpointID, pointer: bytes) -> None:
+        """Raises PointerExists when there is one with this id, and then for certain adds nothing."""
+        ...
+
+    def contains(self, checkpoint_id: CheckpointID, pointer: bytes) -> bool:
+        """Whether exactly this pointer is there."""
+        ...
+
+    def remove(self, checkpoint_id: CheckpointID) -> None:
+        """No error when there is none."""
+        ...
+
+    def load(self) -> Sequence[bytes]:
+        """All of them."""
+        ...
+
+    def release(self) -> None:
+        """Leadership is over."""
+        ...
+
+
+class StatisticsStore(Protocol):
+    """The checkpoint statistics of a job, as bytes."""
+
+    def write(self, data: bytes) -> None:
+        """Replace what is there."""
+        ...
+
+    def read(self) -> bytes | None:
+        """None: nothing was written."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobStores:
+    """Everything durable of one job besides its graph."""
+
+    counter: CheckpointIDCounter
+    pointers: PointerStore
+    statistics: StatisticsStore
+    survives_suspension: bool
+    """Another leader finds what is in here."""
+
+
+class JobGraphStore(Protocol):
+    """The graphs of jobs that are not over."""
+
+    def put(self, job_graph: JobGraph) -> None:
+        """Durable when it returns."""
+        ...
+
+    def remove(self, job_id: JobID) -> None:
+        """No error when there is none."""
+        ...
+
+    def load(self) -> Sequence[JobGraph]:
+        """All of them, in the order of their submission."""
+        ...
+
+
+class HighAvailability(Protocol):
+    """One coordinator's."""
+
+    @property
+    def job_graphs(self) -> JobGraphStore:
+        """The graphs of all jobs."""
+        ...
+
+    def open_job(self, job_id: JobID) -> JobStores:
+        """The stores of one job."""
+        ...
+
+    def forget_job(self, job_id: JobID) -> None:
+        """The job is over for good: remove what is left of it besides its graph."""
+        ...
