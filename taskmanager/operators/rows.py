@@ -147,4 +147,7 @@ class RowBatcher:
     @staticmethod
     def _not_rows(rows: Sequence[Any]) -> TypeError:
         culprit = next((row for row in rows if not isinstance(row, dict)), None)
-        return TypeError(f"a row-wise function must return rows (dict of column name to value), not {culprit!r}")
+        return TypeError(
+            f"{culprit!r} is no row: map returns a dict of column name to value; flat_map, process_element and on_timer an "
+            "iterable of such dicts, or None"
+        )
