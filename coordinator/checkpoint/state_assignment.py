@@ -9,7 +9,7 @@ VertexFinishedStateChecker. Rules:
 * The max parallelism belongs to the state: a vertex that did not ask for one takes over that of the snapshot; one that asked for
   another, or has more subtasks than key groups, is refused.
 * Keyed state: every handle whose key groups overlap with the subtask's. Handles may cover more; the task reads its ranges.
-* Operator state: `operator_state_redistribution`. In-flight data: `channel_state_assignment`.
+* Operator state: `operator_state_redistribution`. In-flight data: `dataflow.channel_state`.
 * A vertex whose operators had all finished is restored as finished. With unchanged parallelism so is a single finished subtask.
 """
 
@@ -18,8 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.checkpoint.channel_state_assignment import RescaledEdge, range_mapping, redistribute_channel_state
 from coordinator.checkpoint.operator_state_redistribution import redistribute_operator_state
+from dataflow.channel_state import (
+    ChannelStateNotRescalable,
+    EdgeRescaling,
+    redistribute_input_channel_state,
+    redistribute_output_channel_state,
+)
 from dataflow.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
@@ -30,7 +35,7 @@ from dataflow.handles import (
 )
 from dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
 from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode
-from dataflow.key_groups import compute_key_group_range_for_operator_index
+from dataflow.key_groups import compute_key_group_range_for_operator_index, compute_operator_index_for_key_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +118,12 @@ def assign_states(
     if isinstance(plan, AssignmentRefused):
         return plan
     by_operator = {operator.operator_id: operator for operator in operators}
-    refusal = _check_finished(vertices, edges, by_operator)
+    refusal = _check_finished(vertices, edges, by_operator) or _check_in_flight(vertices, by_operator)
     if refusal is not None:
         return refusal
-    rescaled = _rescaled_edges(vertices, edges, by_operator, plan.max_parallelism)
-    if isinstance(rescaled, AssignmentRefused):
-        return rescaled
-    moved_outputs = {(edge.source, partition) for edge, partition, _ in rescaled.moved}
-    moved_inputs = {(edge.target, gate) for edge, _, gate in rescaled.moved}
     assignments: dict[ExecutionVertexID, TaskStateSnapshot] = {}
     as_finished: set[ExecutionVertexID] = set()
+    rescaling = _EdgeRescalings(vertices, edges, by_operator)
     for vertex in vertices:
         finished = _finished_subtasks(vertex, by_operator)
         states: list[dict[OperatorID, OperatorSubtaskState]] = [{} for _ in range(vertex.parallelism)]
@@ -130,16 +131,13 @@ def assign_states(
             operator = by_operator.get(node.operator_id)
             if operator is None or operator.fully_finished:
                 continue
-            for subtask, state in enumerate(_operator_assignment(operator, vertex.parallelism)):
-                kept = _without_moved(state, vertex.vertex_id, moved_inputs, moved_outputs)
-                if _parts(kept):
-                    states[subtask][node.operator_id] = kept
-        head = vertex.operators[0].operator_id
-        for subtask, handles in rescaled.inputs.get(vertex.vertex_id, {}).items():
-            state = states[subtask].get(head, OperatorSubtaskState())
-            states[subtask][head] = OperatorSubtaskState(
-                state.managed_keyed, state.managed_operator, (*state.input_channel, *handles), state.output_channel
-            )
+            try:
+                assigned = _operator_assignment(operator, vertex, rescaling)
+            except ChannelStateNotRescalable as error:
+                return AssignmentRefused(f"operator {node.uid!r} ({vertex.name}): {error}")
+            for subtask, state in enumerate(assigned):
+                if _parts(state):
+                    states[subtask][node.operator_id] = state
         for subtask in range(vertex.parallelism):
             task = ExecutionVertexID(vertex.vertex_id, subtask)
             if subtask in finished:
@@ -219,17 +217,41 @@ def _finished_subtasks(vertex: JobVertex, by_operator: Mapping[OperatorID, Opera
     return finished
 
 
-# --- keyed and operator state -----------------------------------------------------------------------------------------
+def _check_in_flight(
+    vertices: Sequence[JobVertex], by_operator: Mapping[OperatorID, OperatorState]
+) -> AssignmentRefused | None:
+    """Data in flight belongs to the input of a chain."""
+    for vertex in vertices:
+        for node in vertex.operators[1:]:
+            operator = by_operator.get(node.operator_id)
+            if operator is not None and any(state.input_channel for state in operator.subtasks.values()):
+                return AssignmentRefused(
+                    f"the snapshot holds data in flight into operator {node.uid!r}, which is now in the middle of the chain "
+                    f"{vertex.name}: take a savepoint, which holds none, before changing the shape of the job"
+                )
+    return None
 
 
-def _operator_assignment(operator: OperatorState, parallelism: int) -> Sequence[OperatorSubtaskState]:
+# --- the parts of one operator ----------------------------------------------------------------------------------------
+
+
+def _operator_assignment(
+    operator: OperatorState, vertex: JobVertex, rescaling: _EdgeRescalings
+) -> Sequence[OperatorSubtaskState]:
     empty = OperatorSubtaskState()
+    parallelism = vertex.parallelism
     old = [operator.subtasks.get(subtask, empty) for subtask in range(operator.parallelism)]
-    operator_states: Sequence[tuple[OperatorStateHandle, ...]]
+    operator_states: Sequence[tuple[OperatorStateHandle, ...]] = [()] * parallelism
     if any(state.managed_operator for state in old):
         operator_states = redistribute_operator_state([state.managed_operator for state in old], parallelism)
-    else:
-        operator_states = [()] * parallelism
+    inputs: Sequence[tuple[ChannelStateHandle, ...]] = [()] * parallelism
+    if any(state.input_channel for state in old):
+        handles = {subtask: state.input_channel for subtask, state in enumerate(old)}
+        inputs = redistribute_input_channel_state(handles, rescaling.of_gates(vertex.vertex_id), parallelism)
+    outputs: Sequence[tuple[ChannelStateHandle, ...]] = [()] * parallelism
+    if any(state.output_channel for state in old):
+        handles = {subtask: state.output_channel for subtask, state in enumerate(old)}
+        outputs = redistribute_output_channel_state(handles, rescaling.of_partitions(vertex.vertex_id), parallelism)
     unchanged = operator.parallelism == parallelism
     return [
         OperatorSubtaskState(
@@ -239,8 +261,8 @@ def _operator_assignment(operator: OperatorState, parallelism: int) -> Sequence[
                 else _keyed_handles(old, operator.max_parallelism, parallelism, subtask)
             ),
             managed_operator=operator_states[subtask],
-            input_channel=old[subtask].input_channel if unchanged else (),
-            output_channel=old[subtask].output_channel if unchanged else (),
+            input_channel=inputs[subtask],
+            output_channel=outputs[subtask],
         )
         for subtask in range(parallelism)
     ]
@@ -250,109 +272,42 @@ def _keyed_handles(
     old: Sequence[OperatorSubtaskState], max_parallelism: int, parallelism: int, subtask: int
 ) -> tuple[KeyedStateHandle, ...]:
     own = compute_key_group_range_for_operator_index(max_parallelism, parallelism, subtask)
+    first = compute_operator_index_for_key_group(max_parallelism, len(old), own.start)
+    last = compute_operator_index_for_key_group(max_parallelism, len(old), own.end)
     return tuple(
         handle
-        for index in range_mapping(subtask, len(old), parallelism, max_parallelism)
-        for handle in old[index].managed_keyed
+        for state in old[first : last + 1]
+        for handle in state.managed_keyed
         if len(handle.key_group_range.intersect(own))
     )
 
 
-# --- in-flight data ---------------------------------------------------------------------------------------------------
+class _EdgeRescalings:
+    """Both ends of every edge, in the snapshot and in the job; by position among a vertex's inputs or outputs."""
 
+    def __init__(
+        self, vertices: Sequence[JobVertex], edges: Sequence[JobEdge], by_operator: Mapping[OperatorID, OperatorState]
+    ) -> None:
+        new = {vertex.vertex_id: vertex.parallelism for vertex in vertices}
+        old = {vertex.vertex_id: _old_parallelism(vertex, by_operator) for vertex in vertices}
+        self._gates: dict[JobVertexID, list[EdgeRescaling]] = {}
+        self._partitions: dict[JobVertexID, list[EdgeRescaling]] = {}
+        for edge in edges:
+            source, target = edge.source, edge.target
+            rescaling = EdgeRescaling(edge.partitioning, old[source], new[source], old[target], new[target])
+            self._gates.setdefault(target, []).append(rescaling)
+            self._partitions.setdefault(source, []).append(rescaling)
 
-@dataclass(frozen=True, slots=True)
-class _RescaledEdges:
-    moved: tuple[tuple[JobEdge, int, int], ...]
-    """(edge, its position among the outputs of its source, among the inputs of its target)."""
-    inputs: Mapping[JobVertexID, Mapping[int, tuple[ChannelStateHandle, ...]]]
+    def of_gates(self, vertex_id: JobVertexID) -> Sequence[EdgeRescaling]:
+        return self._gates.get(vertex_id, ())
 
-
-def _rescaled_edges(
-    vertices: Sequence[JobVertex],
-    edges: Sequence[JobEdge],
-    by_operator: Mapping[OperatorID, OperatorState],
-    adopted: Mapping[JobVertexID, int],
-) -> _RescaledEdges | AssignmentRefused:
-    by_id = {vertex.vertex_id: vertex for vertex in vertices}
-    outputs: dict[JobVertexID, int] = {}
-    gates: dict[JobVertexID, int] = {}
-    moved: list[tuple[JobEdge, int, int]] = []
-    inputs: dict[JobVertexID, dict[int, tuple[ChannelStateHandle, ...]]] = {}
-    with_channel_state = {
-        operator_id: operator
-        for operator_id, operator in by_operator.items()
-        if any(state.input_channel or state.output_channel for state in operator.subtasks.values())
-    }
-    for edge in edges:
-        partition, gate = outputs.get(edge.source, 0), gates.get(edge.target, 0)
-        outputs[edge.source], gates[edge.target] = partition + 1, gate + 1
-        source, target = by_id[edge.source], by_id[edge.target]
-        senders = [with_channel_state.get(node.operator_id) for node in source.operators]
-        receivers = [with_channel_state.get(node.operator_id) for node in target.operators]
-        if not any(senders) and not any(receivers):
-            continue
-        if any(operator is not None and _has_input(operator) for operator in receivers[1:]):
-            return AssignmentRefused(
-                f"the snapshot holds data in flight into an operator that is now in the middle of the chain {target.name}: "
-                "take a savepoint, which holds no data in flight, before changing the shape of the job"
-            )
-        rescaled = RescaledEdge(
-            gate_index=gate,
-            partition_index=partition,
-            partitioning=edge.partitioning,
-            old_source_parallelism=_old_parallelism(source, by_operator),
-            new_source_parallelism=source.parallelism,
-            old_target_parallelism=_old_parallelism(target, by_operator),
-            new_target_parallelism=target.parallelism,
-            target_max_parallelism=adopted.get(target.vertex_id, target.max_parallelism),
-        )
-        if rescaled.is_unchanged:
-            continue
-        moved.append((edge, partition, gate))
-        assigned = redistribute_channel_state(
-            rescaled, _merged_states(senders), receivers[0].subtasks if receivers[0] is not None else {}
-        )
-        for subtask, handles in assigned.items():
-            own = inputs.setdefault(target.vertex_id, {})
-            own[subtask] = (*own.get(subtask, ()), *handles)
-    return _RescaledEdges(tuple(moved), inputs)
+    def of_partitions(self, vertex_id: JobVertexID) -> Sequence[EdgeRescaling]:
+        return self._partitions.get(vertex_id, ())
 
 
 def _old_parallelism(vertex: JobVertex, by_operator: Mapping[OperatorID, OperatorState]) -> int:
     operator = by_operator.get(vertex.operators[0].operator_id)
     return vertex.parallelism if operator is None else operator.parallelism
-
-
-def _merged_states(operators: Iterable[OperatorState | None]) -> dict[int, OperatorSubtaskState]:
-    """Output data of a chain, whichever of its operators holds it."""
-    merged: dict[int, OperatorSubtaskState] = {}
-    for operator in operators:
-        if operator is not None:
-            for subtask, state in operator.subtasks.items():
-                before = merged.get(subtask, OperatorSubtaskState())
-                merged[subtask] = OperatorSubtaskState(output_channel=(*before.output_channel, *state.output_channel))
-    return merged
-
-
-def _has_input(operator: OperatorState) -> bool:
-    return any(state.input_channel for state in operator.subtasks.values())
-
-
-def _without_moved(
-    state: OperatorSubtaskState,
-    vertex_id: JobVertexID,
-    moved_inputs: set[tuple[JobVertexID, int]],
-    moved_outputs: set[tuple[JobVertexID, int]],
-) -> OperatorSubtaskState:
-    if not state.input_channel and not state.output_channel:
-        return state
-    return OperatorSubtaskState(
-        state.managed_keyed,
-        state.managed_operator,
-        tuple(h for h in state.input_channel if (vertex_id, h.gate_or_partition) not in moved_inputs),
-        tuple(h for h in state.output_channel if (vertex_id, h.gate_or_partition) not in moved_outputs),
-    )
 
 
 def _parts(state: OperatorSubtaskState) -> bool:
