@@ -29,6 +29,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 	@$(PIP) install --require-hashes -r requirements-build.lock
 	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c "import dataflow.key_partition, taskmanager.state.keyed_backend" # compiles the kernels, once
 	@touch $@
 
 data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
