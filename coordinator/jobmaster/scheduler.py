@@ -125,8 +125,8 @@ class Scheduler:
         self._round_number = 0
         self._deployed: dict[ResourceID, dict[ExecutionAttemptID, Execution]] = {}
         """All and only the attempts that are on a TaskManager, by TaskManager."""
-        self._cancellation_timers: dict[ResourceID, None] = {}
-        """TaskManagers whose cancellations are watched by a timer."""
+        self._canceling_on: dict[ResourceID, int] = {}
+        """How many attempts are CANCELING, by TaskManager; a CancellationTimer runs for each that is here."""
         self._rescale_to: dict[JobVertexID, int] = {}
         """Asked for, and waiting for all attempts to end."""
         self._out: list[SchedulerEffect] = []
@@ -232,9 +232,6 @@ class Scheduler:
         """Its slots leave the pool; what it had is over."""
         for slot in self.pool.release_task_manager(resource_id):
             self._sharing.slot_lost(slot.allocation_id)
-        if resource_id in self._cancellation_timers:
-            del self._cancellation_timers[resource_id]
-            self._out.append(CancelTimer(CancellationTimer(resource_id)))
         self._lose(list(self.deployed_on(resource_id).values()), _lost(resource_id, reason), now_ms)
         return self._done()
 
@@ -317,7 +314,6 @@ class Scheduler:
 
     def cancellation_timer_fired(self, resource_id: ResourceID, now_ms: int) -> list[SchedulerEffect]:
         """Give the TaskManager up when one of its attempts has been CANCELING for too long; else look again later."""
-        self._cancellation_timers.pop(resource_id, None)
         since = [
             e.state_since_ms for e in self.deployed_on(resource_id).values() if e.state is ExecutionState.CANCELING
         ]
@@ -327,7 +323,7 @@ class Scheduler:
                 reason = f"a task was not cancelled within {self._settings.cancellation_timeout_ms} ms"
                 self._out.append(GiveUpTaskManager(resource_id, reason))
             else:
-                self._watch_cancellation(resource_id, due_ms)
+                self._out.append(StartTimer(CancellationTimer(resource_id), due_ms))
         return self._done()
 
     def rescale(self, parallelism: Mapping[JobVertexID, int], now_ms: int) -> list[SchedulerEffect]:
@@ -394,14 +390,12 @@ class Scheduler:
         if execution.state is not ExecutionState.CANCELING:
             self._transition(execution, ExecutionState.CANCELING, now_ms)
             self._out.append(CancelAt(execution.resource_id, execution.attempt_id))
-            if self._settings.cancellation_timeout_ms and execution.resource_id not in self._cancellation_timers:
-                self._watch_cancellation(execution.resource_id, now_ms + self._settings.cancellation_timeout_ms)
+            self._canceling_on[execution.resource_id] = self._canceling_on.get(execution.resource_id, 0) + 1
+            if self._canceling_on[execution.resource_id] == 1 and self._settings.cancellation_timeout_ms:
+                due_ms = now_ms + self._settings.cancellation_timeout_ms
+                self._out.append(StartTimer(CancellationTimer(execution.resource_id), due_ms))
         if self.round is not None:
             self.round.canceling[execution.attempt_id] = None
-
-    def _watch_cancellation(self, resource_id: ResourceID, due_ms: int) -> None:
-        self._cancellation_timers[resource_id] = None
-        self._out.append(StartTimer(CancellationTimer(resource_id), due_ms))
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
@@ -504,6 +498,8 @@ class Scheduler:
     # --- changing -----------------------------------------------------------------------------------------------------
 
     def _transition(self, execution: Execution, state: ExecutionState, now_ms: int) -> None:
+        if execution.state is ExecutionState.CANCELING:
+            self._one_less_canceling(execution.resource_id)
         self.graph.transition(execution, state, now_ms)
         self._changes.append(ExecutionChange(execution.attempt_id, state))
         if state.is_terminal:
@@ -514,6 +510,13 @@ class Scheduler:
                     del self._deployed[execution.resource_id]
             if self.round is not None:
                 self.round.canceling.pop(execution.attempt_id, None)
+
+    def _one_less_canceling(self, resource_id: ResourceID) -> None:
+        self._canceling_on[resource_id] -= 1
+        if not self._canceling_on[resource_id]:
+            del self._canceling_on[resource_id]
+            if self._settings.cancellation_timeout_ms:
+                self._out.append(CancelTimer(CancellationTimer(resource_id)))
 
     def _job_status(self, status: JobStatus, now_ms: int, failure: SerializedFailure | None = None) -> None:
         self.graph.transition_job(status, now_ms)

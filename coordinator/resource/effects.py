@@ -16,9 +16,11 @@ from runtime.machine import CancelTimer, StartTimer
 class DeclareWorkers:
     """Tell the pool that starts TaskManagers what is needed in all and what is there (Flink: declareResourceNeeded).
 
-    Comes whenever one of the numbers changed; totals, so that the newest replaces all before. A pool starts TaskManagers
-    while `registered_slots` plus what it is starting (or has started, but is not registered now) stays below
-    `required_slots`, within its own bounds.
+    Comes whenever something of it changed; totals, so that the newest replaces all before. A pool starts TaskManagers while
+    `registered_slots` plus the slots of those that it has started and that never were registered stay below
+    `required_slots`, within its own bounds. One that was registered and is not any more does not count, whether its process
+    lives or not: it is cut off. After a change of the leader everybody registers again; a pool waits a moment before it
+    believes that all are gone.
     """
 
     required_slots: int
@@ -26,6 +28,8 @@ class DeclareWorkers:
     registered_slots: int
     """Slots of all TaskManagers that are registered, free or not."""
     free_slots: int
+    registered: tuple[ResourceID, ...] = ()
+    """The TaskManagers that are registered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,8 @@ class ResourceManager:
             )
             self._send_task_manager(decision.slot_id.resource_id, request)
         slots = self.slot_manager
-        declared = DeclareWorkers(slots.required_slots, slots.registered_slots, slots.free_slots)
+        registered = tuple(task_manager.info.resource_id for task_manager in slots)
+        declared = DeclareWorkers(slots.required_slots, slots.registered_slots, slots.free_slots, registered)
         if declared != (self._declared or DeclareWorkers(0, 0, 0)):
             self._declared = declared
             self._out.append(declared)

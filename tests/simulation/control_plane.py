@@ -411,6 +411,7 @@ class Cluster:
         self.job_graphs: dict[JobID, JobGraph] = {}
         self.declared: DeclareWorkers | None = None
         self.starting = 0
+        self.once_registered: dict[ResourceID, None] = {}
         self.timers_left_behind: list[tuple[JobID, Hashable]] = []
         self.dispatcher = Dispatcher()
         self.resource_manager = self._new_resource_manager()
@@ -576,8 +577,11 @@ class Cluster:
         """The pool: as many TaskManagers as the declared slots need, within bounds."""
         if self.declared is None:
             return
+        self.once_registered.update(dict.fromkeys(self.declared.registered))
+        coming = [p for p in self.alive() if p.core.info.resource_id not in self.once_registered]
+        there = len(self.declared.registered) + len(coming)
         needed = -(-self.declared.required_slots // self.settings.slots_per_task_manager)
-        while len(self.alive()) + self.starting < min(needed, self.settings.max_task_managers):
+        while there + self.starting < needed and len(self.alive()) + self.starting < self.settings.max_task_managers:
             self.starting += 1
             self.clock.after(self.settings.start_delay_ms, self._worker_started)
 

@@ -81,6 +81,10 @@ class Timers:
         return tuple(self._armed)
 
 
+Side = tuple[str, ConnectionID]
+"""One end of a connection: process and the id that it has there."""
+
+
 @dataclass(slots=True)
 class Endpoint:
     """One side of a connection: who gets what comes out there."""
@@ -90,6 +94,11 @@ class Endpoint:
     receive: Callable[[ConnectionID, Fenced[Any]], None]
     lost: Callable[[ConnectionID, str], None]
 
+    @property
+    def side(self) -> Side:
+        """Both ends may be in one process."""
+        return self.process, self.connection
+
 
 @dataclass(slots=True)
 class Link:
@@ -97,12 +106,12 @@ class Link:
 
     dialler: Endpoint
     server: Endpoint
-    closed: set[str] = field(default_factory=set)
-    """Processes that have closed their side or are gone."""
-    next_free_ms: dict[str, int] = field(default_factory=dict)
-    """By receiving process: nothing arrives before what was sent earlier."""
-    held: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
-    """By receiving process: what waits for the end of a partition."""
+    closed: set[Side] = field(default_factory=set)
+    """Sides that are closed or gone."""
+    next_free_ms: dict[Side, int] = field(default_factory=dict)
+    """By receiver: nothing arrives before what was sent earlier."""
+    held: dict[Side, list[Callable[[], None]]] = field(default_factory=dict)
+    """By receiver: what waits for the end of a partition."""
 
 
 class SimulatedNetwork:
@@ -112,7 +121,7 @@ class SimulatedNetwork:
         self._clock = clock
         self._rng = rng
         self.max_delay_ms = max_delay_ms
-        self._links: dict[tuple[str, ConnectionID], Link] = {}
+        self._links: dict[Side, Link] = {}
         """Both ends of each."""
         self._cut: set[tuple[str, str]] = set()
         """(from, to) pairs between which nothing arrives, and nobody is told."""
@@ -124,17 +133,17 @@ class SimulatedNetwork:
     def connect(self, dialler: Endpoint, server: Endpoint) -> None:
         """The connection is open on both sides from now on."""
         link = Link(dialler, server)
-        self._links[dialler.process, dialler.connection] = link
-        self._links[server.process, server.connection] = link
+        self._links[dialler.side] = link
+        self._links[server.side] = link
 
     def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
         link = self._links.get((process, connection))
         if link is None:
             return
-        target = self._other(link, process)
+        target = self._other(link, (process, connection))
 
         def deliver() -> None:
-            if target.process not in link.closed:
+            if target.side not in link.closed:
                 self.delivered += 1
                 target.receive(target.connection, envelope)
 
@@ -145,12 +154,12 @@ class SimulatedNetwork:
         link = self._links.pop((process, connection), None)
         if link is None:
             return
-        link.closed.add(process)
-        target = self._other(link, process)
+        link.closed.add((process, connection))
+        target = self._other(link, (process, connection))
 
         def tell() -> None:
-            if self._links.pop((target.process, target.connection), None) is not None:
-                link.closed.add(target.process)
+            if self._links.pop(target.side, None) is not None:
+                link.closed.add(target.side)
                 target.lost(target.connection, reason)
 
         self._pass(link, process, target, tell)
@@ -166,8 +175,8 @@ class SimulatedNetwork:
         if link is None:
             return
         for side in (link.dialler, link.server):
-            if self._links.pop((side.process, side.connection), None) is not None:
-                link.closed.add(side.process)
+            if self._links.pop(side.side, None) is not None:
+                link.closed.add(side.side)
                 self._clock.after(self.delay_ms(), _telling(side, "connection broken"))
 
     def connections_of(self, process: str) -> list[ConnectionID]:
@@ -181,7 +190,7 @@ class SimulatedNetwork:
     def heal(self) -> None:
         """Whatever was held back arrives now, in order."""
         self._cut.clear()
-        unique = {(link.dialler.process, link.dialler.connection): link for link in self._links.values()}
+        unique = {link.dialler.side: link for link in self._links.values()}
         for link in unique.values():
             for receiver, actions in link.held.items():
                 for action in actions:
@@ -193,17 +202,17 @@ class SimulatedNetwork:
 
     def _pass(self, link: Link, sender: str, target: Endpoint, action: Callable[[], None]) -> None:
         if self.is_cut(sender, target.process):
-            link.held.setdefault(target.process, []).append(action)
+            link.held.setdefault(target.side, []).append(action)
         else:
-            self._in_order(link, target.process, action)
+            self._in_order(link, target.side, action)
 
-    def _in_order(self, link: Link, receiver: str, action: Callable[[], None]) -> None:
+    def _in_order(self, link: Link, receiver: Side, action: Callable[[], None]) -> None:
         at_ms = max(self._clock.now_ms + self.delay_ms(), link.next_free_ms.get(receiver, 0))
         link.next_free_ms[receiver] = at_ms
         self._clock.at(at_ms, action)
 
-    def _other(self, link: Link, process: str) -> Endpoint:
-        return link.server if link.dialler.process == process else link.dialler
+    def _other(self, link: Link, side: Side) -> Endpoint:
+        return link.server if link.dialler.side == side else link.dialler
 
 
 def _telling(side: Endpoint, reason: str) -> Callable[[], None]:

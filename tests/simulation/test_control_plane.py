@@ -256,12 +256,13 @@ def test_several_jobs_share_a_cluster() -> None:
     graphs = [keyed_job(name) for name in ("a", "b", "c")]
     for graph in graphs:
         cluster.submit(graph)
-    a, b, c = (graph.job_id for graph in graphs)
-    assert cluster.run_until_status(b, RUNNING) and cluster.status(a) is RUNNING
-    assert cluster.status(c) is JobStatus.CREATED
-    cluster.operate(a, CancelJob())
+    cluster.run(2_000)
+    by_status = {status: [g.job_id for g in graphs if cluster.status(g.job_id) is status] for status in JobStatus}
+    (waiting,) = by_status[JobStatus.CREATED]
+    assert len(by_status[RUNNING]) == 2
+    cluster.operate(by_status[RUNNING][0], CancelJob())
 
-    assert cluster.run_until_status(c, RUNNING)
+    assert cluster.run_until_status(waiting, RUNNING)
     cluster.check_invariants()
 
 
