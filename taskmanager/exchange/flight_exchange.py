@@ -136,7 +136,8 @@ class FlightExchange:
             return self._open_local(consumer, producer, edge_id, subpartition_index, channel_index, listener)
         key = _StreamKey(exchange_address, edge_id, producer.rsplit("_", 3)[0])
         while True:
-            channel = self._stream(key).open_channel(
+            stream = self._stream(key)
+            channel = stream.open_channel(
                 consumer=consumer,
                 producer=producer,
                 subpartition_index=subpartition_index,
@@ -145,6 +146,7 @@ class FlightExchange:
                 listener=listener,
             )
             if channel is not None:
+                stream.ensure_started()
                 return channel
 
     def _stream(self, key: _StreamKey) -> InboundStream:
@@ -155,7 +157,6 @@ class FlightExchange:
                 peer = Peer(key.address, key.edge_id, self._settings.token, self._settings.request_backoff_max_ms)
                 stream = self._streams[key] = InboundStream(peer, lambda ended: self._stream_ended(key, ended))
                 self._running.add(stream)
-                stream.start()
             return stream
 
     def _stream_ended(self, key: _StreamKey, stream: InboundStream) -> None:

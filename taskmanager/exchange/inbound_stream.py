@@ -58,6 +58,7 @@ class InboundStream:
         self._next_channel_id = 0
         #: Not empty: why the stream is over, or about to be.
         self._closing = ""
+        self._started = False
         self._wake_up = threading.Event()
         self._reader: Any = None
         #: Guards the writer: one writes at a time, and nobody after it was closed.
@@ -67,9 +68,12 @@ class InboundStream:
         self._unsent: list[bytes] | None = []
         self._thread = threading.Thread(target=self._run, name=f"exchange-receive-{peer.edge_id}"[:60], daemon=True)
 
-    def start(self) -> None:
-        """Connect and receive."""
-        self._thread.start()
+    def ensure_started(self) -> None:
+        """Connect and receive. Called after the first channel was opened, so that nothing fails unheard."""
+        with self._lock:
+            started, self._started = self._started, True
+        if not started:
+            self._thread.start()
 
     # --- channels ---------------------------------------------------------------------------------------------------
 
@@ -131,6 +135,7 @@ class InboundStream:
         with self._lock:
             self._closing = self._closing or cause
         self._cancel()
+        self.ensure_started()
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the thread. False when it still runs."""
@@ -163,13 +168,18 @@ class InboundStream:
 
     def _connect(self) -> Any:
         """The client once the stream is up; None when it was closed before. Raises the last error when patience ends."""
+        from pyarrow import flight
+
         host, port = self._peer.host_and_port
         deadline = time.monotonic() + self._peer.request_backoff_max_ms / 1000
         pause = FIRST_RETRY_SECONDS
         while not self._closing:
             error = connect_error(host, port, deadline, lambda: bool(self._closing))
             if not error:
-                return self._open_stream(host, port)
+                try:
+                    return self._open_stream(host, port)
+                except flight.FlightUnavailableError:
+                    error = "connections are accepted, but not answered"
             if time.monotonic() + pause >= deadline:
                 raise ConnectionError(f"cannot connect: {error}")
             self._wake_up.wait(pause)

@@ -1,0 +1,457 @@
+"""What only the exchange over Flight has: streams, tokens, peers that are slow, stopped or dead, and an end of its own."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dataflow.config import Configuration
+from dataflow.elements import EndOfData, EndOfPartition
+from taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
+from taskmanager.exchange.flight_server import ExchangeError
+from tests.contract.exchange_channels import EDGE, PATIENCE_SECONDS, PRODUCER, Room, TaskSide, batch
+from tests.contract.exchange_peer import PeerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+QUEUED, CREDITS = 4, 4
+SETTINGS = ExchangeSettings(credits_per_channel=CREDITS, max_queued_batches=QUEUED, request_backoff_max_ms=5000)
+IMPATIENT = ExchangeSettings(request_backoff_max_ms=200)
+
+
+@pytest.fixture
+def producers() -> Iterator[FlightExchange]:
+    with FlightExchange(SETTINGS) as exchange:
+        yield exchange
+
+
+@pytest.fixture
+def consumers() -> Iterator[FlightExchange]:
+    with FlightExchange(SETTINGS) as exchange:
+        yield exchange
+
+
+@pytest.fixture
+def peer() -> Iterator[PeerProcess]:
+    process = PeerProcess()
+    yield process
+    process.end()
+
+
+def exchange_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("exchange-")]
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def wait_for_streams(exchange: FlightExchange, expected: tuple[int, int]) -> None:
+    """Streams end on threads of their own."""
+    deadline = threading.Event()
+    for _ in range(int(PATIENCE_SECONDS * 100)):
+        if exchange.number_of_streams == expected:
+            return
+        deadline.wait(0.01)
+    raise AssertionError(f"{exchange.number_of_streams} streams, expected {expected}")
+
+
+# --- inside a process -------------------------------------------------------------------------------------------------
+
+
+def test_inside_a_process_the_batch_itself_changes_hands(producers: FlightExchange) -> None:
+    """No copy, no message, no stream."""
+    sent = batch(1)
+    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+    task = TaskSide(producers)
+    channel = task.open(producers.address)
+
+    subpartition.add(sent)
+
+    assert task.poll(channel).element is sent
+    assert producers.number_of_streams == (0, 0)
+    task.release()
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_channels_of_an_edge_share_one_stream(producers: FlightExchange, consumers: FlightExchange) -> None:
+    """However many producers and consumers; it ends with its last channel, and another edge has another one."""
+    task, other = TaskSide(consumers), TaskSide(consumers)
+    for producer in ("graph_source_0_0", "graph_source_1_0"):
+        for subpartition in producers.create_result_partition(producer, EDGE, 3):
+            subpartition.add(batch(1))
+        for index in range(3):
+            task.read(task.open(producers.address, producer=producer, index=index), 1)
+    (subpartition,) = producers.create_result_partition(PRODUCER, "other edge", 1)
+    subpartition.add(batch(2))
+    other.read(other.open(producers.address, edge_id="other edge"), 1)
+    assert (consumers.number_of_streams, producers.number_of_streams) == ((2, 0), (0, 2))
+
+    task.release()
+    wait_for_streams(producers, (0, 1))
+    other.release()
+    wait_for_streams(producers, (0, 0))
+    wait_for_streams(consumers, (0, 0))
+
+
+def test_jobs_do_not_share_streams(producers: FlightExchange, consumers: FlightExchange) -> None:
+    """Two jobs whose edges have the same id may send different columns."""
+    task = TaskSide(consumers)
+    for job in ("graph-a", "graph-b"):
+        (subpartition,) = producers.create_result_partition(f"{job}_source_0_0", EDGE, 1)
+        subpartition.add(batch(1))
+        task.read(task.open(producers.address, producer=f"{job}_source_0_0"), 1)
+
+    assert producers.number_of_streams == (0, 2)
+    task.release()
+
+
+def test_one_failed_channel_leaves_the_others_alone(producers: FlightExchange, consumers: FlightExchange) -> None:
+    """A producer that is gone fails its own consumers, not those of its neighbours on the same stream."""
+    producers.create_result_partition("graph_source_0_0", EDGE, 1)
+    (second,) = producers.create_result_partition("graph_source_1_0", EDGE, 1)
+    gone, alive = TaskSide(consumers), TaskSide(consumers)
+    gone.open(producers.address, producer="graph_source_0_0")
+    channel = alive.open(producers.address, producer="graph_source_1_0")
+    second.add(batch(1))
+    assert alive.read(channel, 1) == [1]
+
+    producers.release_result_partition("graph_source_0_0", EDGE)
+
+    assert "graph_source_0_0" in gone.failure()[1]
+    second.add(batch(2))
+    assert alive.read(channel, 1) == [2]
+    assert alive.failures == []
+    gone.release()
+    alive.release()
+
+
+def test_a_second_consumer_of_a_subpartition_is_refused(producers: FlightExchange, consumers: FlightExchange) -> None:
+    """It would miss what the first one took."""
+    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+    subpartition.add(batch(1))
+    first, second = TaskSide(consumers), TaskSide(consumers)
+    first.read(first.open(producers.address), 1)
+
+    second.open(producers.address)
+
+    assert "has a consumer" in second.failure()[1]
+    first.release()
+    second.release()
+
+
+def test_received_columns_are_aligned_in_memory(producers: FlightExchange, consumers: FlightExchange) -> None:
+    """Because numpy and numba take misaligned columns for another type."""
+    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+    task = TaskSide(consumers)
+    channel = task.open(producers.address)
+    schemas = [("a",), ("a", "b", "c")]
+
+    for rows in (1, 3, 100, 2000, 8192, 200_000):
+        for names in schemas:
+            subpartition.add(pa.record_batch({name: np.arange(rows, dtype=np.int64) for name in names}))
+            received = task.poll(channel).element
+            assert isinstance(received, pa.RecordBatch)
+            for name in names:
+                column = received.column(name).to_numpy(zero_copy_only=True)
+                assert column.flags.aligned
+                assert column[-1] == rows - 1
+    task.release()
+
+
+# --- patience and refusal ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_a_producer_that_never_comes_is_given_up(*, shortcut: bool) -> None:
+    """After taskmanager.network.request-backoff.max, which the message names."""
+    settings = ExchangeSettings(request_backoff_max_ms=50, local_shortcut=shortcut)
+    with FlightExchange(settings) as exchange:
+        task = TaskSide(exchange)
+        channel = task.open(exchange.address)
+
+        index, cause = task.failure()
+
+        assert index == 0
+        assert PRODUCER in cause and EDGE in cause and "taskmanager.network.request-backoff.max" in cause
+        assert channel.poll() is None
+        task.release()
+
+
+def test_a_producer_that_is_gone_already_is_known(producers: FlightExchange, consumers: FlightExchange) -> None:
+    """Nobody waits for an attempt that was released."""
+    producers.create_result_partition(PRODUCER, EDGE, 1)
+    producers.release_result_partition(PRODUCER, EDGE)
+    task = TaskSide(consumers)
+
+    task.open(producers.address)
+
+    assert f"producer {PRODUCER} of edge {EDGE} is gone" in task.failure()[1]
+    task.release()
+
+
+def test_nobody_at_the_address() -> None:
+    """The TaskManager is dead: the consumer hears where it looked."""
+    with socket.socket() as unused, FlightExchange(IMPATIENT) as exchange:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        task = TaskSide(exchange)
+
+        task.open(address)
+
+        assert address in (cause := task.failure()[1]) and "cannot connect" in cause
+        task.release()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:http", "no-such-host.invalid:1234"])
+def test_an_address_that_is_none(address: str) -> None:
+    """The message repeats it."""
+    with FlightExchange(IMPATIENT) as exchange:
+        task = TaskSide(exchange)
+
+        task.open(address)
+
+        assert address in task.failure()[1] or "unknown host" in task.failure()[1]
+        task.release()
+
+
+@pytest.mark.parametrize("token", ["", "other"])
+def test_without_the_token_nobody_reads(token: str) -> None:
+    """The refusal names the setting."""
+    with (
+        FlightExchange(ExchangeSettings(token="secret")) as producers,
+        FlightExchange(ExchangeSettings(token=token)) as consumers,
+    ):
+        (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+        subpartition.add(batch(1))
+        task = TaskSide(consumers)
+
+        task.open(producers.address)
+
+        assert "security.auth.token" in task.failure()[1]
+        task.release()
+
+
+def test_with_the_token_one_reads() -> None:
+    """Both ends have it from the configuration."""
+    configuration = Configuration({"security.auth.token": "secret"})
+    settings = ExchangeSettings.from_configuration(configuration, bind_host="127.0.0.1")
+    with FlightExchange(settings) as producers, FlightExchange(settings) as consumers:
+        (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+        subpartition.add(batch(1))
+        task = TaskSide(consumers)
+
+        assert task.read(task.open(producers.address), 1) == [1]
+        task.release()
+
+
+def test_a_port_in_use_is_said() -> None:
+    """Else gRPC would share it silently."""
+    with FlightExchange() as exchange:
+        port = int(exchange.address.rpartition(":")[2])
+
+        with pytest.raises(ExchangeError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use"):
+            FlightExchange(ExchangeSettings(port=port))
+
+
+def test_listening_everywhere_needs_a_name_for_others() -> None:
+    """Nobody can connect to 0.0.0.0."""
+    with pytest.raises(ExchangeError, match="advertised host"):
+        FlightExchange(ExchangeSettings(bind_host="0.0.0.0"))
+
+    with FlightExchange(ExchangeSettings(bind_host="0.0.0.0", advertised_host="127.0.0.1")) as exchange:
+        assert exchange.address.startswith("127.0.0.1:")
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_closing_ends_everything_and_the_port_is_free() -> None:
+    """A Spark worker process is used again: the next exchange may even have the same port."""
+    with FlightExchange() as consumers:
+        exchange = FlightExchange()
+        (subpartition,) = exchange.create_result_partition(PRODUCER, EDGE, 1)
+        subpartition.add(batch(1))
+        task = TaskSide(consumers)
+        task.read(task.open(exchange.address), 1)
+        waiting = TaskSide(exchange)
+        waiting.open(exchange.address, producer="graph_never_0_0")
+
+        assert exchange.close()
+        assert exchange.close()
+
+        assert "has closed its exchange" in task.failure()[1]
+        task.release()
+        wait_for_streams(consumers, (0, 0))
+        with pytest.raises(ExchangeError, match="is closed"):
+            exchange.create_result_partition(PRODUCER, EDGE, 1)
+        with FlightExchange(ExchangeSettings(port=int(exchange.address.rpartition(":")[2]))) as again:
+            assert again.address == exchange.address
+    assert exchange_threads() == []
+
+
+def test_a_channel_that_has_ended_does_not_fail_with_its_producer(consumers: FlightExchange) -> None:
+    """The finished TaskManager leaves before its consumer has polled everything."""
+    exchange = FlightExchange(SETTINGS)
+    (subpartition,) = exchange.create_result_partition(PRODUCER, EDGE, 1)
+    task = TaskSide(consumers)
+    channel = task.open(exchange.address)
+    for element in (batch(1), batch(2), EndOfData(), EndOfPartition()):
+        subpartition.add(element)
+    first = task.read(channel, 1)
+    wait_for_end = [task.poll(channel) for _ in range(3)]
+
+    exchange.close()
+    task.release()
+
+    assert first == [1]
+    assert wait_for_end[-1].element == EndOfPartition()
+    assert task.failures == []
+
+
+def test_importing_the_exchange_imports_no_flight() -> None:
+    """A Spark worker forks after its imports; a forked gRPC does not work."""
+    code = (
+        "import sys, taskmanager.network, taskmanager.exchange.flight_exchange\n"
+        "bad = [name for name in sys.modules if name == 'grpc' or 'flight' in name and name.startswith('pyarrow')]\n"
+        "sys.exit(', '.join(bad) or 0)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+
+
+# --- two processes ----------------------------------------------------------------------------------------------------
+
+
+def test_between_two_processes_everything_arrives_once(peer: PeerProcess, consumers: FlightExchange) -> None:
+    """Many windows of batches, from a process of its own."""
+    peer.call("partition", producer=PRODUCER, edge_id=EDGE, subpartitions=1)
+    task = TaskSide(consumers)
+    channel = task.open(peer.address)
+    peer.tell("fill", index=0, batches=2000)
+
+    assert task.read(channel, 2000) == list(range(2000))
+
+    assert peer._read() == 2000
+    peer.call("finish", index=0)
+    assert task.read(channel, 2) == [EndOfData(), EndOfPartition()]
+    task.release()
+    assert task.failures == []
+
+
+def test_a_slow_consumer_in_another_process_stops_the_producer(peer: PeerProcess, producers: FlightExchange) -> None:
+    """Exactly the queue and the credits are taken, whatever the transport could hold; then as much as is polled."""
+    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+    room = Room(subpartition)
+    peer.call("open", address=producers.address, producer=PRODUCER, edge_id=EDGE, index=0)
+
+    taken = room.fill_until_stuck()
+    assert taken == QUEUED + CREDITS
+
+    for number in range(200):
+        assert peer.call("read", channel=0, count=1) == [number]
+        if subpartition.is_available:
+            subpartition.add(batch(taken))
+            taken += 1
+    assert subpartition.queued_bytes <= QUEUED * batch(0).nbytes
+    assert taken <= 200 + QUEUED + CREDITS
+
+
+def test_a_killed_producer_fails_its_consumers(peer: PeerProcess, consumers: FlightExchange) -> None:
+    """Signal 9 to the other process: the consumer hears which TaskManager is lost, and a new one can be read at once."""
+    peer.call("partition", producer=PRODUCER, edge_id=EDGE, subpartitions=1)
+    task = TaskSide(consumers)
+    channel = task.open(peer.address)
+    peer.call("fill", index=0, batches=4)
+    assert task.read(channel, 4) == [0, 1, 2, 3]
+
+    peer.send_signal(signal.SIGKILL)
+
+    cause = task.failure()[1]
+    assert peer.address in cause and "lost" in cause and EDGE in cause
+    task.release()
+    wait_for_streams(consumers, (0, 0))
+
+
+def test_a_killed_consumer_frees_its_producer(peer: PeerProcess, producers: FlightExchange) -> None:
+    """The producer, stuck behind a consumer that is gone, gets room: what it adds is dropped."""
+    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+    room = Room(subpartition)
+    peer.call("open", address=producers.address, producer=PRODUCER, edge_id=EDGE, index=0)
+    room.fill_until_stuck()
+
+    peer.send_signal(signal.SIGKILL)
+
+    room.wait()
+    assert subpartition.queued_bytes == 0
+    wait_for_streams(producers, (0, 0))
+
+
+def test_closing_does_not_wait_for_a_stopped_consumer(peer: PeerProcess) -> None:
+    """SIGSTOP: the peer neither reads nor hangs up, and a write to it blocks."""
+    exchange = FlightExchange(ExchangeSettings(credits_per_channel=64, max_queued_batches=64))
+    (subpartition,) = exchange.create_result_partition(PRODUCER, EDGE, 1)
+    peer.call("open", address=exchange.address, producer=PRODUCER, edge_id=EDGE, index=0)
+    peer.send_signal(signal.SIGSTOP)
+    big = pa.record_batch({"n": np.arange(500_000, dtype=np.int64)})
+    for _ in range(20):
+        subpartition.add(big)
+
+    assert exchange.close()
+
+    assert exchange_threads() == []
+    peer.send_signal(signal.SIGCONT)
+
+
+def test_closing_does_not_wait_for_a_stopped_producer(peer: PeerProcess) -> None:
+    """Neither on a stream that is up nor on one that is about to be opened."""
+    exchange = FlightExchange(SETTINGS)
+    peer.call("partition", producer=PRODUCER, edge_id=EDGE, subpartitions=1)
+    task, late = TaskSide(exchange), TaskSide(exchange)
+    channel = task.open(peer.address)
+    peer.call("fill", index=0, batches=1)
+    assert task.read(channel, 1) == [0]
+    peer.send_signal(signal.SIGSTOP)
+    late.open(peer.address, edge_id="another edge")
+
+    assert exchange.close()
+
+    assert "has closed its exchange" in task.failure()[1]
+    assert "has closed its exchange" in late.failure()[1]
+    assert exchange_threads() == []
+    peer.send_signal(signal.SIGCONT)
+
+
+def test_no_file_descriptor_is_left(producers: FlightExchange) -> None:
+    """Fifty exchanges, each read once and closed."""
+    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+
+    def one_round(number: int) -> None:
+        with FlightExchange(SETTINGS) as exchange:
+            (own,) = exchange.create_result_partition(f"graph_source_0_{number}", EDGE, 1)
+            own.add(batch(number))
+            task = TaskSide(producers)
+            assert task.read(task.open(exchange.address, producer=f"graph_source_0_{number}"), 1) == [number]
+            task.release()
+        wait_for_streams(producers, (0, 0))
+
+    for number in range(5):
+        one_round(number)
+    before = open_descriptors()
+    for number in range(5, 50):
+        one_round(number)
+
+    assert open_descriptors() <= before + 10
+    assert subpartition.is_available
