@@ -1,0 +1,247 @@
+"""A real cluster without Spark: a coordinator process and `python -m taskmanager` processes on loopback.
+
+    with LocalCluster(tmp_path, slots=(2, 2)) as cluster:
+        job_id = cluster.submit(environment, "name")
+        cluster.client.stop_with_savepoint(job_id, ...)
+
+Everything a cluster writes lies below its directory: `checkpoints/`, `savepoints/`, `ha/`, `logs/`. A coordinator that is
+started again after `kill_coordinator` has the same address, and the jobs, because high availability is on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from coordinator.process import CoordinatorProcess
+from dataflow.config import Configuration
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from protos import client_pb2 as pb
+from runtime.grpc_channels import Security
+from snapline import StreamExecutionEnvironment
+from snapline.client import ClusterClient
+
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.02
+STOP_SECONDS = 15.0
+SETTINGS = {
+    "heartbeat.interval": "200 ms",
+    "heartbeat.timeout": "5 s",
+    "high-availability.type": "embedded",
+    "execution.checkpointing.num-retained": "3",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "20",
+    "restart-strategy.fixed-delay.delay": "50 ms",
+}
+T = TypeVar("T")
+
+
+@dataclass
+class TaskManagerProcess:
+    """One `python -m taskmanager`."""
+
+    resource_id: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """As a crash of the executor would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """In order, the hard way when that takes too long."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class LocalCluster:
+    """One coordinator and its TaskManagers; a context manager."""
+
+    def __init__(self, directory: Path, slots: Sequence[int] = (2,), settings: Mapping[str, str] | None = None) -> None:
+        """One TaskManager per entry of `slots`. `settings` are the coordinator's and the TaskManagers'."""
+        self.directory = directory
+        self.checkpoints = directory / "checkpoints"
+        self.savepoints = directory / "savepoints"
+        self.logs = directory / "logs"
+        for path in (self.checkpoints, self.savepoints, self.logs, directory / "ha"):
+            path.mkdir(parents=True, exist_ok=True)
+        self.settings = {
+            **SETTINGS,
+            "execution.checkpointing.dir": str(self.checkpoints),
+            "execution.checkpointing.savepoint-dir": str(self.savepoints),
+            "high-availability.storageDir": str(directory / "ha"),
+            **(settings or {}),
+        }
+        self._slots = tuple(slots)
+        self._started = 0
+        self._coordinator: CoordinatorProcess | None = None
+        self._client: ClusterClient | None = None
+        self.address = ""
+        self.task_managers: list[TaskManagerProcess] = []
+
+    # --- up and down --------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> LocalCluster:
+        """Start everything; does not wait for TaskManagers."""
+        try:
+            self.start_coordinator()
+            for slots in self._slots:
+                self.start_task_manager(slots)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop everything; show the logs of a test that failed."""
+        self.close()
+        if error is not None:
+            for log in sorted(self.logs.iterdir()):
+                print(f"--- {log.name}\n{log.read_text()[-6000:]}")
+
+    def start_coordinator(self) -> None:
+        """Start it, at the address that it had before, if it had one."""
+        self._coordinator = CoordinatorProcess.start(
+            bind=self.address or "127.0.0.1:0", settings=self.settings, log_to=self.logs / "coordinator.log"
+        )
+        self.address = self._coordinator.address
+        if self._client is None:
+            self._client = ClusterClient(self.address, Security.from_configuration(Configuration(self.settings)))
+
+    def kill_coordinator(self) -> None:
+        """As a crash would."""
+        if self._coordinator is not None:
+            self._coordinator.kill()
+
+    def start_task_manager(self, slots: int = 2) -> TaskManagerProcess:
+        """One more."""
+        self._started += 1
+        name = f"tm-{self._started}"
+        log = self.logs / f"{name}.log"
+        command = [sys.executable, "-m", "taskmanager", "--coordinator", self.address, "--slots", str(slots)]
+        command += ["--resource-id", name, "--bind-host", "127.0.0.1"]
+        for key, value in self.settings.items():
+            command += ["-D", f"{key}={value}"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
+        started = TaskManagerProcess(name, process, log)
+        self.task_managers.append(started)
+        return started
+
+    def close(self) -> None:
+        """Stop everything. Idempotent."""
+        for task_manager in self.task_managers:
+            if task_manager.process.poll() is None:
+                task_manager.process.terminate()
+        for task_manager in self.task_managers:
+            task_manager.stop()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._coordinator is not None:
+            self._coordinator.stop()
+            self._coordinator = None
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> ClusterClient:
+        """A client of the coordinator."""
+        if self._client is None:
+            raise RuntimeError("the cluster is not running")
+        return self._client
+
+    def environment(
+        self, parallelism: int = 2, interval: str = "200 ms", **settings: str
+    ) -> StreamExecutionEnvironment:
+        """For a job on this cluster. Keyword `execution__checkpointing__unaligned__enabled`: two underscores are a dot, one
+        is a hyphen."""
+        values: dict[str, object] = {
+            **self.settings,
+            "jobmanager.rpc.address": self.address,
+            "parallelism.default": parallelism,
+            "execution.checkpointing.interval": interval,
+            **{key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()},
+        }
+        return StreamExecutionEnvironment.get_execution_environment(values)
+
+    def submit(self, environment: StreamExecutionEnvironment, name: str) -> str:
+        """Submit and return the job's id at once."""
+        return self.client.submit(environment.translate(name).job_graph)
+
+    def status(self, job_id: str) -> JobStatus:
+        """Of the job, now."""
+        return decode_job_status(self.client.get_job(job_id).overview.status)
+
+    def wait_for(self, job_id: str, status: JobStatus) -> pb.JobDetails:
+        """Wait until the job has this status. Fails at once when it ended in another."""
+        details = self.client.get_job(job_id)
+
+        def reached() -> bool:
+            nonlocal details
+            details = self.client.get_job(job_id)
+            now = decode_job_status(details.overview.status)
+            if now.is_globally_terminal and now is not status:
+                raise AssertionError(f"the job is {now.value}, not {status.value}: {details.overview.failure.summary}")
+            return now is status
+
+        wait_until(reached, f"job {job_id} to be {status.value}")
+        return details
+
+    def wait_for_checkpoints(self, job_id: str, count: int) -> pb.ListCheckpointsResponse:
+        """Wait until so many have completed."""
+        answer = self.client.list_checkpoints(job_id)
+
+        def reached() -> bool:
+            nonlocal answer
+            answer = self.client.list_checkpoints(job_id)
+            now = self.status(job_id)
+            if now.is_globally_terminal and answer.counts.completed < count:
+                raise AssertionError(f"the job is {now.value} after {answer.counts.completed} of {count} checkpoints")
+            return answer.counts.completed >= count
+
+        wait_until(reached, f"{count} checkpoints of job {job_id}")
+        return answer
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel and wait for the end."""
+        self.client.cancel(job_id)
+        self.wait_for(job_id, JobStatus.CANCELED)
+
+
+def wait_until(reached: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Look again and again. Raises AssertionError that names what did not come."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:.0f} s for {what}")
+        time.sleep(POLL_SECONDS)
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """All files, sorted."""
+    return iter(sorted(path for path in directory.rglob("*") if path.is_file()))
