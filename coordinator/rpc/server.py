@@ -20,7 +20,7 @@ from dataflow.errors import SnaplineError
 from runtime.grpc_channels import SERVER_OPTIONS, Security, TokenInterceptor, add_port
 from runtime.logs import Logger
 
-STOP_GRACE_SECONDS = 1.0
+STOP_GRACE_SECONDS = 0.5
 """How long streams may take to end by themselves when the server stops."""
 
 START_TIMEOUT_SECONDS = 30.0

@@ -1,0 +1,301 @@
+"""Coordinator and TaskManagers as real processes over real gRPC: jobs run, survive kills, stop and start again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from coordinator.process import CoordinatorProcess, CoordinatorStartError
+from dataflow.connectors.generator import GeneratorSource
+from dataflow.connectors.parquet_sink import ParquetSink
+from dataflow.connectors.sinks import DiscardingSink
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from runtime.grpc_channels import Security
+from snapline import count, sum_
+from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, RequestRefused
+from tests.integration.local_cluster import LocalCluster, rows_of
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = 50
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def sums(cluster, output, *, rows, rows_per_second=None, parallelism=2, sink=None, **settings):
+    """Sum and count per key after every row, to Parquet."""
+    environment = cluster.environment(parallelism, **settings)
+    source = GeneratorSource(keys=KEYS, rows=rows, rows_per_second=rows_per_second, batch_rows=500, splits=8)
+    stream = environment.from_source(source, uid="generator").key_by("key")
+    result = stream.running_aggregate(uid="sums", total=sum_("value"), n=count())
+    result.sink_to(sink or ParquetSink(str(output)), uid="sink")
+    return environment
+
+
+def status_of(details):
+    return decode_job_status(details.overview.status)
+
+
+def assert_exactly_once(output: Path, rows: int):
+    """Every key has counted 1, 2, 3, ... without a hole or a repetition."""
+    found = rows_of(output)
+    assert len(found) == rows
+    counted = Counter((row["key"], row["n"]) for row in found)
+    assert set(counted.values()) == {1}
+    highest = Counter(row["key"] for row in found)
+    assert {row["key"]: row["n"] for row in sorted(found, key=lambda row: row["n"])} == dict(highest)
+
+
+def test_a_bounded_job_runs_to_its_end(cluster, tmp_path):
+    """Output complete, and the last counters are there although their tasks are gone."""
+    job_id = cluster.submit(sums(cluster, tmp_path / "out", rows=20_000), "bounded")
+    details = cluster.client.wait(job_id)
+    assert_exactly_once(tmp_path / "out", 20_000)
+    read = sum(subtask.records_out for subtask in details.vertices[0].subtasks)
+    assert read == 20_000
+    assert details.overview.restarts == 0
+    assert dict(details.overview.subtasks_by_state) == {"FINISHED": 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_task_manager_costs_nothing(tmp_path, which):
+    """Kill -9 of the process that runs a subtask of the source, or of the sink, between two checkpoints."""
+    with LocalCluster(tmp_path) as cluster:
+        environment = sums(cluster, tmp_path / "out", rows=60_000, rows_per_second=20_000, parallelism=3)
+        job_id = cluster.submit(environment, f"killed {which}")
+        details = cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
+        cluster.on(details.vertices[which].subtasks[0].resource_id).kill()
+        cluster.start_task_manager()
+        details = cluster.client.wait(job_id)
+        assert details.overview.restarts >= 1
+        assert details.checkpoint_counts.restored >= 1
+        assert_exactly_once(tmp_path / "out", 60_000)
+
+
+@pytest.mark.slow
+def test_stop_with_savepoint_and_go_on_at_another_parallelism(cluster, tmp_path):
+    """Nothing lost, nothing twice, over the stop and the start."""
+    output = tmp_path / "out"
+    job_id = cluster.submit(sums(cluster, output, rows=40_000, rows_per_second=15_000), "to be stopped")
+    cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    path = cluster.client.stop_with_savepoint(job_id, str(tmp_path / "savepoints"))
+    assert status_of(cluster.client.get_job(job_id)) is JobStatus.FINISHED
+    before = len(rows_of(output))
+    assert 0 < before < 40_000
+    environment = sums(cluster, output, rows=40_000, rows_per_second=15_000, parallelism=3)
+    environment.restore_from(path)
+    second = cluster.submit(environment, "started again")
+    details = cluster.client.wait(second)
+    assert details.checkpoint_counts.restored == 1
+    assert_exactly_once(output, 40_000)
+
+
+def test_checkpoints_savepoints_and_figures_of_a_running_job(cluster, tmp_path):
+    """What a client may ask of a job, and what it sees of it."""
+    client = cluster.client
+    job_id = cluster.submit(sums(cluster, "", rows=None, sink=DiscardingSink()), "endless")
+    cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
+    taken = client.trigger_checkpoint(job_id)
+    assert taken.path.startswith(str(cluster.checkpoints)) or taken.path.startswith("file://")
+    savepoint = client.trigger_savepoint(job_id, str(tmp_path / "savepoints"))
+    assert list((tmp_path / "savepoints").glob("*/_metadata")) == [
+        Path(savepoint.removeprefix("file://")) / "_metadata"
+    ]
+    found = client.list_checkpoints(job_id)
+    assert found.latest_savepoint.subtasks_acknowledged == 4
+    assert found.counts.completed >= 4
+    details = client.get_checkpoint(job_id, found.latest_completed.checkpoint_id)
+    assert [len(vertex.subtasks) for vertex in details.vertices] == [2, 2]
+    assert all(subtask.acknowledge_timestamp_ms for vertex in details.vertices for subtask in vertex.subtasks)
+    assert client.resolve_job("endless") == job_id
+    resources = client.required_resources()
+    assert (resources.required_slots, resources.registered_slots) == (2, 2 * len(client.list_task_managers()))
+    assert client.overview().jobs_running == 1
+    client.cancel(job_id)
+    with pytest.raises(JobFailed, match="was cancelled"):
+        client.wait(job_id)
+    assert status_of(client.get_job(job_id)) is JobStatus.CANCELED
+
+
+def fail_on_late_rows(batch):
+    if batch.column("value").to_numpy().sum() >= 0:
+        raise ValueError("this row is not to my liking")
+    return batch
+
+
+def test_an_exception_of_the_user_reaches_the_client(cluster):
+    """With its traceback, the operator's uid, and where in the input it happened."""
+    environment = cluster.environment(1, **{"restart-strategy__type": "none"})
+    stream = environment.from_source(GeneratorSource(keys=5, rows=1_000, splits=1), uid="generator")
+    stream.map_batches(fail_on_late_rows, uid="picky").sink_to(DiscardingSink(), uid="sink")
+    job_id = cluster.submit(environment, "picky")
+    with pytest.raises(JobFailed, match="this row is not to my liking") as failed:
+        cluster.client.wait(job_id)
+    assert failed.value.failure.operator_uid == "picky"
+    assert "fail_on_late_rows" in failed.value.failure.traceback
+    assert failed.value.failure.position
+
+
+def test_requests_that_make_no_sense_are_refused_by_name(cluster):
+    """One line each, with the way out."""
+    client = cluster.client
+    for call, error in (
+        (lambda: client.get_job("nonsense"), "there is no job 'nonsense' here"),
+        (lambda: client.cancel("nonsense"), "there is no job 'nonsense' here"),
+        (lambda: client.get_checkpoint("nonsense", 5), "there is no job"),
+        (lambda: client.resolve_job("nonsense"), "there is no job with 'nonsense'"),
+    ):
+        with pytest.raises(RequestRefused, match=error):
+            call()
+
+
+def test_a_checkpoint_directory_that_cannot_be_written_is_refused_at_submission(cluster, tmp_path):
+    """Before anything runs, naming the place."""
+    taken = tmp_path / "a-file"
+    taken.write_text("in the way")
+    settings = {"execution__checkpointing__dir": str(taken / "below")}
+    with pytest.raises(RequestRefused, match="a-file"):
+        cluster.submit(sums(cluster, "", rows=10, sink=DiscardingSink(), **settings), "nowhere to write")
+
+
+@pytest.mark.slow
+def test_a_daemon_that_is_killed_goes_on_with_its_jobs(tmp_path):
+    """Kill -9 of the coordinator; its successor finds the jobs and restores them from their last checkpoint."""
+    ha = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
+    with LocalCluster(tmp_path, **ha) as cluster:
+        environment = sums(cluster, tmp_path / "out", rows=60_000, rows_per_second=15_000)
+        job_id = cluster.submit(environment, "survivor")
+        before = cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
+        cluster.coordinator.kill()
+        cluster.coordinator = cluster.start_coordinator(cluster.coordinator.address)
+        details = cluster.client.wait(job_id)
+        assert details.checkpoint_counts.completed > before.checkpoint_counts.completed
+        assert_exactly_once(tmp_path / "out", 60_000)
+
+
+def sleep_for_ever(batch):
+    while True:
+        time.sleep(1)
+
+
+@pytest.mark.slow
+def test_a_task_that_is_stuck_takes_its_task_manager_down(tmp_path):
+    """task.cancellation.timeout: the process ends, hard, and says which task it was."""
+    with LocalCluster(tmp_path, task_managers=1) as cluster:
+        environment = cluster.environment(1, task__cancellation__timeout="500 ms")
+        stream = environment.from_source(GeneratorSource(keys=5, splits=1), uid="generator")
+        stream.map_batches(sleep_for_ever, uid="stuck").sink_to(DiscardingSink(), uid="sink")
+        job_id = cluster.submit(environment, "stuck")
+        cluster.wait_until(job_id, lambda details: status_of(details) is JobStatus.RUNNING)
+        cluster.client.cancel(job_id)
+        assert cluster.processes[0].wait(30) == 70
+        assert "do not end, ending the process" in (tmp_path / "tm-0.log").read_text()
+        assert status_of(cluster.wait_until(job_id, lambda d: status_of(d) is JobStatus.CANCELED)) is JobStatus.CANCELED
+
+
+def test_a_cluster_with_a_secret(tmp_path):
+    """TaskManagers and clients that have it work; others are refused by name."""
+    with LocalCluster(tmp_path, task_managers=1, token="open sesame") as cluster:
+        job_id = cluster.submit(sums(cluster, tmp_path / "out", rows=1_000, parallelism=1), "secret")
+        cluster.client.wait(job_id)
+        stranger = ClusterClient(cluster.coordinator.address, Security())
+        with stranger, pytest.raises(RequestRefused, match="does not accept the token"):
+            stranger.list_jobs()
+        assert "open sesame" not in cluster.logs()
+
+
+# --- the coordinator as a process -------------------------------------------------------------------------------------
+
+
+def test_a_sidecar_ends_with_its_parent(tmp_path):
+    """Even when the parent is killed."""
+    program = (
+        "import sys; from coordinator.process import CoordinatorProcess\n"
+        "c = CoordinatorProcess.start()\nprint(c.pid, flush=True)\nsys.stdin.read()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    pid = int(parent.stdout.readline())
+    assert Path(f"/proc/{pid}").exists()
+    parent.kill()
+    parent.wait()
+    parent.stdin.close()
+    parent.stdout.close()
+    deadline = time.monotonic() + 20
+    while _runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_why_a_coordinator_does_not_start_is_one_line(tmp_path):
+    """Port in use, unknown setting, unwritable directory: to whoever started it."""
+    running = CoordinatorProcess.start()
+    try:
+        with pytest.raises(CoordinatorStartError, match="address already in use"):
+            CoordinatorProcess.start(bind=running.address)
+    finally:
+        running.stop()
+    with pytest.raises(CoordinatorStartError, match=r"unknown setting 'heartbeat.intervall'; did you mean"):
+        CoordinatorProcess.start(settings={"heartbeat.intervall": "1 s"})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CoordinatorStartError, match="file"):
+        CoordinatorProcess.start(settings={"execution.checkpointing.dir": str(tmp_path / "file" / "below")})
+
+
+def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
+    """For launchers that chose port 0; the file is gone afterwards."""
+    file = tmp_path / "address"
+    command = [sys.executable, "-m", "coordinator", "--bind", "127.0.0.1:0", "--address-file", str(file)]
+    daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    line = daemon.stdout.readline()
+    assert line.strip() == f"Coordinator listens at {file.read_text().strip()}"
+    daemon.send_signal(signal.SIGTERM)
+    _, errors = daemon.communicate(timeout=30)
+    assert daemon.returncode == 0
+    assert not file.exists()
+    assert all(json.loads(line)["level"] != "ERROR" for line in errors.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--bind", "nowhere"], "not an address: 'nowhere'"),
+        (["-D", "heartbeat.interval"], "give KEY=VALUE"),
+        (["-D", "heartbeat.interval=soon"], "heartbeat.interval"),
+        (["--config", "missing.toml"], "cannot read missing.toml"),
+        (["-D", "high-availability.type=embedded"], "high-availability.storageDir is not set"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_1(arguments, error):
+    """Never a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("coordinator: ") and error in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_client_without_coordinator_is_told_so():
+    """The address, and what to start."""
+    client = ClusterClient("127.0.0.1:1", Security())
+    with client, pytest.raises(CoordinatorUnreachable, match=r"no coordinator answers at 127\.0\.0\.1:1"):
+        client.list_jobs()
