@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +61,12 @@ class SnapshotUploader:
         *,
         memory_threshold_bytes: int = MEMORY_THRESHOLD_BYTES,
         threads: int = THREADS,
+        pool: Executor | None = None,
     ) -> None:
+        """`pool` performs encoding and writing; None: so many threads of its own. The simulator brings one without threads."""
         self._storages = storages
         self._planner = SegmentPlanner(resource_id, memory_threshold_bytes)
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="snapshot-upload")
+        self._pool = pool or ThreadPoolExecutor(max_workers=threads, thread_name_prefix="snapshot-upload")
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
         self._tickets = itertools.count(1)
