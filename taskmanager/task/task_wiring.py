@@ -207,6 +207,22 @@ def own_batches(
     return channel_state.own_batches(batches, gate.key_columns, descriptor.max_parallelism, key_groups)
 
 
+def replay_output(writer: RecordWriter, subpartition: int, batches: Sequence[pa.RecordBatch]) -> None:
+    """Put restored output data in flight back. After a rescale its subpartition on a hash edge means nothing: the keys say
+    where it goes."""
+    descriptor = writer.descriptor
+    if descriptor.partitioning is not Partitioning.HASH or len(writer.subpartitions) == 1:
+        writer.replay(subpartition, batches)
+        return
+    from taskmanager.checkpointing import channel_state
+
+    parts = channel_state.spread_by_key(
+        batches, descriptor.key_columns, descriptor.target_max_parallelism, descriptor.target_parallelism
+    )
+    for index, part in enumerate(parts):
+        writer.replay(index, part)
+
+
 def wire(
     descriptor: TaskDeploymentDescriptor,
     environment: Environment,
@@ -221,7 +237,7 @@ def wire(
     writers = create_writers(descriptor, environment, configuration)
     restore = TaskRestore(descriptor, environment)
     for (partition, subpartition), batches in restore.output_channels().items():
-        writers[partition].replay(subpartition, batches)
+        replay_output(writers[partition], subpartition, batches)
     chain = None if restored_as_finished else create_chain(descriptor, environment, writers, processing_time)
     task_input = create_input(descriptor, environment, configuration, put_mail, created)
     timers = TaskTimers()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -441,6 +441,12 @@ class LocalJob:
         self.raise_failures()
         return self.complete(checkpoint_id, notify=notify)
 
+    def trigger_and_run(self) -> CheckpointID:
+        """Trigger, and run until nothing moves."""
+        checkpoint_id = self.trigger()
+        self.run()
+        return checkpoint_id
+
     def crash(self) -> None:
         """Everything is lost; threads of push sources end."""
         for running in self.tasks:
@@ -476,7 +482,7 @@ class ListSource(Source):
 class Gates:
     """Which paused splits may go on. Process-wide: specs are pickled, so a test cannot reach the reader."""
 
-    opened: set[str] = set()
+    opened: ClassVar[set[str]] = set()
 
 
 class ListReader(SourceReader):
@@ -525,10 +531,10 @@ class ListReader(SourceReader):
 class Outside:
     """What sinks have written, by sink name; survives crashes and pickling."""
 
-    committed: dict[str, list[pa.RecordBatch]] = {}
-    staged: dict[str, pa.RecordBatch] = {}
-    commits: list[str] = []
-    cleaned: list[tuple[str, ...]] = []
+    committed: ClassVar[dict[str, list[pa.RecordBatch]]] = {}
+    staged: ClassVar[dict[str, pa.RecordBatch]] = {}
+    commits: ClassVar[list[str]] = []
+    cleaned: ClassVar[list[tuple[str, ...]]] = []
 
     @classmethod
     def reset(cls) -> None:

@@ -1,0 +1,322 @@
+"""The task loop: life, data, back-pressure, cancel, failures."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataflow.elements import EndOfPartition
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.jobgraph import Partitioning
+from dataflow.messages import ExecutionState
+from dataflow.operator_specs import (
+    CustomOperatorSpec,
+    FilterSpec,
+    FlatMapRowsSpec,
+    MapBatchesSpec,
+    MapRowsSpec,
+    SinkSpec,
+    SourceSpec,
+)
+from runtime.machine import InvariantViolation
+from taskmanager.operators.contract import StreamOperator
+from taskmanager.task.stream_task import ProgressKind
+from tests.unit.taskmanager.task.local_job import (
+    Gates,
+    ListSource,
+    LocalJob,
+    Operator,
+    Outside,
+    StagingSink,
+    batch,
+    edge,
+)
+
+
+def source_of(*splits: list[pa.RecordBatch], **pauses: int) -> SourceSpec:
+    source = ListSource(splits, pauses)
+    return SourceSpec(source, source.spec_splits())
+
+
+def numbers(name: str = "out") -> list[int]:
+    return sorted(row["k"] for row in Outside.rows(name))
+
+
+def state_names(running) -> list[str]:
+    return [change.state.value for change in running.world.states]
+
+
+def test_a_chain_runs_from_source_to_sink() -> None:
+    """Chained operators, several splits over several subtasks, a hash edge; everything arrives once."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1, 2, 3]), batch(k=[4])], [batch(k=[5, 6])]), parallelism=2),
+            Operator("even", FilterSpec(lambda b: pc.equal(pc.bit_wise_and(b["k"], 1), 0)), [edge(0)], 2),
+            Operator("twice", FlatMapRowsSpec(lambda row: [row, {"k": row["k"] * 10}]), [edge(1)], 2),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(2, Partitioning.HASH, ["k"])], 3),
+        ]
+    ).run_to_end()
+
+    assert numbers() == [2, 4, 6, 20, 40, 60]
+    assert all(state_names(r) == ["INITIALIZING", "RUNNING", "FINISHED"] for r in job.tasks)
+    assert [r.name for r in job.tasks] == [
+        "src -> even -> twice#0",
+        "src -> even -> twice#1",
+        "sink#0",
+        "sink#1",
+        "sink#2",
+    ]
+
+
+def test_side_outputs_and_several_consumers_get_their_rows() -> None:
+    """One operator's main output goes to two consumers, its side output to a third."""
+
+    def split(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows
+
+    LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1, 2])])),
+            Operator("tee", CustomOperatorSpec(SideWriter), [edge(0)]),
+            Operator("a", SinkSpec(StagingSink("a")), [edge(1)]),
+            Operator("b", SinkSpec(StagingSink("b")), [edge(1, Partitioning.REBALANCE)]),
+            Operator("odd", SinkSpec(StagingSink("odd")), [edge(1, None, (), "odd")]),
+        ]
+    ).run_to_end()
+
+    assert (numbers("a"), numbers("b"), numbers("odd")) == ([1, 2], [1, 2], [1])
+
+
+class SideWriter(StreamOperator):
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        self.output.emit_side("odd", batch.filter(pc.equal(pc.bit_wise_and(batch["k"], 1), 1)))
+        self.output.emit_side("nobody reads this", batch)
+        self.output.emit_batch(batch)
+
+
+def test_without_checkpoints_output_is_committed_at_the_end() -> None:
+    """Nobody would notify the sink later."""
+    LocalJob(
+        [Operator("src", source_of([batch(k=[1])])), Operator("sink", SinkSpec(StagingSink("out")), [edge(0)])]
+    ).run_to_end()
+
+    assert numbers() == [1]
+
+
+def test_a_slow_consumer_stops_the_source_and_memory_stays_bounded() -> None:
+    """The source reads no further than the queues between hold, and goes on when there is room."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[i]) for i in range(100)])),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(0, Partitioning.REBALANCE)]),
+        ],
+        max_queued_batches=4,
+    )
+    job.find("sink").paused = True
+    job.run()
+    source = job.find("src")
+
+    assert source.task.metrics().records_out == 4
+    assert job.step(source) is ProgressKind.BACKPRESSURED
+
+    job.now_ms += 250
+    job.step(source)
+    job.find("sink").paused = False
+    job.run_to_end()
+
+    assert numbers() == list(range(100))
+    assert source.task.metrics().backpressured_ms == 250
+
+
+def test_time_is_accounted_by_what_the_last_step_answered() -> None:
+    """Idle while the source has nothing; the counters say what went through."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1]), batch(k=[2])], s0=1)),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(0)]),
+        ]
+    )
+    job.run()
+    job.advance(40)
+    Gates.opened.add("s0")
+    job.find("src").world.awake = True
+    job.run_to_end()
+    metrics = job.find("src").task.metrics()
+
+    assert (metrics.idle_ms, metrics.records_in) == (40, 2)
+
+
+def test_cancel_ends_a_running_task() -> None:
+    """CANCELED is told once, and consumers of the partition learn that it is gone."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1]), batch(k=[2])], s0=1)),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(0, Partitioning.REBALANCE)]),
+        ]
+    ).run()
+    source, sink = job.find("src"), job.find("sink")
+    source.task.cancel()
+    source.task.cancel()
+    job.run()
+
+    assert state_names(source) == ["INITIALIZING", "RUNNING", "CANCELED"]
+    assert sink.state is ExecutionState.FAILED
+    assert sink.failure.blame is Blame.EXTERNAL
+    assert "channel 0" in sink.failure.summary
+
+
+def test_cancel_before_the_first_step_restores_nothing() -> None:
+    """A task that is cancelled before it began never opens its operators."""
+    job = LocalJob([Operator("src", CustomOperatorSpec(Explodes, {"where": "open"}))])
+    job.tasks[0].task.cancel()
+    job.run()
+
+    assert state_names(job.tasks[0]) == ["INITIALIZING", "CANCELED"]
+
+
+class Explodes(StreamOperator):
+    """Raises where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def open(self) -> None:
+        if self.where == "open":
+            raise OSError("no such host")
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if self.where == "process":
+            raise InvariantViolation("two and two is five")
+        self.output.emit_batch(batch)
+
+    def close(self) -> None:
+        if self.where == "close":
+            raise OSError("cannot flush")
+
+
+def divide(row: dict) -> dict:
+    return {"k": 10 // row["k"]}
+
+
+def test_a_users_exception_says_which_operator_and_which_row() -> None:
+    """Uid, type, traceback and position reach the failure; the rest of the chain is not blamed."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1, 2])], [batch(k=[5, 0, 1])])),
+            Operator("pass", MapBatchesSpec(lambda b: b), [edge(0, Partitioning.REBALANCE)]),
+            Operator("divide", MapRowsSpec(divide), [edge(1)]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(2)]),
+        ]
+    ).run()
+    failed = job.find("divide")
+
+    assert failed.state is ExecutionState.FAILED
+    failure = failed.failure
+    assert failure.operator_uid == "divide"
+    assert failure.summary == (
+        "operator 'divide' (uid 'divide') failed in process_batch: ZeroDivisionError: integer division or modulo by zero"
+    )
+    assert failure.position == "input 0, channel 0, batch 2 (rows 2 to 4 of this attempt), row 1 of the batch"
+    assert 'return {"k": 10 // row["k"]}' in failure.traceback
+    assert (failure.blame, failure.retryable) == (Blame.USER, True)
+    assert numbers() == []
+
+
+def test_an_operator_that_cannot_open_fails_its_task() -> None:
+    """Before RUNNING is ever told."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1])])),
+            Operator("bad", CustomOperatorSpec(Explodes, {"where": "open"}), [edge(0)]),
+        ]
+    ).run()
+
+    assert state_names(job.tasks[0]) == ["INITIALIZING", "FAILED"]
+    assert job.tasks[0].failure.summary == "operator 'bad' (uid 'bad') failed in open: OSError: no such host"
+
+
+def test_an_operator_that_cannot_close_fails_a_task_that_would_have_finished() -> None:
+    """What close flushes may be data."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1])])),
+            Operator("bad", CustomOperatorSpec(Explodes, {"where": "close"}), [edge(0)]),
+        ]
+    ).run()
+
+    assert job.tasks[0].state is ExecutionState.FAILED
+    assert "cannot flush" in job.tasks[0].failure.summary
+
+
+def test_a_function_that_cannot_be_unpickled_is_not_retried() -> None:
+    """The message names the operator and the way out."""
+    job = LocalJob([Operator("src", source_of([batch(k=[1])]))])
+    descriptor = job.tasks[0].descriptor
+    broken = type(descriptor.operators[0])(descriptor.operators[0].operator_id, "src", "src", b"no pickle")
+    object.__setattr__(descriptor, "operators", (broken,))
+    job.run()
+    failure = job.tasks[0].failure
+
+    assert (failure.retryable, failure.blame) == (False, Blame.USER)
+    assert "operator 'src' cannot be unpickled on the TaskManager" in failure.summary
+
+
+def test_a_broken_invariant_stops_the_shell() -> None:
+    """It is not turned into a failure of the user's; the shell abandons the task."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1])])),
+            Operator("bad", CustomOperatorSpec(Explodes, {"where": "process"}), [edge(0)]),
+        ]
+    )
+    running = job.tasks[0]
+    raised = None
+    for _ in range(10):
+        try:
+            job.step(running)
+        except InvariantViolation as error:
+            raised = error
+            break
+    running.task.abandon(raised)
+
+    assert running.state is ExecutionState.FAILED
+    assert (running.failure.blame, running.failure.error_type) == (Blame.INTERNAL, "InvariantViolation")
+
+
+def test_fail_externally_reports_the_failure_it_was_given() -> None:
+    """The JobMaster or the TaskManager has found what is wrong."""
+    job = LocalJob([Operator("src", source_of([batch(k=[1]), batch(k=[2])], s0=1))]).run()
+    failure = SerializedFailure("the slot was taken away", Blame.EXTERNAL)
+    job.tasks[0].task.fail_externally(failure)
+    job.run()
+
+    assert job.tasks[0].failure == failure
+
+
+def test_a_finished_partition_can_still_be_read() -> None:
+    """The producer is over; what it left in its queue is not lost."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1]), batch(k=[2])])),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(0, Partitioning.REBALANCE)]),
+        ]
+    )
+    job.find("sink").paused = True
+    job.run()
+    assert job.find("src").state is ExecutionState.FINISHED
+
+    job.find("sink").paused = False
+    job.run_to_end()
+
+    assert numbers() == [1, 2]
+    assert job.exchange.subpartition(str(job.find("src").descriptor.attempt_id), job.graph.edges[0].edge_id, 0) is None
+
+
+def test_data_for_operators_only() -> None:
+    """The end of a partition is no business of an operator that has ended; nothing is told after the end."""
+    job = LocalJob([Operator("src", source_of([batch(k=[1])]))]).run_to_end()
+    task = job.tasks[0].task
+    task.notify_checkpoint_complete(1)
+
+    assert task.step(job.now_ms).kind is ProgressKind.FINISHED
+    assert isinstance(EndOfPartition(), EndOfPartition)
