@@ -99,5 +99,7 @@ def _from_parent(standard_input: TextIO) -> dict[str, Setting]:
     try:
         values = json.loads(line)
     except ValueError as error:
-        raise ConfigurationError("--sidecar is for processes that send their settings through standard input") from error
+        raise ConfigurationError(
+            "--sidecar is for processes that send their settings through standard input"
+        ) from error
     return {key: Setting(value, "the process that started this one") for key, value in values.items()}

@@ -30,13 +30,18 @@ class LocalCluster:
     """Use as a context manager."""
 
     def __init__(
-        self, directory: Path, task_managers: int = 2, slots: int = 2, token: str = "", **settings: str
+        self,
+        directory: Path,
+        task_managers: int = 2,
+        slots: int = 2,
+        token: str = "",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.checkpoints = directory / "checkpoints"
         self.token = token
         self.slots = slots
-        self.settings = {**FAST, "execution.checkpointing.dir": str(self.checkpoints), **settings}
+        self.settings = {**FAST, "execution.checkpointing.dir": str(self.checkpoints), **(settings or {})}
         self.processes: list[subprocess.Popen[bytes]] = []
         self.coordinator = self.start_coordinator("127.0.0.1:0")
         self.client = ClusterClient(self.coordinator.address, Security(token))

@@ -143,9 +143,11 @@ def test_an_exception_of_the_user_reaches_the_client(cluster):
     job_id = cluster.submit(environment, "picky")
     with pytest.raises(JobFailed, match="this row is not to my liking") as failed:
         cluster.client.wait(job_id)
-    assert failed.value.failure.operator_uid == "picky"
-    assert "fail_on_late_rows" in failed.value.failure.traceback
-    assert failed.value.failure.position
+    failure = failed.value.failure
+    assert failure is not None
+    assert failure.operator_uid == "picky"
+    assert "fail_on_late_rows" in failure.traceback
+    assert failure.position
 
 
 def test_requests_that_make_no_sense_are_refused_by_name(cluster):
@@ -174,7 +176,7 @@ def test_a_checkpoint_directory_that_cannot_be_written_is_refused_at_submission(
 def test_a_daemon_that_is_killed_goes_on_with_its_jobs(tmp_path):
     """Kill -9 of the coordinator; its successor finds the jobs and restores them from their last checkpoint."""
     ha = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
-    with LocalCluster(tmp_path, **ha) as cluster:
+    with LocalCluster(tmp_path, settings=ha) as cluster:
         environment = sums(cluster, tmp_path / "out", rows=60_000, rows_per_second=15_000)
         job_id = cluster.submit(environment, "survivor")
         before = cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
@@ -226,12 +228,11 @@ def test_a_sidecar_ends_with_its_parent(tmp_path):
         "c = CoordinatorProcess.start()\nprint(c.pid, flush=True)\nsys.stdin.read()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-    pid = int(parent.stdout.readline())
-    assert Path(f"/proc/{pid}").exists()
-    parent.kill()
-    parent.wait()
-    parent.stdin.close()
-    parent.stdout.close()
+    with parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert _runs(pid)
+        parent.kill()
     deadline = time.monotonic() + 20
     while _runs(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -265,6 +266,7 @@ def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
     file = tmp_path / "address"
     command = [sys.executable, "-m", "coordinator", "--bind", "127.0.0.1:0", "--address-file", str(file)]
     daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    assert daemon.stdout is not None
     line = daemon.stdout.readline()
     assert line.strip() == f"Coordinator listens at {file.read_text().strip()}"
     daemon.send_signal(signal.SIGTERM)
