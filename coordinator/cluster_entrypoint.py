@@ -29,7 +29,7 @@ from coordinator.dispatcher.events import (
     JobGraphStoreFailed,
     JobMasterEnded,
 )
-from coordinator.ha_on_storage import HighAvailabilityOnStorage
+from coordinator.ha.embedded import EmbeddedHighAvailability
 from coordinator.high_availability import HighAvailability
 from coordinator.io import IoExecutor
 from coordinator.job_registry import JobRegistry
@@ -108,7 +108,7 @@ class ClusterEntrypoint:
         base = configuration.get_option(CHECKPOINTS_DIRECTORY)
         if base:
             base = self._checked_directory(base)
-        self._high_availability = open_high_availability(configuration)
+        self._high_availability = open_high_availability(configuration, self._session)
         recovered = tuple(self._high_availability.job_graphs.load())
         start_time_ms = self._clock.now_ms()
         self._resource_manager = self._start_resource_manager()
@@ -308,14 +308,14 @@ class ClusterEntrypoint:
         self._logger.info("metrics are served", port=port)
 
 
-def open_high_availability(configuration: Configuration) -> HighAvailability:
+def open_high_availability(configuration: Configuration, session: LeaderSessionID) -> HighAvailability:
     """As `high-availability.type` asks. Raises SnaplineError when the place is missing or cannot be written."""
     kind = configuration.get_option(HA_TYPE)
     if kind == "NONE":
-        return HighAvailabilityOnStorage(MemoryStorage("jobs"), durable=False)
+        return EmbeddedHighAvailability(MemoryStorage("jobs"), None, durable=False)
     directory = configuration.get_option(HA_STORAGE_DIR)
     if not directory:
         raise SnaplineError(f"{HA_TYPE.key} is {kind}, and {HA_STORAGE_DIR.key} is not set: name a directory or URL")
     storage = open_storage(directory, configuration)
     probe_storage(storage)
-    return HighAvailabilityOnStorage(storage, durable=True)
+    return EmbeddedHighAvailability(storage, session, durable=True)

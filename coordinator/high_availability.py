@@ -30,16 +30,17 @@ class PointerStore(Protocol):
         """Whether exactly this pointer is there."""
         ...
 
-    def remove(self, checkpoint_id: CheckpointID) -> None:
-        """No error when there is none."""
+    def remove(self, checkpoint_id: CheckpointID) -> bool:
+        """Give it up. False while another holder needs it (a leader that was replaced and does not know it yet): its files
+        must stay then. No error when there is none."""
         ...
 
     def load(self) -> Sequence[bytes]:
-        """All of them."""
+        """All of them; they are held from now on."""
         ...
 
     def release(self) -> None:
-        """Leadership is over."""
+        """Leadership is over: hold none of them any more, delete none."""
         ...
 
 

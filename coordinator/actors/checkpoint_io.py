@@ -140,7 +140,7 @@ class CheckpointIo:
                     storage.create(path, data)
                 except StorageAlreadyExists:
                     detail = f"{checkpoint.location} is complete already: another coordinator finished checkpoint {checkpoint_id}"
-                    return CheckpointStoreFailed(checkpoint_id, detail)
+                    return CheckpointStoreFailed(checkpoint_id, detail, published_by_other=True)
             if effect.register:
                 pointing.append(None)
                 try:
@@ -173,8 +173,7 @@ class CheckpointIo:
         checkpoint = effect.checkpoint
 
         def work() -> CompletedCheckpointRemoved:
-            self._pointers.remove(checkpoint.checkpoint_id)
-            if effect.discard:
+            if self._pointers.remove(checkpoint.checkpoint_id) and effect.discard:
                 self._delete(checkpoint.location, effect.shared_paths)
             return CompletedCheckpointRemoved(checkpoint.checkpoint_id)
 

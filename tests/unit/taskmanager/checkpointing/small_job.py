@@ -1,8 +1,8 @@
 """A job in miniature over the real cores: sources, a middle stage and sinks, driven step by step from one seed.
 
-Every task is a CheckpointedInputGate (sources have none), a SubtaskCheckpointCoordinator and PipelinedSubpartitions; between
-tasks elements travel one by one into InputChannelCores, or are read in place by a local channel. A row is one number, so
-that a snapshot can be compared with what its sources had emitted: `check_cut` is the oracle.
+Each source reads splits, whose rows are numbers that rise; each edge is a hash, rebalance or forward edge. Every task is a CheckpointedInputGate (sources have none), a SubtaskCheckpointCoordinator and PipelinedSubpartitions; between
+tasks elements travel one by one into InputChannelCores, or are read in place by a local channel. A row is one number, so that a
+snapshot can be compared with what its sources had emitted: `check_cut` is the oracle. `restored_job` continues from one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from dataflow.elements import (
 )
 from dataflow.failures import CheckpointFailureReason
 from dataflow.ids import CheckpointID
+from dataflow.jobgraph import Partitioning
 from runtime.machine import CancelTimer, StartTimer
+from taskmanager.checkpointing.channel_state import spread_by_key
 from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from taskmanager.checkpointing.contract import (
     AbortCheckpointOnBarrier,
@@ -51,10 +53,18 @@ from taskmanager.network.input_channel import InputChannelCore
 from taskmanager.network.input_gate import InputGate, UnionInputGate
 from taskmanager.network.pipelined_subpartition import PipelinedSubpartition
 
+STAGES = ("source", "middle", "sink")
+KEY = ("k",)
+KEYS = 7
+MAX_PARALLELISM = 8
+SPLIT = 1_000_000
+"""Rows of split s are s * SPLIT, s * SPLIT + 1, ..."""
+
 
 def batch_of(numbers: Sequence[int]) -> pa.RecordBatch:
     """Rows."""
-    return pa.record_batch({"n": pa.array(list(numbers), pa.int64())})
+    keys = [number % KEYS for number in numbers]
+    return pa.record_batch({"n": pa.array(list(numbers), pa.int64()), "k": pa.array(keys, pa.int64())})
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[int]:
@@ -121,20 +131,38 @@ class Link:
     def release(self) -> None: ...
 
 
-@dataclass
-class Snapshot:
-    """What one task acknowledged."""
+@dataclass(frozen=True)
+class Frozen:
+    """The synchronous part of one task's snapshot."""
 
     processed: list[tuple[int, int]]
     """(input channel, row), in the order of processing; for a source: (0, row) as emitted."""
+    sent: list[list[int]]
+    """Rows by output, in order."""
+    positions: dict[int, int]
+    """Of a source: next row of each split."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one task acknowledged."""
+
+    frozen: Frozen
     state: ChannelState
+
+    @property
+    def processed(self) -> list[tuple[int, int]]:
+        """As frozen."""
+        return self.frozen.processed
 
 
 class Task:
     """One subtask."""
 
-    def __init__(self, name: str, job: Job, inputs: Sequence[Link], outputs: Sequence[Link]) -> None:
-        self.name, self.job, self.outputs = name, job, outputs
+    def __init__(
+        self, name: str, job: Job, inputs: Sequence[Link], outputs: Sequence[Link], edge: Partitioning | None
+    ) -> None:
+        self.name, self.job, self.outputs, self.edge = name, job, outputs, edge
         self.coordinator = SubtaskCheckpointCoordinator(1, has_outputs=bool(outputs))
         self.gate: CheckpointedInputGate | None = None
         if inputs:
@@ -149,7 +177,10 @@ class Task:
             )
             self.gate = CheckpointedInputGate(UnionInputGate([gate]), handler)
         self.processed: list[tuple[int, int]] = []
-        self.frozen: dict[CheckpointID, list[tuple[int, int]]] = {}
+        self.sent: list[list[int]] = [[] for _ in outputs]
+        self.positions: dict[int, int] = {}
+        self.next_output = 0
+        self.frozen: dict[CheckpointID, Frozen] = {}
         self.uploading: dict[CheckpointID, ChannelState] = {}
         self.timers: dict[Hashable, int] = {}
         self.overtaken: dict[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]] = {}
@@ -158,11 +189,23 @@ class Task:
     # --- data ---------------------------------------------------------------------------------------------------------
 
     def emit(self, numbers: Sequence[int]) -> None:
-        """Rows go to the output of their number."""
-        for index, link in enumerate(self.outputs):
-            mine = [number for number in numbers if number % len(self.outputs) == index]
-            if mine:
-                self._add(link, batch_of(mine))
+        """Rows of a hash edge go to the owner of their key, batches of the others to one consumer."""
+        if not self.outputs:
+            return
+        if self.edge is Partitioning.HASH:
+            parts = spread_by_key([batch_of(numbers)], KEY, MAX_PARALLELISM, len(self.outputs))
+        else:
+            parts = [[] for _ in self.outputs]
+            parts[self.next_output] = [batch_of(numbers)]
+            self.next_output = (self.next_output + 1) % len(self.outputs)
+        self.send(parts)
+
+    def send(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> None:
+        """Batches by output."""
+        for index, batches in enumerate(parts):
+            for batch in batches:
+                self._add(self.outputs[index], batch)
+                self.sent[index] += rows_of([batch])
 
     def step(self) -> bool:
         """Poll once and process. False when nothing was there."""
@@ -271,7 +314,8 @@ class Task:
                     for link in self.outputs:
                         self._add(link, CancelCheckpointMarker(checkpoint_id))
                 case SnapshotOperator(_, checkpoint_id, _):
-                    self.frozen[checkpoint_id] = list(self.processed)
+                    sent = [list(rows) for rows in self.sent]
+                    self.frozen[checkpoint_id] = Frozen(list(self.processed), sent, dict(self.positions))
                 case StartAsyncSnapshot(checkpoint_id, _, state):
                     self.uploading[checkpoint_id] = state
                 case CancelAsyncSnapshot(checkpoint_id):
@@ -287,9 +331,12 @@ class Task:
 
 @dataclass
 class Job:
-    """Sources -> middle -> sinks, everything drawn from one seed."""
+    """Sources -> middle -> sinks, everything that is not given drawn from one seed."""
 
     seed: int
+    widths: Sequence[int] = ()
+    edges: Sequence[Partitioning] = ()
+    splits: int = 4
     mode: str = "EXACTLY_ONCE"
     unaligned: bool = True
     savepoints: bool = True
@@ -300,26 +347,35 @@ class Job:
     expected: dict[CheckpointID, list[str]] = field(default_factory=dict)
     declined: list[tuple[str, CheckpointID, CheckpointFailureReason]] = field(default_factory=list)
     modes_seen: set[str] = field(default_factory=set)
+    restored_inputs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """Rows restored as input channel state, by consumer and channel."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         draw = self.random
-        widths = [draw.randint(1, 3) for _ in range(3)]
+        if not self.edges:
+            kinds = (Partitioning.HASH, Partitioning.HASH, Partitioning.REBALANCE, Partitioning.FORWARD)
+            self.edges = [draw.choice(kinds) for _ in range(2)]
+        self.widths = self.widths or draw_widths(draw, self.edges)
+        widths = self.widths
         links = {
             (stage, up, down): Link(local=draw.random() < 0.3)
             for stage in range(2)
             for up in range(widths[stage])
             for down in range(widths[stage + 1])
+            if self.edges[stage] is not Partitioning.FORWARD or up == down
         }
         self.links = list(links.values())
         for stage, width in enumerate(widths):
             for index in range(width):
-                inputs = [links[stage - 1, up, index] for up in range(widths[stage - 1])] if stage else []
-                outputs = [links[stage, index, down] for down in range(widths[stage + 1])] if stage < 2 else []
-                self.tasks.append(Task(f"{('source', 'middle', 'sink')[stage]}-{index}", self, inputs, outputs))
+                inputs = [link for (at, _, down), link in links.items() if (at, down) == (stage - 1, index)]
+                outputs = [link for (at, up, _), link in links.items() if (at, up) == (stage, index)]
+                edge = self.edges[stage] if stage < 2 else None
+                self.tasks.append(Task(f"{STAGES[stage]}-{index}", self, inputs, outputs, edge))
         self.sources = [task for task in self.tasks if task.gate is None]
         self.others = [task for task in self.tasks if task.gate is not None]
-        self.next_row = 0
+        for split in range(self.splits):
+            self.sources[split % len(self.sources)].positions[split] = 0
         self.next_checkpoint = 1
         self.to_trigger: list[tuple[Task, CheckpointBarrier]] = []
 
@@ -378,8 +434,11 @@ class Job:
         raise AssertionError("the job does not come to rest")
 
     def _emit(self, source: Task) -> None:
-        rows = list(range(self.next_row, self.next_row + self.random.randint(1, 3)))
-        self.next_row = rows[-1] + 1
+        if not source.positions:
+            return
+        split = self.random.choice(list(source.positions))
+        rows = [split * SPLIT + source.positions[split] + n for n in range(self.random.randint(1, 3))]
+        source.positions[split] += len(rows)
         source.processed += [(0, row) for row in rows]
         source.emit(rows)
 
@@ -426,38 +485,45 @@ class Job:
         return [checkpoint_id for checkpoint_id in self.expected if self.is_complete(checkpoint_id)]
 
     def check_cut(self, checkpoint_id: CheckpointID) -> None:
-        """What stage n has processed is, per channel, what stage n-1 had sent, minus what is in flight, in order."""
+        """What a task has processed is, per channel, what its producer had sent, minus what is in flight, in order."""
         snapshots = self.snapshots[checkpoint_id]
-        for stage, (uppers, lowers) in enumerate(
-            ((self._stage("source"), self._stage("middle")), (self._stage("middle"), self._stage("sink")))
-        ):
-            for up, upper in enumerate(uppers):
-                sent = [row for _, row in snapshots[upper.name].processed]
-                for down, lower in enumerate(lowers):
-                    own = [row for row in sent if row % len(lowers) == down]
-                    received = [row for channel, row in snapshots[lower.name].processed if channel == up]
-                    inputs = rows_of(snapshots[lower.name].state.inputs.get(InputChannelInfo(0, up), ()))
-                    outputs = rows_of(snapshots[upper.name].state.outputs.get(ResultSubpartitionInfo(0, down), ()))
-                    if inputs:
-                        self.modes_seen.add("input in flight")
-                    if outputs:
-                        self.modes_seen.add("output in flight")
-                    assert received + inputs + outputs == own, (
-                        f"seed {self.seed}, checkpoint {checkpoint_id}, stage {stage}, {upper.name} -> {lower.name}: "
-                        f"{received} processed + {inputs} received + {outputs} queued is not {own}"
-                    )
+        for stage, upper, output, lower, channel in self.connections():
+            received = [row for at, row in snapshots[lower].processed if at == channel]
+            inputs = rows_of(snapshots[lower].state.inputs.get(InputChannelInfo(0, channel), ()))
+            outputs = rows_of(snapshots[upper].state.outputs.get(ResultSubpartitionInfo(0, output), ()))
+            if inputs:
+                self.modes_seen.add("input in flight")
+            if outputs:
+                self.modes_seen.add("output in flight")
+            sent = self.restored_inputs.get((lower, channel), []) + snapshots[upper].frozen.sent[output]
+            assert received + inputs + outputs == sent, (
+                f"seed {self.seed}, checkpoint {checkpoint_id}, stage {stage}, {upper} -> {lower}: "
+                f"{received} processed + {inputs} received + {outputs} queued is not {sent}"
+            )
 
     def check_delivery(self) -> None:
         """After `settle`: every row was processed once by each stage, in channel order."""
-        for uppers, lowers in (
-            (self._stage("source"), self._stage("middle")),
-            (self._stage("middle"), self._stage("sink")),
-        ):
-            for up, upper in enumerate(uppers):
-                sent = [row for _, row in upper.processed]
-                for down, lower in enumerate(lowers):
-                    received = [row for channel, row in lower.processed if channel == up]
-                    assert received == [row for row in sent if row % len(lowers) == down], f"seed {self.seed}"
+        tasks = {task.name: task for task in self.tasks}
+        for _, upper, output, lower, channel in self.connections():
+            received = [row for at, row in tasks[lower].processed if at == channel]
+            sent = self.restored_inputs.get((lower, channel), []) + tasks[upper].sent[output]
+            assert received == sent, f"seed {self.seed}: {upper} -> {lower}"
 
-    def _stage(self, name: str) -> list[Task]:
-        return [task for task in self.tasks if task.name.startswith(name)]
+    def connections(self) -> Iterable[tuple[int, str, int, str, int]]:
+        """(stage, producer, its output, consumer, its channel) of every channel."""
+        for stage, edge in enumerate(self.edges):
+            for up in range(self.widths[stage]):
+                for down in range(self.widths[stage + 1]):
+                    upper, lower = f"{STAGES[stage]}-{up}", f"{STAGES[stage + 1]}-{down}"
+                    if edge is not Partitioning.FORWARD:
+                        yield stage, upper, down, lower, up
+                    elif up == down:
+                        yield stage, upper, 0, lower, 0
+
+
+def draw_widths(draw: random.Random, edges: Sequence[Partitioning]) -> list[int]:
+    """Parallelisms; both sides of a forward edge have the same."""
+    widths = [draw.randint(1, 3)]
+    for edge in edges:
+        widths.append(widths[-1] if edge is Partitioning.FORWARD else draw.randint(1, 3))
+    return widths

@@ -1,0 +1,1 @@
+"""Adapters of `coordinator.high_availability`: what a coordinator's successor finds."""

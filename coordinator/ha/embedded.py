@@ -1,0 +1,292 @@
+"""High availability on a storage alone: a directory or bucket on which coordinators come one after another.
+
+Everything that a successor needs lies in files below the storage; nothing is elected. Whoever takes over last leads: it writes its
+session into `leader`, and every write of an earlier one is refused from then on (the check and the write are two steps, so that
+this stops a coordinator that was thought dead, not two that race within one write; what must never happen twice is a conditional
+create besides). On memory the same classes are the twin for tests, and for `high-availability.type: NONE`.
+
+    leader                                  session of the coordinator that took over last
+    jobs/<job>                              the graph, with the time of its submission in front
+    counters/<job>/<n>                      empty; the greatest n is the next checkpoint id
+    pointers/<job>/<id>/pointer             where a completed checkpoint lies
+    pointers/<job>/<id>/held-by-<owner>     this owner still needs it: nobody may delete its files
+    statistics/<job>                        of its checkpoints
+
+Mirrors Flink's EmbeddedHaServices, DefaultCompletedCheckpointStore with a StateHandleStore, and its checkpoint id counters.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+
+from coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
+from coordinator.high_availability import JobGraphStore, JobStores, PointerExists
+from dataflow.errors import SnaplineError
+from dataflow.ids import CheckpointID, JobID, LeaderSessionID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_graph, encode_job_graph
+from protos import job_pb2
+from runtime.storage import Storage, StorageAlreadyExists, StorageError, StorageNotFound
+
+_SUBMITTED = struct.Struct(">q")
+_POINTER = "pointer"
+_HELD_BY = "held-by-"
+
+
+class LeadershipLost(SnaplineError):
+    """Another coordinator has taken over on the same storage; this one must not write any more."""
+
+
+class LeadershipFence:
+    """Whether this coordinator still leads."""
+
+    def __init__(self, storage: Storage, session: LeaderSessionID | None) -> None:
+        """`session` None: nobody can take over (memory)."""
+        self._storage = storage
+        self._session = session
+
+    def take_over(self) -> None:
+        """Lead from now on."""
+        if self._session is not None:
+            self._storage.put("leader", self._session.encode())
+
+    def check(self) -> None:
+        """Raise LeadershipLost when another coordinator has taken over."""
+        if self._session is None:
+            return
+        leader = self._storage.get("leader").decode()
+        if leader != self._session:
+            raise LeadershipLost(
+                f"another coordinator (session {leader}) has taken over in {self._storage.url}: this one stops writing; run "
+                "one at a time on a directory, or several with high-availability.type: zookeeper"
+            )
+
+
+class EmbeddedCheckpointIDCounter:
+    """`counters/<job>/`: an id belongs to whoever creates the file of its successor (CheckpointIDCounter)."""
+
+    def __init__(self, storage: Storage, job_id: JobID, fence: LeadershipFence) -> None:
+        self._storage = storage
+        self._directory = f"counters/{job_id}"
+        self._fence = fence
+
+    def start(self) -> None:
+        """Go on where the predecessor stopped."""
+        if not self._numbers():
+            self._create_if_missing(int(INITIAL_CHECKPOINT_ID))
+
+    def get_and_increment(self) -> CheckpointID:
+        """The next id; tried again while others are faster."""
+        self._fence.check()
+        while True:
+            numbers = self._numbers()
+            drawn = numbers[-1] if numbers else int(INITIAL_CHECKPOINT_ID)
+            if self._create_if_missing(drawn + 1):
+                self._delete(numbers)
+                return CheckpointID(drawn)
+
+    def get(self) -> CheckpointID:
+        """The id that `get_and_increment` would return."""
+        numbers = self._numbers()
+        return CheckpointID(numbers[-1]) if numbers else INITIAL_CHECKPOINT_ID
+
+    def set_count(self, next_id: CheckpointID) -> None:
+        """Make this the next id."""
+        self._fence.check()
+        numbers = self._numbers()
+        self._create_if_missing(int(next_id))
+        self._delete([number for number in numbers if number != next_id])
+
+    def shutdown(self, status: JobStatus) -> None:
+        """Remove what is stored, when the job is over for good."""
+        if status.is_globally_terminal:
+            self._fence.check()
+            self._storage.delete_prefix(self._directory)
+
+    @property
+    def is_persisted(self) -> bool:
+        """Whether a successor would find anything."""
+        return bool(self._numbers())
+
+    def _numbers(self) -> list[int]:
+        try:
+            return sorted(int(path.rpartition("/")[2]) for path, _ in self._storage.list(self._directory))
+        except (StorageError, ValueError) as error:
+            raise CheckpointIDCounterError(
+                f"the checkpoint id counter {self._place} cannot be read: {error}"
+            ) from error
+
+    def _create_if_missing(self, number: int) -> bool:
+        try:
+            self._storage.create(f"{self._directory}/{number:020d}", b"")
+        except StorageAlreadyExists:
+            return False
+        except StorageError as error:
+            raise CheckpointIDCounterError(
+                f"the checkpoint id counter {self._place} cannot be moved: {error}"
+            ) from error
+        return True
+
+    def _delete(self, numbers: Sequence[int]) -> None:
+        """What is left behind is overruled by the greatest number, and goes with the next draw."""
+        for number in numbers:
+            try:
+                self._storage.delete(f"{self._directory}/{number:020d}")
+            except StorageError:
+                return
+
+    @property
+    def _place(self) -> str:
+        return f"{self._storage.url}/{self._directory}"
+
+
+class EmbeddedPointers:
+    """`pointers/<job>/` (PointerStore): pointers to completed checkpoints, and who holds them."""
+
+    def __init__(self, storage: Storage, job_id: JobID, fence: LeadershipFence, owner: str = "leader") -> None:
+        """Leaders that follow each other share one owner name: what a dead one held, its successor holds."""
+        self._storage = storage
+        self._directory = f"pointers/{job_id}"
+        self._fence = fence
+        self._holder = f"{_HELD_BY}{owner}"
+
+    def add(self, checkpoint_id: CheckpointID, pointer: bytes) -> None:
+        """Raises PointerExists when there is one with this id."""
+        self._fence.check()
+        self._storage.put(self._path(checkpoint_id, self._holder), b"")
+        try:
+            self._storage.create(self._path(checkpoint_id, _POINTER), pointer)
+        except StorageAlreadyExists as error:
+            raise PointerExists(
+                f"checkpoint {checkpoint_id} was completed by another coordinator already: {error}"
+            ) from error
+
+    def contains(self, checkpoint_id: CheckpointID, pointer: bytes) -> bool:
+        """Whether exactly this pointer is there."""
+        try:
+            return self._storage.get(self._path(checkpoint_id, _POINTER)) == pointer
+        except StorageNotFound:
+            return False
+
+    def remove(self, checkpoint_id: CheckpointID) -> bool:
+        """Give up a pointer; False while somebody else holds it. No error when there is none."""
+        self._fence.check()
+        self._storage.delete(self._path(checkpoint_id, self._holder))
+        prefix = self._path(checkpoint_id, "").rstrip("/")
+        if any(path.rpartition("/")[2].startswith(_HELD_BY) for path, _ in self._storage.list(prefix)):
+            return False
+        self._storage.delete(self._path(checkpoint_id, _POINTER))
+        return True
+
+    def load(self) -> Sequence[bytes]:
+        """All of them, held by this owner from now on; by id."""
+        found = []
+        for path, _ in self._storage.list(self._directory):
+            directory, _, name = path.rpartition("/")
+            if name == _POINTER:
+                self._storage.put(f"{directory}/{self._holder}", b"")
+                found.append(self._storage.get(path))
+        return found
+
+    def release(self) -> None:
+        """Let go of all, delete none."""
+        for path, _ in self._storage.list(self._directory):
+            if path.rpartition("/")[2] == self._holder:
+                self._storage.delete(path)
+
+    @property
+    def checkpoint_ids(self) -> list[CheckpointID]:
+        """Checkpoints that a successor would find."""
+        paths = (path for path, _ in self._storage.list(self._directory))
+        return [CheckpointID(int(path.split("/")[-2])) for path in paths if path.endswith(f"/{_POINTER}")]
+
+    def _path(self, checkpoint_id: CheckpointID, name: str) -> str:
+        return f"{self._directory}/{checkpoint_id:020d}/{name}"
+
+
+class EmbeddedStatistics:
+    """`statistics/<job>` (StatisticsStore)."""
+
+    def __init__(self, storage: Storage, job_id: JobID, fence: LeadershipFence) -> None:
+        self._storage = storage
+        self._path = f"statistics/{job_id}"
+        self._fence = fence
+
+    def write(self, data: bytes) -> None:
+        """Replace what is there."""
+        self._fence.check()
+        self._storage.put(self._path, data)
+
+    def read(self) -> bytes | None:
+        """None: nothing was written."""
+        try:
+            return self._storage.get(self._path)
+        except StorageNotFound:
+            return None
+
+
+class EmbeddedJobGraphs:
+    """`jobs/` (JobGraphStore)."""
+
+    def __init__(self, storage: Storage, fence: LeadershipFence) -> None:
+        self._storage = storage
+        self._fence = fence
+
+    def put(self, job_graph: JobGraph) -> None:
+        """Durable when it returns. A graph that is put again keeps its place in the order."""
+        self._fence.check()
+        path = f"jobs/{job_graph.job_id}"
+        try:
+            submitted = self._storage.get(path)[: _SUBMITTED.size]
+        except StorageNotFound:
+            submitted = _SUBMITTED.pack(time.time_ns())
+        self._storage.put(path, submitted + encode_job_graph(job_graph).SerializeToString())
+
+    def remove(self, job_id: JobID) -> None:
+        """No error when there is none."""
+        self._fence.check()
+        self._storage.delete(f"jobs/{job_id}")
+
+    def load(self) -> Sequence[JobGraph]:
+        """All of them, in the order of their submission."""
+        found = [self._storage.get(path) for path, _ in self._storage.list("jobs")]
+        found.sort(key=lambda data: data[: _SUBMITTED.size])
+        return [decode_job_graph(job_pb2.JobGraph.FromString(data[_SUBMITTED.size :])) for data in found]
+
+
+class EmbeddedHighAvailability:
+    """All of it, below one storage (HighAvailability)."""
+
+    def __init__(self, storage: Storage, session: LeaderSessionID | None, *, durable: bool) -> None:
+        """Takes over when there is a session. `durable`: what is in there outlives the process."""
+        self._storage = storage
+        self._durable = durable
+        self._fence = LeadershipFence(storage, session)
+        self._fence.take_over()
+        self._graphs = EmbeddedJobGraphs(storage, self._fence)
+
+    @property
+    def job_graphs(self) -> JobGraphStore:
+        """The graphs of all jobs."""
+        return self._graphs
+
+    def open_job(self, job_id: JobID) -> JobStores:
+        """The stores of one job."""
+        counter = EmbeddedCheckpointIDCounter(self._storage, job_id, self._fence)
+        counter.start()
+        return JobStores(
+            counter,
+            EmbeddedPointers(self._storage, job_id, self._fence),
+            EmbeddedStatistics(self._storage, job_id, self._fence),
+            survives_suspension=self._durable,
+        )
+
+    def forget_job(self, job_id: JobID) -> None:
+        """The job is over for good."""
+        self._fence.check()
+        self._storage.delete(f"statistics/{job_id}")
+        self._storage.delete_prefix(f"counters/{job_id}")
+        self._storage.delete_prefix(f"pointers/{job_id}")
