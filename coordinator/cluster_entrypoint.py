@@ -16,6 +16,7 @@ import grpc.aio
 import pykka
 
 from coordinator.actors.job_master_runner import JobMasterRunner, JobServices
+from coordinator.checkpoint.metadata import MetadataError
 from coordinator.client_view import ClientView
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator_metrics import CoordinatorMetrics
@@ -44,6 +45,7 @@ from coordinator.rpc.leaders import LeaderPublisher
 from coordinator.rpc.pending_replies import PendingReplies
 from coordinator.rpc.server import RpcServer
 from coordinator.rpc.switchboard import Switchboard
+from coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
 from dataflow.config import CHECKPOINTS_DIRECTORY, HA_STORAGE_DIR, HA_TYPE, JOB_HISTORY_SIZE, Configuration
 from dataflow.errors import SnaplineError
 from dataflow.failures import Blame, SerializedFailure
@@ -249,15 +251,16 @@ class ClusterEntrypoint:
             base = Configuration(graph.configuration).get_option(CHECKPOINTS_DIRECTORY)
             if base:
                 self._checked_directory(base)
+            if graph.savepoint_restore.path:
+                check_restorable(read_snapshot(self._storages, graph.savepoint_restore.path), graph)
             self._high_availability.job_graphs.put(graph)
             return JobGraphStored(graph.job_id)
 
-        self._io.submit(
-            f"store job {graph.job_id}",
-            work,
-            self._tell_dispatcher,
-            lambda error: JobGraphStoreFailed(graph.job_id, str(error)),
-        )
+        def failed(error: BaseException) -> JobGraphStoreFailed:
+            user_can_mend = isinstance(error, (NoSnapshot, MetadataError))
+            return JobGraphStoreFailed(graph.job_id, str(error), user_can_mend)
+
+        self._io.submit(f"store job {graph.job_id}", work, self._tell_dispatcher, failed)
 
     def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
         job_id = effect.job_id

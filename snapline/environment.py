@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -102,8 +103,9 @@ class StreamExecutionEnvironment:
     def restore_from(
         self, path: str, *, allow_non_restored_state: bool = False, claim: bool = False
     ) -> StreamExecutionEnvironment:
-        """Start from this savepoint or retained checkpoint."""
-        self.savepoint_restore = SavepointRestoreSettings(path, allow_non_restored_state, claim)
+        """Start from this savepoint or retained checkpoint. A relative path is one of this process's directory."""
+        where = path if "://" in path else str(Path(path).absolute())
+        self.savepoint_restore = SavepointRestoreSettings(where, allow_non_restored_state, claim)
         return self
 
     # --- sources -------------------------------------------------------------------------------------------------------

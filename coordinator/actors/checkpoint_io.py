@@ -25,7 +25,7 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecoveryFailed,
 )
 from coordinator.checkpoint.metadata import (
-    METADATA_FILE_NAME,
+    MetadataError,
     build_metadata,
     encode_pointer,
     metadata_path,
@@ -39,15 +39,15 @@ from coordinator.high_availability import JobStores, PointerExists
 from coordinator.io import IoExecutor, TookTooLong
 from coordinator.jobmaster.effects import LoadSavepoint
 from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
-from dataflow.errors import SnaplineError
+from coordinator.snapshots import NoSnapshot, read_snapshot
 from dataflow.failures import CheckpointFailureReason
 from dataflow.ids import JobID
 from runtime.actor import Performer
 from runtime.clock import Clock
 from runtime.logs import Logger
 from runtime.machine import InvariantViolation
-from runtime.state_storages import StateStorages, is_absolute
-from runtime.storage import StorageAlreadyExists, StorageError, StorageNotFound
+from runtime.state_storages import StateStorages
+from runtime.storage import StorageAlreadyExists, StorageError
 from runtime.timers import TimerService
 
 VERIFY_PAUSE_MS = 1_000
@@ -195,27 +195,16 @@ class CheckpointIo:
         return resolve_pointer(pointer, parse_metadata(storage.get(path), location), self._job_id)
 
     def _load_savepoint(self, effect: LoadSavepoint) -> None:
-        location = effect.path.rstrip("/").removesuffix(f"/{METADATA_FILE_NAME}")
-
-        def work() -> SavepointLoaded | SavepointLoadFailed:
-            storage, path = self._storages.locate("", metadata_path(location))
-            try:
-                data = storage.get(path)
-            except StorageNotFound:
-                detail = f"there is no checkpoint or savepoint in {location}: name a directory that holds {METADATA_FILE_NAME}"
-                return SavepointLoadFailed(detail, retryable=False)
-            return SavepointLoaded(parse_metadata(data, location), location)
+        def work() -> SavepointLoaded:
+            snapshot = read_snapshot(self._storages, effect.path)
+            return SavepointLoaded(snapshot.metadata, snapshot.location)
 
         def failed(error: BaseException) -> SavepointLoadFailed:
-            return SavepointLoadFailed(
-                f"cannot read {location}: {error}", retryable=not isinstance(error, SnaplineError)
-            )
+            user_can_mend = isinstance(error, (NoSnapshot, MetadataError))
+            detail = str(error) if user_can_mend else f"cannot read {effect.path}: {error}"
+            return SavepointLoadFailed(detail, retryable=not user_can_mend)
 
-        if not is_absolute(location):
-            detail = f"{effect.path} is no absolute path and no URL: the coordinator runs in another directory than you"
-            self._tell(SavepointLoadFailed(detail, retryable=False))
-            return
-        self._io.submit(f"read {location}", work, self._tell, failed)
+        self._io.submit(f"read {effect.path}", work, self._tell, failed)
 
     # --- deletions ----------------------------------------------------------------------------------------------------
 

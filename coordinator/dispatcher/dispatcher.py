@@ -124,8 +124,8 @@ class Dispatcher:
                 return self._submit(request_id, graph, now_ms)
             case JobGraphStored(job_id):
                 return self._stored(job_id)
-            case JobGraphStoreFailed(job_id, reason):
-                return self._store_failed(job_id, reason)
+            case JobGraphStoreFailed():
+                return self._store_failed(event)
             case OperateJob(request_id, job_id, operation):
                 return self._operate(request_id, job_id, operation)
             case JobStatusReported(change):
@@ -172,14 +172,17 @@ class Dispatcher:
             effects.append(Reply(job.submitter, JobSubmitted(job_id)))
         return effects
 
-    def _store_failed(self, job_id: JobID, reason: str) -> list[DispatcherEffect]:
+    def _store_failed(self, event: JobGraphStoreFailed) -> list[DispatcherEffect]:
+        job_id = event.job_id
         job = self._jobs.get(job_id)
         if job is None or job.phase is not JobPhase.STORING:
             return []
         del self._jobs[job_id]
         if job.submitter is None:
             return []
-        refusal = _refuse(f"the job could not be stored: {reason}", Blame.EXTERNAL, retryable=True)
+        if event.user_can_mend:
+            return [_refuse(event.reason)(job.submitter)]
+        refusal = _refuse(f"the job could not be stored: {event.reason}", Blame.EXTERNAL, retryable=True)
         return [refusal(job.submitter)]
 
     def _operate(self, request_id: RequestID, job_id: JobID, operation: JobOperation) -> list[DispatcherEffect]:

@@ -49,6 +49,8 @@ class JobGraphStoreFailed:
 
     job_id: JobID
     reason: str
+    user_can_mend: bool = False
+    """The job itself cannot be taken: asking again does not help, changing it does."""
 
 
 @dataclass(frozen=True, slots=True)

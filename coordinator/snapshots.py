@@ -1,0 +1,139 @@
+"""Snapshots as users name them: by a directory or its `_metadata` file. Finds, reads, checks and deletes them.
+
+Decides what counts as a snapshot, and what of a savepoint may be deleted: the files that it names in its own directory, and
+nothing else. Does not know jobs. Mirrors the part of Flink's AbstractFsCheckpointStorageAccess that resolves pointers, and
+Checkpoints.disposeSavepoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coordinator.checkpoint.metadata import METADATA_FILE_NAME, metadata_path, parse_metadata
+from coordinator.checkpoint.state_assignment import AssignmentRefused, assign_states
+from dataflow.errors import SnaplineError
+from dataflow.handles import ByteStreamStateHandle, CheckpointMetadata, SegmentStateHandle, StreamStateHandle
+from dataflow.jobgraph import JobGraph
+from runtime.state_storages import StateStorages, is_absolute
+from runtime.storage import StorageError, StorageNotFound
+
+
+class NoSnapshot(SnaplineError):
+    """There is no snapshot at the path, or none that can be used so; names the path and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot that was read."""
+
+    location: str
+    """URL or absolute path of the directory that holds `_metadata`."""
+    metadata: CheckpointMetadata
+
+    def handles(self) -> Iterator[StreamStateHandle]:
+        """Every blob that it refers to."""
+        for operator in self.metadata.operators:
+            for state in operator.subtasks.values():
+                yield from state.stream_handles
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of all files that it refers to, `_metadata` not among them, each once."""
+        paths = (handle.path for handle in self.handles() if isinstance(handle, SegmentStateHandle))
+        return tuple(dict.fromkeys(paths))
+
+
+@dataclass(frozen=True, slots=True)
+class DisposedSavepoint:
+    """What was deleted."""
+
+    location: str
+    files: int
+    kept: tuple[str, ...]
+    """Files in its directory that do not belong to it, and are still there."""
+
+
+def snapshot_location(path: str) -> str:
+    """The directory that a user means. Raises NoSnapshot for a relative path."""
+    location = path.rstrip("/").removesuffix(f"/{METADATA_FILE_NAME}")
+    if not is_absolute(location):
+        raise NoSnapshot(f"{path!r} is no absolute path and no URL: the coordinator runs in another directory than you")
+    return location
+
+
+def read_snapshot(storages: StateStorages, path: str) -> Snapshot:
+    """Read and parse `_metadata`. Raises NoSnapshot, MetadataError, or StorageError."""
+    location = snapshot_location(path)
+    storage, name = storages.locate("", metadata_path(location))
+    try:
+        data = storage.get(name)
+    except StorageNotFound:
+        raise NoSnapshot(
+            f"there is no checkpoint or savepoint in {location}: name a directory that holds {METADATA_FILE_NAME}"
+        ) from None
+    return Snapshot(location, parse_metadata(data, location))
+
+
+def read_blob_range(storages: StateStorages, handle: StreamStateHandle, offset: int, size: int) -> bytes:
+    """Some bytes of a blob of a snapshot that was read here. Raises StorageError."""
+    if isinstance(handle, ByteStreamStateHandle):
+        return handle.data[offset : offset + size]
+    storage, name = storages.locate("", handle.path)
+    return storage.get_range(name, handle.offset + offset, min(size, handle.size - offset))
+
+
+def damaged_files(storages: StateStorages, snapshot: Snapshot) -> list[str]:
+    """What is missing of the files that it refers to, a line each. Reads no state."""
+    needed: dict[str, int] = {}
+    for handle in snapshot.handles():
+        if isinstance(handle, SegmentStateHandle):
+            needed[handle.path] = max(needed.get(handle.path, 0), handle.offset + handle.size)
+    found: list[str] = []
+    sizes: dict[str, dict[str, int]] = {}
+    for path, size in needed.items():
+        directory = path.rpartition("/")[0]
+        if directory not in sizes:
+            sizes[directory] = dict(storages.at(directory or "/").list(""))
+        there = sizes[directory].get(path.rpartition("/")[2])
+        if there is None:
+            found.append(f"{path} is missing")
+        elif there < size:
+            found.append(f"{path} has {there} bytes and should have at least {size}")
+    return found
+
+
+def check_restorable(snapshot: Snapshot, job_graph: JobGraph) -> None:
+    """Raise NoSnapshot when the job cannot start from it; names the operator and the way out."""
+    verdict = assign_states(
+        snapshot.metadata.operators,
+        job_graph.vertices,
+        job_graph.edges,
+        allow_non_restored_state=job_graph.savepoint_restore.allow_non_restored_state,
+    )
+    if isinstance(verdict, AssignmentRefused):
+        raise NoSnapshot(f"cannot start from {snapshot.location}: {verdict.detail}")
+
+
+def dispose_savepoint(storages: StateStorages, path: str) -> DisposedSavepoint:
+    """Delete a savepoint with its files. Raises NoSnapshot for anything else, and then nothing was deleted."""
+    snapshot = read_snapshot(storages, path)
+    location = snapshot.location
+    if not snapshot.metadata.snapshot_type.is_savepoint:
+        raise NoSnapshot(
+            f"{location} is a checkpoint of job {snapshot.metadata.job_name!r}, not a savepoint: its files may be shared with "
+            "other checkpoints; the job deletes it itself, or delete the job's whole checkpoint directory when it is over"
+        )
+    storage = storages.at(location)
+    own = [METADATA_FILE_NAME]  # first: what is half deleted is no savepoint any more
+    own += [file[len(location) + 1 :] for file in snapshot.files if file.startswith(f"{location}/")]
+    for name in own:
+        storage.delete(name)
+    kept = tuple(name for name, _ in storage.list(""))
+    parent, _, directory = location.rpartition("/")
+    if directory and not kept:
+        try:
+            storages.at(parent or "/").delete_prefix(directory)
+        except StorageError:  # an empty directory that stays behind is nobody's loss
+            pass
+    return DisposedSavepoint(location, len(own), kept)
