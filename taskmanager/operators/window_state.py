@@ -278,7 +278,7 @@ class WindowState(KeyedState):
         *accumulators, fired = items.flatten()
         for accumulator, part in zip(self.accumulators, accumulators, strict=True):
             self.columns[accumulator.name].put(entries, part)
-        self.fired[entries] = fired.fill_null(value=False).to_numpy(zero_copy_only=False)
+        self.fired[entries] = fired.fill_null(False).to_numpy(zero_copy_only=False)
 
     def get_batch(self, slots: Slots) -> pa.Array:
         return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
