@@ -13,6 +13,7 @@ class CheckpointFailureReason(Enum):
     """Value: (pre_flight, message). Pre-flight: refused before a checkpoint id was drawn."""
 
     PERIODIC_SCHEDULER_SHUTDOWN = (True, "Periodic checkpoint scheduler is shut down.")
+    TOO_MANY_CONCURRENT_CHECKPOINTS = (True, "The maximum number of concurrent checkpoints is exceeded.")
     TOO_MANY_CHECKPOINT_REQUESTS = (True, "The maximum number of queued checkpoint requests exceeded.")
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = (True, "The minimum time between checkpoints is still pending.")
     NOT_ALL_REQUIRED_TASKS_RUNNING = (True, "Not all required tasks are currently running.")
@@ -27,6 +28,9 @@ class CheckpointFailureReason(Enum):
     CHECKPOINT_SUBSUMED = (False, "Checkpoint has been subsumed.")
     CHECKPOINT_DECLINED = (False, "Checkpoint was declined.")
     CHECKPOINT_DECLINED_TASK_NOT_READY = (False, "Checkpoint was declined (tasks not ready).")
+    CHECKPOINT_DECLINED_TASK_CLOSING = (False, "Checkpoint was declined (task's operators are partially closed).")
+    CHECKPOINT_DECLINED_TASK_NOT_CHECKPOINTING = (False, "Task does not support checkpointing.")
+    CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED = (False, "The alignment of the checkpoint exceeded its limit.")
     CHECKPOINT_DECLINED_SUBSUMED = (
         False,
         "Checkpoint was canceled because a barrier from a newer checkpoint was received.",
