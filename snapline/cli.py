@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,6 +25,8 @@ from protos import checkpoint_pb2, job_pb2
 from protos import client_pb2 as pb
 from runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.client import ClusterClient, JobFailed
+from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
+from snapline.program import run_script, translate_script
 
 TRACEBACK_VARIABLE = "SNAPLINE_TRACEBACK"
 
@@ -97,6 +98,9 @@ def coordinator(arguments: tuple[str, ...]) -> None:
 @click.option("--detached", "-d", is_flag=True, help="return once the job is accepted")
 @click.option("--from-savepoint", "-s", default="", help="start from this savepoint or retained checkpoint")
 @click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
+@click.option(
+    "--claim", is_flag=True, help="the job owns the snapshot from now on, and deletes it when it needs it no more"
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @with_target
@@ -108,6 +112,7 @@ def run(
     detached: bool,
     from_savepoint: str,
     allow_non_restored_state: bool,
+    claim: bool,
 ) -> None:
     """Run a job script against a coordinator: `snapline run job.py -- --its-own options`."""
     prefix = ENVIRONMENT_PREFIX
@@ -118,11 +123,38 @@ def run(
     if detached:
         os.environ["SNAPLINE_DETACHED"] = "1"
     if from_savepoint:
-        os.environ["SNAPLINE_RESTORE_FROM"] = from_savepoint
-        os.environ["SNAPLINE_ALLOW_NON_RESTORED_STATE"] = "1" if allow_non_restored_state else ""
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    runpy.run_path(str(script), run_name="__main__")
+        os.environ[RESTORE_VARIABLE] = _absolute(from_savepoint)
+        os.environ[ALLOW_NON_RESTORED_VARIABLE] = "1" if allow_non_restored_state else ""
+        os.environ[CLAIM_VARIABLE] = "1" if claim else ""
+    run_script(script, arguments)
+
+
+@cli.command()
+@click.option("--from", "-s", "snapshot", required=True, help="directory of a savepoint or checkpoint")
+@click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def plan(
+    snapshot: str, script: Path, arguments: tuple[str, ...], output: str, *, allow_non_restored_state: bool
+) -> None:
+    """What of a snapshot a job would take over, without running anything: `snapline plan --from PATH job.py -- --its options`.
+
+    Exit code 0: the job would start from it; 1: it would be refused.
+    """
+    from snapline.plan import plan_job
+    from snapline.plan_table import print_plan
+
+    translation = translate_script(script, arguments)
+    for warning in translation.warnings:
+        click.echo(f"snapline: {warning}", err=True)
+    answer = plan_job(translation.job_graph, _absolute(snapshot), allow_non_restored_state=allow_non_restored_state)
+    if output == "json":
+        click.echo(json.dumps(answer.as_dict(), indent=2))
+    else:
+        print_plan(answer, Console(soft_wrap=True))
+    if not answer.would_start:
+        sys.exit(1)
 
 
 @cli.command("list")
@@ -188,15 +220,50 @@ def checkpoints(target: Target, job: str) -> None:
     )
 
 
-@cli.command()
+class SavepointGroup(click.Group):
+    """`snapline savepoint JOB` is short for `snapline savepoint trigger JOB`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command in that was left out."""
+        if args and args[0] not in {*self.commands, "-h", "--help"}:
+            args = ["trigger", *args]
+        return super().parse_args(ctx, args)
+
+
+@cli.group(cls=SavepointGroup)
+def savepoint() -> None:
+    """Take or dispose of savepoints; `snapline savepoint JOB [DIRECTORY]` takes one."""
+
+
+@savepoint.command()
 @click.argument("job")
 @click.argument("directory", default="")
 @with_target
-def savepoint(target: Target, job: str, directory: str) -> None:
+def trigger(target: Target, job: str, directory: str) -> None:
     """Take a savepoint; prints its path."""
     with target.client() as client:
         path = client.trigger_savepoint(client.resolve_job(job), directory)
     click.echo(json.dumps({"path": path}) if target.as_json else path)
+
+
+@savepoint.command()
+@click.argument("path")
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
+def dispose(path: str, output: str) -> None:
+    """Delete a savepoint with its files, and nothing else. A job that was started from it without --claim must have completed
+    a checkpoint of its own before."""
+    from coordinator.snapshots import dispose_savepoint
+    from runtime.object_storage import open_storage
+    from runtime.state_storages import StateStorages
+
+    configuration = resolve(default_layers(os.environ))
+    disposed = dispose_savepoint(StateStorages(lambda url: open_storage(url, configuration)), _absolute(path))
+    if output == "json":
+        click.echo(json.dumps({"path": disposed.location, "files": disposed.files, "kept": list(disposed.kept)}))
+        return
+    click.echo(f"disposed of {disposed.location}, {disposed.files} files")
+    if disposed.kept:
+        click.echo(f"kept what is not of the savepoint: {', '.join(disposed.kept)}", err=True)
 
 
 @cli.command()
@@ -297,9 +364,7 @@ def _vertex_row(vertex: pb.VertexDetails) -> list[str]:
 def _checkpoint_row(checkpoint: pb.CheckpointOverview) -> list[str]:
     return [
         str(checkpoint.checkpoint_id),
-        checkpoint_pb2.SnapshotType.Name(checkpoint.snapshot_type)
-        .removeprefix("SNAPSHOT_TYPE_")
-        .lower(),
+        checkpoint_pb2.SnapshotType.Name(checkpoint.snapshot_type).removeprefix("SNAPSHOT_TYPE_").lower(),
         pb.CheckpointStatus.Name(checkpoint.status).removeprefix("CHECKPOINT_STATUS_").lower(),
         f"{checkpoint.subtasks_acknowledged}/{checkpoint.subtasks_total}",
         _time(checkpoint.trigger_timestamp_ms),
@@ -307,6 +372,11 @@ def _checkpoint_row(checkpoint: pb.CheckpointOverview) -> list[str]:
         f"{checkpoint.checkpointed_size_bytes:,} B",
         checkpoint.failure.message if checkpoint.HasField("failure") else "",
     ]
+
+
+def _absolute(path: str) -> str:
+    """A relative path is one of this directory."""
+    return path if "://" in path else str(Path(path).absolute())
 
 
 def _time(timestamp_ms: int) -> str:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 RESTORE_VARIABLE = "SNAPLINE_RESTORE_FROM"
 """Set by `snapline run --from-savepoint`."""
 ALLOW_NON_RESTORED_VARIABLE = "SNAPLINE_ALLOW_NON_RESTORED_STATE"
+CLAIM_VARIABLE = "SNAPLINE_CLAIM_SNAPSHOT"
 
 
 class StreamExecutionEnvironment:
@@ -61,7 +62,9 @@ class StreamExecutionEnvironment:
         resolve(environment.weaker)
         if os.environ.get(RESTORE_VARIABLE):
             environment.restore_from(
-                os.environ[RESTORE_VARIABLE], allow_non_restored_state=bool(os.environ.get(ALLOW_NON_RESTORED_VARIABLE))
+                os.environ[RESTORE_VARIABLE],
+                allow_non_restored_state=bool(os.environ.get(ALLOW_NON_RESTORED_VARIABLE)),
+                claim=bool(os.environ.get(CLAIM_VARIABLE)),
             )
         return environment
 

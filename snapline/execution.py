@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, Configuration
 from dataflow.ids import JobID
 from dataflow.jobgraph import JobGraph
+from dataflow.translation import Translation
 from dataflow.wire import decode_job_status
 from protos import client_pb2 as pb
 from runtime.logs import make_logger
@@ -27,6 +29,25 @@ from snapline.session import EmbeddedCluster, open_spark, slots_required
 CHECK_INTERVAL_S = 0.5
 DETACHED_VARIABLE = "SNAPLINE_DETACHED"
 """Set by `snapline run --detached`: `execute` returns once the job is accepted."""
+
+
+class ProgramAborted(BaseException):
+    """`execute` was called where only the translation is wanted. No Exception, so that a program that catches those ends."""
+
+
+_translations: list[list[Translation]] = []
+"""Innermost last: where `execute` puts translations instead of running them."""
+
+
+@contextmanager
+def translating_only() -> Iterator[list[Translation]]:
+    """Within, `execute` puts the translation into the list and raises ProgramAborted; nothing is started anywhere."""
+    collected: list[Translation] = []
+    _translations.append(collected)
+    try:
+        yield collected
+    finally:
+        _translations.remove(collected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,9 @@ class JobExecutionResult:
 def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecutionResult:
     """Run the environment's job. Raises JobFailed, or what stopped it from starting."""
     configuration = environment.configuration
+    if _translations:
+        _translations[-1].append(environment.translate(job_name, configuration=configuration))
+        raise ProgramAborted
     if COORDINATOR_ADDRESS.key in configuration:
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)

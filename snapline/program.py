@@ -1,0 +1,39 @@
+"""Running a user's job script inside this process: for `snapline run`, and for `snapline plan`, which only wants the job.
+
+The script runs as `__main__` with its own arguments. For a plan, `execute()` hands over the translation instead of running it,
+and ends the script there, as Flink's OptimizerPlanEnvironment does: what would come after it relies on a job that ran.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataflow.errors import JobDefinitionError
+from dataflow.translation import Translation
+from snapline.execution import ProgramAborted, translating_only
+
+
+def run_script(script: Path, arguments: Sequence[str]) -> None:
+    """Run it to its end; what it raises is raised."""
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def translate_script(script: Path, arguments: Sequence[str]) -> Translation:
+    """The job that the script would execute first. Raises JobDefinitionError when it executes none."""
+    with translating_only() as translations:
+        try:
+            run_script(script, arguments)
+        except ProgramAborted:
+            pass
+        except SystemExit as error:
+            if not translations:
+                how = f"ended with exit code {error.code}" if error.code else "ended"
+                raise JobDefinitionError(f"{script} {how} before it called execute()") from None
+    if not translations:
+        raise JobDefinitionError(f"{script} does not call execute(): there is no job to plan")
+    return translations[0]
