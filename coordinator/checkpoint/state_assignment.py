@@ -118,7 +118,7 @@ def assign_states(
     if isinstance(plan, AssignmentRefused):
         return plan
     by_operator = {operator.operator_id: operator for operator in operators}
-    refusal = _check_finished(vertices, edges, by_operator) or _check_in_flight(vertices, by_operator)
+    refusal = _check_finished(vertices, edges, by_operator) or _check_in_flight(vertices, edges, by_operator)
     if refusal is not None:
         return refusal
     assignments: dict[ExecutionVertexID, TaskStateSnapshot] = {}
@@ -218,16 +218,22 @@ def _finished_subtasks(vertex: JobVertex, by_operator: Mapping[OperatorID, Opera
 
 
 def _check_in_flight(
-    vertices: Sequence[JobVertex], by_operator: Mapping[OperatorID, OperatorState]
+    vertices: Sequence[JobVertex], edges: Sequence[JobEdge], by_operator: Mapping[OperatorID, OperatorState]
 ) -> AssignmentRefused | None:
-    """Data in flight belongs to the input of a chain."""
+    """Data in flight belongs to the inputs of a chain's head, or to an output of the chain; none may get lost."""
     for vertex in vertices:
-        for node in vertex.operators[1:]:
+        inputs = sum(edge.target == vertex.vertex_id for edge in edges)
+        outputs = sum(edge.source == vertex.vertex_id for edge in edges)
+        for position, node in enumerate(vertex.operators):
             operator = by_operator.get(node.operator_id)
-            if operator is not None and any(state.input_channel for state in operator.subtasks.values()):
+            states = () if operator is None else operator.subtasks.values()
+            gates = {handle.gate_or_partition for state in states for handle in state.input_channel}
+            partitions = {handle.gate_or_partition for state in states for handle in state.output_channel}
+            lost_input = any(gate >= inputs for gate in gates) or (gates and position > 0)
+            if lost_input or any(partition >= outputs for partition in partitions):
                 return AssignmentRefused(
-                    f"the snapshot holds data in flight into operator {node.uid!r}, which is now in the middle of the chain "
-                    f"{vertex.name}: take a savepoint, which holds none, before changing the shape of the job"
+                    f"the snapshot holds data in flight at operator {node.uid!r} ({vertex.name}) for an input or output that "
+                    "it does not have any more: take a savepoint, which holds none, before changing the shape of the job"
                 )
     return None
 

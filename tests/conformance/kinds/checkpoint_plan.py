@@ -1,0 +1,77 @@
+"""Adapter: scenarios of kind `checkpoint_plan` against coordinator.checkpoint.plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.checkpoint.events import ExecutionChange
+from coordinator.checkpoint.executions import ExecutionTracker
+from coordinator.checkpoint.plan import DefaultCheckpointPlanCalculator, PlanRefused
+from dataflow.ids import ExecutionAttemptID, JobVertexID, OperatorID
+from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from dataflow.messages import ExecutionState
+from tests.conformance.replay import difference
+
+PATTERNS = {"all_to_all": Partitioning.HASH, "pointwise": Partitioning.RESCALE}
+
+
+def _by_vertex(attempts: tuple[ExecutionAttemptID, ...]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for attempt in attempts:
+        found.setdefault(int(attempt.vertex_id), []).append(attempt.subtask_index)
+    return found
+
+
+def _answer(config: dict[str, Any]) -> dict[str, Any]:
+    vertices, changes = [], []
+    for number, vertex in enumerate(config["vertices"]):
+        vertex_id = JobVertexID(str(number))
+        node = OperatorNode(OperatorID(f"op{number}"), f"op{number}", f"op{number}", b"")
+        vertices.append(JobVertex(vertex_id, f"v{number}", vertex["parallelism"], 128, (node,)))
+        for subtask in range(vertex["parallelism"]):
+            state = vertex.get("state", "RUNNING")
+            states = vertex.get("states")
+            if states is not None:
+                state = states[subtask]
+            if subtask in vertex.get("finished", ()):
+                state = "FINISHED"
+            if state != "NONE":
+                attempt = ExecutionAttemptID("graph", vertex_id, subtask, 0)
+                changes.append(ExecutionChange(attempt, ExecutionState(state)))
+    edges = [
+        JobEdge(
+            f"e{number}",
+            JobVertexID(str(edge["source"])),
+            OperatorID(f"op{edge['source']}"),
+            JobVertexID(str(edge["target"])),
+            0,
+            PATTERNS[edge["pattern"]],
+        )
+        for number, edge in enumerate(config.get("edges", ()))
+    ]
+    tracker = ExecutionTracker(vertices, edges)
+    tracker.apply(changes)
+    allowed = config.get("checkpoints_after_tasks_finish", True)
+    plan = DefaultCheckpointPlanCalculator(checkpoints_after_tasks_finish=allowed).calculate(tracker)
+    if isinstance(plan, PlanRefused):
+        return {"error": "NOT_ALL_REQUIRED_TASKS_RUNNING"}
+    return {
+        "trigger": _by_vertex(plan.tasks_to_trigger),
+        "wait_for": _by_vertex(plan.tasks_to_wait_for),
+        "commit": _by_vertex(plan.tasks_to_commit_to),
+        "finished": _by_vertex(plan.finished_tasks),
+        "fully_finished": sorted(int(vertex_id) for vertex_id in plan.fully_finished_vertices),
+    }
+
+
+def replay(scenario: dict[str, Any]) -> list[str]:
+    """One plan per step."""
+    failures = []
+    for number, step in enumerate(scenario["steps"]):
+        got = _answer(scenario["config"])
+        for key, expected in step.get("expect", {}).items():
+            if isinstance(expected, dict):
+                expected = {int(vertex): sorted(subtasks) for vertex, subtasks in expected.items() if subtasks}
+            if got.get(key) != expected:
+                failures.append(difference(number, key, expected, got.get(key)))
+    return failures

@@ -1,0 +1,166 @@
+"""Adapter: scenarios of kind `pending_checkpoint` against coordinator.checkpoint.pending_checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.checkpoint.finalization import FinalizeRefused
+from coordinator.checkpoint.pending_checkpoint import (
+    PendingCheckpoint,
+    PendingCheckpointStatus,
+    TaskAcknowledgeResult,
+)
+from coordinator.checkpoint.plan import CheckpointPlan
+from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from dataflow.elements import SnapshotType
+from dataflow.handles import MasterState, OperatorState
+from dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
+from dataflow.jobgraph import JobVertex, OperatorNode
+from runtime.machine import InvariantViolation
+from tests.conformance.kinds.coordinator import attempt_of, names_in, snapshot_of
+from tests.conformance.kinds.properties import reason_of
+from tests.conformance.replay import difference
+
+PROPERTIES = {
+    "checkpoint": CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION),
+    "savepoint": CheckpointProperties.for_savepoint(),
+    "sync_savepoint": CheckpointProperties.for_savepoint(SnapshotType.SAVEPOINT_SUSPEND),
+}
+FUTURES = {
+    PendingCheckpointStatus.PENDING: "pending",
+    PendingCheckpointStatus.FINALIZED: "completed",
+    PendingCheckpointStatus.COMPLETED: "completed",
+    PendingCheckpointStatus.ABORTED: "failed",
+}
+
+
+class Harness:
+    """The coordinator's side of one pending checkpoint: its timer, and the discarding of its state."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.tasks = [str(task) for task in config.get("tasks", ["T1"])]
+        self.operators: tuple[OperatorState, ...] = ()
+        self.pending = self.construct()
+
+    def construct(self) -> PendingCheckpoint:
+        attempts = tuple(attempt_of(task) for task in self.tasks)
+        return PendingCheckpoint(
+            JobID("job"),
+            CheckpointID(1),
+            0,
+            PROPERTIES[self.config.get("type", "checkpoint")],
+            "chk-1",
+            CheckpointPlan(attempts, attempts, attempts),
+            self.config.get("hooks", ()),
+            self.config.get("coordinators", ()),
+        )
+
+    def vertices(self) -> list[JobVertex]:
+        return [JobVertex(JobVertexID(t), t, 1, 128, (OperatorNode(OperatorID(t), t, t, b""),)) for t in self.tasks]
+
+    def discardable(self) -> list[str]:
+        states = [state.data.decode() for state in (*self.pending.coordinator_states, *self.pending.master_states)]
+        return names_in(self.pending.task_states) + states
+
+    def play(self, step: dict[str, Any]) -> dict[str, Any]:
+        got: dict[str, Any] = {"error": False}
+        pending = self.pending
+        try:
+            match step:
+                case {"ack": ack}:
+                    result = pending.acknowledge_task(
+                        attempt_of(ack["task"]), snapshot_of(ack["task"], ack.get("state"))
+                    )
+                    got["result"] = result.name
+                    if result in (TaskAcknowledgeResult.UNKNOWN, TaskAcknowledgeResult.DISCARDED) and ack.get("state"):
+                        got["discarded_state"] = [ack["state"]]
+                case {"ack_hook": ack}:
+                    got["result"] = pending.acknowledge_master_state(ack["hook"], _state(ack.get("state"))).name
+                case {"ack_coordinator": ack}:
+                    got["result"] = pending.acknowledge_coordinator_state(ack["id"], _state(ack.get("state"))).name
+                case {"abort": reason}:
+                    discarded = self.discardable()
+                    got["canceller_cancelled"] = False
+                    got["discarded_state"] = []
+                    was_over = pending.is_disposed
+                    try:
+                        got["canceller_cancelled"] = pending.abort(reason_of(reason))
+                    finally:
+                        if not was_over:
+                            got["discarded_state"] = discarded
+                case {"finalize": _}:
+                    completed = pending.finalize("conformance", self.vertices(), {}, 0)
+                    if isinstance(completed, FinalizeRefused):
+                        got["error"] = True
+                    else:
+                        self.operators = completed.operators
+                case {"set_canceller": _}:
+                    got["accepted"] = pending.set_canceller()
+                case {"can_be_subsumed": _}:
+                    got["value"] = pending.can_be_subsumed
+                case {"future": _}:
+                    pass
+                case {"operator_states": _}:
+                    got |= self.operator_states()
+                case {"master_states": _}:
+                    got["values"] = [state.data.decode() for state in pending.master_states]
+                    got["count"] = len(pending.master_states)
+                case {"unacknowledged_coordinators": _}:
+                    got["values"] = list(pending.unacknowledged_coordinators)
+                    got["count"] = len(pending.unacknowledged_coordinators)
+                case {"construct": _}:
+                    self.pending = self.construct()
+                case _:
+                    raise NotImplementedError(f"step {sorted(step)}")
+        except InvariantViolation:
+            got["error"] = True
+        return got | self.state()
+
+    def operator_states(self) -> dict[str, Any]:
+        """Finalizing decides them; before that, what the acknowledgements amount to."""
+        operators = self.operators
+        if not operators and self.pending.is_fully_acknowledged:
+            completed = self.pending.finalize("conformance", self.vertices(), {}, 0)
+            operators = () if isinstance(completed, FinalizeRefused) else completed.operators
+        with_state = [operator for operator in operators if operator.subtasks]
+        names = sorted(
+            handle.path  # type: ignore[union-attr]
+            for operator in with_state
+            for state in operator.subtasks.values()
+            for handle in state.stream_handles
+        )
+        return {"count": len(with_state), "values": names}
+
+    def state(self) -> dict[str, Any]:
+        pending = self.pending
+        return {
+            "fully_acknowledged": pending.is_fully_acknowledged,
+            "hooks_acknowledged": pending.are_hooks_fully_acknowledged,
+            "future": FUTURES[pending.status],
+            "discarded": pending.status is PendingCheckpointStatus.ABORTED,
+        }
+
+
+def _state(text: str | None) -> MasterState | None:
+    return None if text is None else MasterState("x", 1, str(text).encode())
+
+
+def replay(scenario: dict[str, Any]) -> list[str]:
+    """Omitted keys are unchecked; sets are compared as such."""
+    config = scenario.get("config", {})
+    failures: list[str] = []
+    try:
+        harness = Harness(config)
+    except (InvariantViolation, ValueError):
+        expect = scenario["steps"][0].get("expect", {})
+        return [] if expect.get("error") else [difference(0, "error", False, True)]
+    for number, step in enumerate(scenario["steps"]):
+        got = harness.play(step)
+        for key, expected in step.get("expect", {}).items():
+            value = got.get(key)
+            if key == "discarded_state":
+                expected, value = sorted(expected), sorted(value or [])
+            if value != expected:
+                failures.append(difference(number, key, expected, value))
+    return failures

@@ -1,0 +1,101 @@
+"""Adapter: scenarios of kind `properties`: tables about snapshots, modes and reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoints_match
+from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from dataflow.config import ConfigurationError
+from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
+from dataflow.failures import CheckpointFailureReason
+from dataflow.ids import CheckpointID, JobID
+from dataflow.messages import JobStatus
+from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from taskmanager.checkpointing.handler_factory import create_barrier_handler
+from taskmanager.network.contract import InputChannelInfo
+from tests.conformance.replay import difference
+
+STATUSES = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
+TYPES = {
+    "checkpoint": SnapshotType.CHECKPOINT,
+    "savepoint": SnapshotType.SAVEPOINT,
+    "sync_savepoint": SnapshotType.SAVEPOINT_SUSPEND,
+}
+
+
+def replay(scenario: dict[str, Any]) -> list[str]:
+    """Cases are independent of each other."""
+    failures = []
+    for number, case in enumerate(scenario["cases"]):
+        got = _answer(case)
+        for key, expected in case["expect"].items():
+            if expected == "alternating_timeout":  # one handler serves both of these names
+                expected = "alternating"
+            if got.get(key) != expected:
+                failures.append(difference(number, key, expected, got.get(key)))
+    return failures
+
+
+def reason_of(name: str) -> CheckpointFailureReason:
+    """EXCEPTION was renamed IO_EXCEPTION after 1.11."""
+    return CheckpointFailureReason["IO_EXCEPTION" if name == "EXCEPTION" else name]
+
+
+def _properties(case: dict[str, Any]) -> CheckpointProperties:
+    kind = TYPES[case.get("type", "checkpoint")]
+    if kind.is_savepoint:
+        return CheckpointProperties.for_savepoint(kind)
+    policy = case.get("policy", "NEVER_RETAIN_AFTER_TERMINATION")
+    return CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy(policy), kind)
+
+
+def _answer(case: dict[str, Any]) -> dict[str, Any]:
+    match case["op"]:
+        case "retention":
+            properties = _properties(case)
+            discard: dict[str, bool] = {status.name: properties.discard_on(status) for status in STATUSES}
+            return {"discard_on": discard | {"SUBSUMED": properties.discard_on_subsumed}}
+        case "needs_alignment":
+            options = _options(case)
+            return {"value": options.alignment is AlignmentType.ALIGNED and not options.is_timeoutable}
+        case "handler_for":
+            return _handler_for(case)
+        case "is_preflight":
+            return {"value": reason_of(case["reason"]).pre_flight}
+        case "match":
+            return {"value": checkpoints_match(_checkpoints(case["first"]), _checkpoints(case["second"]))}
+        case other:
+            raise NotImplementedError(f"op {other}")
+
+
+def _checkpoints(pairs: list[list[Any]]) -> list[CompletedCheckpoint]:
+    properties = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
+    return [
+        CompletedCheckpoint(JobID(job), "", CheckpointID(number), 0, 0, properties, f"chk-{number}", ())
+        for job, number in pairs
+    ]
+
+
+def _options(case: dict[str, Any]) -> CheckpointOptions:
+    """CheckpointOptions.needsAlignment: exactly-once, and a savepoint or not unaligned."""
+    exactly_once = case.get("exactly_once", case.get("mode", "exactly_once") in ("exactly_once", "EXACTLY_ONCE"))
+    configuration = CheckpointCoordinatorConfiguration(
+        exactly_once=exactly_once, unaligned=case.get("unaligned", False) and exactly_once
+    )
+    return configuration.options_of(TYPES[case.get("type", "checkpoint")], "")
+
+
+def _handler_for(case: dict[str, Any]) -> dict[str, Any]:
+    """The handler that a task of this mode gets, by its name in the scenarios."""
+    mode = str(case["mode"]).upper()
+    try:
+        handler = create_barrier_handler(mode, [InputChannelInfo(0, 0)], unaligned_enabled=case["unaligned"])
+    except ConfigurationError:
+        return {"error": True}
+    if isinstance(handler, CheckpointBarrierTracker):
+        name = "tracker"
+    else:
+        name = "alternating" if case["unaligned"] else "aligner"
+    return {"error": False, "handler": name, "value": name}

@@ -1,0 +1,93 @@
+"""Adapter: scenarios of kind `shared_state` against coordinator.checkpoint.shared_state_registry.
+
+On checkpoint level the registry is driven as the publication of completed checkpoints does it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from coordinator.checkpoint.shared_state_registry import SharedStateRegistry
+from dataflow.handles import (
+    KeyedStateHandle,
+    KeyGroupRange,
+    OperatorState,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+    StreamStateHandle,
+)
+from dataflow.ids import CheckpointID, JobID, OperatorID
+from runtime.machine import InvariantViolation
+from tests.conformance.replay import difference
+
+PROPERTIES = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
+
+
+def _handle(name: str) -> SegmentStateHandle:
+    return SegmentStateHandle(name, 0, 1)
+
+
+def _name(handle: StreamStateHandle | None) -> str | None:
+    return handle.path if isinstance(handle, SegmentStateHandle) else None
+
+
+def _checkpoint(number: int, shared: list[str]) -> CompletedCheckpoint:
+    keyed = tuple(KeyedStateHandle(KeyGroupRange(0, 127), _handle(name), shared_key=name) for name in shared)
+    operator = OperatorState(OperatorID("op"), "op", "op", 1, 128, {0: OperatorSubtaskState(managed_keyed=keyed)})
+    return CompletedCheckpoint(JobID("job"), "", CheckpointID(number), 0, 0, PROPERTIES, f"chk-{number}", (operator,))
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.registry = SharedStateRegistry()
+        self.completed: dict[int, CompletedCheckpoint] = {}
+
+    def play(self, step: dict[str, Any]) -> dict[str, Any]:
+        got: dict[str, Any] = {"discarded": [], "error": False}
+        try:
+            match step:
+                case {"register": entry}:
+                    registration = self.registry.register(entry["key"], _handle(entry.get("handle", entry["key"])))
+                    got |= {"refs": registration.references, "canonical": _name(registration.handle)}
+                    got["discarded"] = [name for name in [_name(registration.discarded)] if name is not None]
+                case {"unregister": key}:
+                    registration = self.registry.unregister(key)
+                    got |= {"refs": registration.references, "canonical": _name(registration.handle)}
+                    got["discarded"] = [name for name in [_name(registration.discarded)] if name is not None]
+                case {"complete": entry}:
+                    checkpoint = _checkpoint(entry["cp"], entry.get("shared", []))
+                    _, duplicates = self.registry.register_all(checkpoint.operators)
+                    self.completed[entry["cp"]] = checkpoint
+                    got["discarded"] = [_name(handle) for handle in duplicates]
+                case {"drop": number}:
+                    orphans = self.registry.unregister_all(self.completed.pop(number))
+                    got["discarded"] = [_name(handle) for handle in orphans]
+                case {"suspend_and_restore": _}:
+                    self.registry.close()
+                    self.registry = SharedStateRegistry()
+                    for checkpoint in self.completed.values():
+                        self.registry.register_all(checkpoint.operators)
+                case {"close": _}:
+                    self.registry.close()
+                case _:
+                    raise NotImplementedError(f"step {sorted(step)}")
+        except (InvariantViolation, KeyError):
+            got["error"] = True
+        return got
+
+
+def replay(scenario: dict[str, Any]) -> list[str]:
+    """Omitted keys are unchecked."""
+    harness = Harness()
+    failures = []
+    for number, step in enumerate(scenario["steps"]):
+        got = harness.play(step)
+        for key, expected in step.get("expect", {}).items():
+            value: Any = got.get(key)
+            if key == "discarded":
+                expected, value = sorted(expected), sorted(value)
+            if value != expected:
+                failures.append(difference(number, key, expected, value))
+    return failures
