@@ -12,6 +12,8 @@ NettyShuffleEnvironment and ConnectionManager.
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -19,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dataflow import config
-from runtime.machine import check
 from taskmanager.exchange.flight_server import ExchangeError, ExchangeServer
 from taskmanager.exchange.frames import OpenChannel
 from taskmanager.exchange.inbound_stream import InboundStream, Peer
@@ -92,12 +93,15 @@ class FlightExchange:
         self._requests = PendingRequests(settings.request_backoff_max_ms)
         self._lock = threading.Lock()
         self._closed = False
+        self._process_id = os.getpid()
         #: Streams that take new channels.
         self._streams: dict[_StreamKey, InboundStream] = {}
-        #: All streams whose thread may run.
-        self._running: set[InboundStream] = set()
+        #: All streams whose thread may run, or has until lately.
+        self._running: list[InboundStream] = []
         self._released: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._server = ExchangeServer(settings.bind_host, settings.port, settings.token, self._serve_channel)
+        # A thread that comes back from Flight while the interpreter ends would abort the process.
+        atexit.register(self.close)
         self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
 
     # --- producers ----------------------------------------------------------------------------------------------------
@@ -151,17 +155,17 @@ class FlightExchange:
 
     def _stream(self, key: _StreamKey) -> InboundStream:
         with self._lock:
-            check(not self._closed, "the exchange is closed")
+            self._check_open()
             stream = self._streams.get(key)
             if stream is None or stream.is_closing:
                 peer = Peer(key.address, key.edge_id, self._settings.token, self._settings.request_backoff_max_ms)
                 stream = self._streams[key] = InboundStream(peer, lambda ended: self._stream_ended(key, ended))
-                self._running.add(stream)
+                self._running = [other for other in self._running if not other.has_ended]
+                self._running.append(stream)
             return stream
 
     def _stream_ended(self, key: _StreamKey, stream: InboundStream) -> None:
         with self._lock:
-            self._running.discard(stream)
             if self._streams.get(key) is stream:
                 del self._streams[key]
 
@@ -210,18 +214,21 @@ class FlightExchange:
     def number_of_streams(self) -> tuple[int, int]:
         """Streams read from peers, and streams that peers read here."""
         with self._lock:
-            inbound = len(self._running)
+            inbound = sum(not stream.has_ended for stream in self._running)
         return inbound, self._server.number_of_streams
 
     def close(self) -> bool:
         """End everything within about two seconds, whatever the peers do. Returns whether all threads have ended. Channels
         that are still read fail; a second call does nothing."""
         deadline = time.monotonic() + CLOSE_SECONDS
+        if os.getpid() != self._process_id:
+            return True  # a forked child has the objects, but none of the threads
         with self._lock:
             if self._closed:
                 return True
             self._closed = True
-            running = list(self._running)
+            running = self._running
+        atexit.unregister(self.close)
         self._requests.close()
         cause = f"TaskManager {self.address} has closed its exchange"
         for stream in running:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dataflow.elements import (
     CancelCheckpointMarker,
     CheckpointBarrier,
+    EndOfChannelState,
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
@@ -126,6 +127,7 @@ class _Kind:
     END_OF_DATA = 9
     END_OF_DATA_DRAIN = 10
     END_OF_PARTITION = 11
+    END_OF_CHANNEL_STATE = 12
     CHANNEL_FAILED = 20
     EXCHANGE_CLOSED = 21
     OPEN = 32
@@ -209,6 +211,8 @@ def _control(element: StreamElement) -> tuple[int, bytes]:
         return (_Kind.END_OF_DATA_DRAIN if element.drain else _Kind.END_OF_DATA), b""
     if isinstance(element, EndOfPartition):
         return _Kind.END_OF_PARTITION, b""
+    if isinstance(element, EndOfChannelState):
+        return _Kind.END_OF_CHANNEL_STATE, b""
     raise ProtocolError(f"{type(element).__name__} is no stream element: nothing on the wire stands for it")
 
 
@@ -287,6 +291,8 @@ def _read_control(kind: int, payload: bytes) -> StreamElement:
             return EndOfData(drain=True)
         case _Kind.END_OF_PARTITION:
             return EndOfPartition()
+        case _Kind.END_OF_CHANNEL_STATE:
+            return EndOfChannelState()
     raise ProtocolError(f"a message of unknown kind {kind}")
 
 

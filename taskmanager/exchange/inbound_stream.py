@@ -71,9 +71,9 @@ class InboundStream:
     def ensure_started(self) -> None:
         """Connect and receive. Called after the first channel was opened, so that nothing fails unheard."""
         with self._lock:
-            started, self._started = self._started, True
-        if not started:
-            self._thread.start()
+            if not self._started:
+                self._thread.start()
+                self._started = True
 
     # --- channels ---------------------------------------------------------------------------------------------------
 
@@ -137,6 +137,11 @@ class InboundStream:
         self._cancel()
         self.ensure_started()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread is gone."""
+        return self._started and not self._thread.is_alive()
+
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the thread. False when it still runs."""
         self._thread.join(max(0.0, timeout_seconds))
@@ -161,9 +166,9 @@ class InboundStream:
         with self._lock:
             cause = self._closing = self._closing or cause
             channels, self._channels = list(self._channels.values()), {}
+        self._on_ended(self)
         for channel in channels:
             channel.on_failed(cause)
-        self._on_ended(self)
         self._close_writer(client)
 
     def _connect(self) -> Any:
