@@ -136,7 +136,16 @@ class OperatorSubtaskState:
     @property
     def state_size_bytes(self) -> int:
         """Sum over all blobs."""
-        return sum(handle.state_size_bytes for handle in self.stream_handles)
+        total = 0  # plain loops: this is asked once per acknowledgement
+        for keyed in self.managed_keyed:
+            total += keyed.handle.state_size_bytes
+        for operator in self.managed_operator:
+            total += operator.handle.state_size_bytes
+        for input_data in self.input_channel:
+            total += input_data.handle.state_size_bytes
+        for output_data in self.output_channel:
+            total += output_data.handle.state_size_bytes
+        return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,15 @@ class CheckpointCoordinator:
         if handler is None:
             raise InvariantViolation(f"{type(event).__name__} is no event of a checkpoint coordinator")
         handler(event)
-        self._settle()
+        in_flight = self._in_flight
+        if (
+            self._ask_decider
+            or in_flight.something_ended
+            or in_flight.has_acknowledged
+            or self._restoration.can_proceed
+            or self._shutdown_status is not None
+        ):
+            self._settle()
         return out
 
     def _settle(self) -> None:
@@ -303,6 +311,8 @@ class CheckpointCoordinator:
     # --- triggering ---------------------------------------------------------------------------------------------------
 
     def _refusal(self, request: CheckpointTriggerRequest) -> CheckpointFailureReason | None:
+        if self._shutdown_status is not None:
+            return CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         if request.is_periodic and not self._periodic.is_started:
             return CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
         return None
@@ -540,11 +550,7 @@ class CheckpointCoordinator:
             return
         self._shutdown_status = event.status
         self._out += self._periodic.stop()
-        reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
-        self._abort_queued_and_pending(reason)
-        triggering, self._triggering = self._triggering, None
-        if triggering is not None and triggering.pending is None:
-            self._refuse(triggering.request, reason)
+        self._abort_queued_and_pending(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self._restoration.shut_down(self._out)
 
     def _finish_shutdown(self, status: JobStatus) -> None:
@@ -553,7 +559,9 @@ class CheckpointCoordinator:
             self._store_is_shut_down = True
             self._out += self.publication.shutdown(status)
             self._out += [ShutdownIdCounter(status), PersistStatistics()]
-        if self._store_is_shut_down and self.publication.cleaning_count == 0 and not self._is_over:
+        is_drawing = self._triggering is not None and self._triggering.pending is None
+        is_cleaning = self.publication.cleaning_count > 0
+        if self._store_is_shut_down and not is_drawing and not is_cleaning and not self._is_over:
             self._is_over = True
             self._out.append(CoordinatorShutDown(status))
 

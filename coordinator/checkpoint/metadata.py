@@ -23,7 +23,7 @@ from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from coordinator.checkpoint.properties import CheckpointProperties
 from dataflow.elements import SnapshotType
 from dataflow.errors import SnaplineError
-from dataflow.handles import CheckpointMetadata, MasterState, OperatorState
+from dataflow.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
 from dataflow.ids import CheckpointID, JobID, OperatorID
 from dataflow.wire_errors import WireError
 from dataflow.wire_reflection import enum_tables
@@ -143,7 +143,8 @@ def _encode_body(metadata: CheckpointMetadata, relocate: Callable[[str], str]) -
             subtask = entry.subtasks.add(subtask_index=subtask_index)
             subtask.state.SetInParent()
             encode_operator_subtask_state(state, subtask.state)
-            _relocate(subtask.state, relocate)
+            if any(type(handle) is SegmentStateHandle for handle in state.stream_handles):
+                _relocate(subtask.state, relocate)
     for master in metadata.master_states:
         message.master_states.add(hook_id=master.hook_id, version=master.version, data=master.data)
     return message
