@@ -32,6 +32,8 @@ class KeyedOperator(StreamOperator):
         self.operator_state = OperatorStateBackend()
         self.watermark_ms = MIN_WATERMARK_MS
         """The last watermark that came in, also while what it makes due is still being worked off."""
+        self.restored_at_work = False
+        """The snapshot was taken before all that the watermark makes due had been worked off."""
 
     # --- for subclasses -------------------------------------------------------------------------------------------------
 
@@ -48,7 +50,8 @@ class KeyedOperator(StreamOperator):
     def initialize_state(self, restored: RestoredState) -> None:
         self.operator_state = OperatorStateBackend(restored.operator_lists)
         watermarks = self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).get()
-        self.watermark_ms = min(watermarks, default=MIN_WATERMARK_MS)
+        self.watermark_ms = min((watermark["ms"] for watermark in watermarks), default=MIN_WATERMARK_MS)
+        self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
         if restored.keyed:
             header = read_header(restored.keyed[0].read_range)
             backend = self._create(pa.schema(header.key_fields))
@@ -77,7 +80,9 @@ class KeyedOperator(StreamOperator):
         return backend.slots(columns)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).update([self.watermark_ms])
+        self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).update(
+            [{"ms": self.watermark_ms, "at_work": self.has_pending_work}]
+        )
         keyed = (self.backend.snapshot(),) if self.backend is not None else ()
         return OperatorSnapshot(keyed, self.operator_state.snapshot())
 

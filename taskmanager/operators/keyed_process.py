@@ -191,7 +191,7 @@ class KeyedProcessOperator(KeyedOperator):
         if self.backend is not None:
             self._open_function(self.backend)
             self._arm()
-            if self._timers is not None and self._timers.event.has_due(self.watermark_ms):
+            if self.restored_at_work and self._timers is not None and self._timers.event.has_due(self.watermark_ms):
                 self._due = Watermark(self.watermark_ms)
 
     def _open_function(self, backend: KeyedStateBackend) -> None:
