@@ -1,0 +1,84 @@
+"""`python -m tests.simulation 42` replays seed 42 and tells its story; `--seeds 2000` runs many and sums up."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.options import draw_options
+from tests.simulation.simulation import Report, run_seed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0, or that of the first failing seed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?", help="replay this seed and print its story")
+    parser.add_argument("--seeds", type=int, help="run so many seeds")
+    parser.add_argument("--start", type=int, default=0, help="first of them")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--no-faults", action="store_true", help="the same runs without faults")
+    parser.add_argument("--quiet", action="store_true", help="no story")
+    chosen = parser.parse_args(arguments)
+    if chosen.seed is not None:
+        return _replay(chosen.seed, faults=not chosen.no_faults, quiet=chosen.quiet)
+    if chosen.seeds is None:
+        parser.error("give a seed, or --seeds")
+    return _many(chosen.start, chosen.seeds, chosen.jobs, faults=not chosen.no_faults)
+
+
+def _replay(seed: int, *, faults: bool, quiet: bool) -> int:
+    options = draw_options(seed, faults=faults)
+    print(options.describe(), flush=True)
+    report = run_seed(seed, keep_story=not quiet, options=options)
+    for line in report.story:
+        print(line)
+    print(report.line())
+    return report.exit_code
+
+
+def _one(argument: tuple[int, bool]) -> Report:
+    seed, faults = argument
+    return run_seed(seed, options=draw_options(seed, faults=faults))
+
+
+def _many(start: int, count: int, jobs: int, *, faults: bool) -> int:
+    begun = time.perf_counter()
+    work = [(seed, faults) for seed in range(start, start + count)]
+    failed: list[Report] = []
+    totals: Counter[str] = Counter()
+    with ProcessPoolExecutor(jobs) if jobs > 1 else _Here() as pool:
+        for report in pool.map(_one, work, chunksize=4):
+            totals.update(
+                checkpoints=report.checkpoints, restarts=report.restarts, faults=report.faults, steps=report.steps
+            )
+            if not report.ok:
+                failed.append(report)
+                print(report.line(), flush=True)
+    seconds = time.perf_counter() - begun
+    print(
+        f"{count} seeds from {start} in {seconds:.0f} s ({60 * count / seconds:.0f} a minute, {jobs} processes of "
+        f"{os.cpu_count()} cores): {len(failed)} failed; {dict(totals)}"
+    )
+    if failed:
+        print("failing seeds:", " ".join(str(report.seed) for report in failed))
+    return failed[0].exit_code if failed else 0
+
+
+class _Here:
+    """One process: this one."""
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, function: object, work: list[tuple[int, bool]], chunksize: int = 1):  # type: ignore[no-untyped-def]
+        return map(function, work)  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

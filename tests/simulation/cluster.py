@@ -1,0 +1,192 @@
+"""One simulated cluster: who is there, how they find and reach each other, and who is started again when it is gone.
+
+A fixed pool of TaskManagers, as a Spark application keeps it: each that ends is replaced, under a new name. One coordinator at
+a time, started again at the same address. Decides no fault; it only offers what `faults` pulls at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dataflow.config import Configuration
+from dataflow.failures import SerializedFailure
+from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import Fenced, JobStatus
+from dataflow.wire import decode_envelope, encode_envelope
+from protos import cluster_pb2
+from runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, MessageReceived, OpenConnection
+from runtime.leader_retrieval import LeaderTable
+from tests.simulation.coordinator_process import CoordinatorProcess
+from tests.simulation.disk import Disk
+from tests.simulation.exchange import SimulatedExchange
+from tests.simulation.network import Endpoint
+from tests.simulation.options import Options
+from tests.simulation.task_manager_process import TaskManagerProcess
+from tests.simulation.world import Process, World
+
+
+class SimulatedCluster:
+    """All processes of one run."""
+
+    def __init__(
+        self,
+        world: World,
+        disk: Disk,
+        options: Options,
+        *,
+        observe: Callable[[str, Any, list[Any]], None] = lambda name, event, effects: None,
+        through_wire: bool = False,
+    ) -> None:
+        self.world = world
+        self.disk = disk
+        self.options = options
+        self.observe = observe
+        self.through_wire = through_wire
+        self.configuration = Configuration(options.cluster_settings)
+        self.rng = world.random("cluster")
+        self.task_managers: dict[str, TaskManagerProcess] = {}
+        self.coordinator: CoordinatorProcess | None = None
+        self.terminal: tuple[JobStatus, SerializedFailure | None] | None = None
+        self.io_slowness_ms: Callable[[], int] = lambda: 0
+        self.stall_ms: Callable[[str], int] = lambda task: 0
+        self.duplicate: Callable[[Any], bool] = lambda message: False
+        self._table = LeaderTable()
+        self._starting_coordinator = False
+        self._starting = 0
+
+    def start(self) -> None:
+        self._start_coordinator()
+        for _ in range(self.options.task_managers):
+            self._start_task_manager()
+        self._look_after()
+
+    def alive(self) -> list[TaskManagerProcess]:
+        return [process for process in self.task_managers.values() if process.alive]
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """Every process that is gone is started again, a while later."""
+        if (self.coordinator is None or not self.coordinator.alive) and not self._starting_coordinator:
+            self._starting_coordinator = True
+            self.world.clock.after(self.options.start_delay_ms, self._start_coordinator)
+        while len(self.alive()) + self._starting < self.options.task_managers:
+            self._starting += 1
+            self.world.clock.after(self.options.start_delay_ms, self._replace)
+        for name in [name for name, process in self.task_managers.items() if not process.alive]:
+            del self.task_managers[name]
+        self.world.clock.after(50, self._look_after)
+
+    def _replace(self) -> None:
+        self._starting -= 1
+        self._start_task_manager()
+
+    def _start_coordinator(self) -> None:
+        self._starting_coordinator = False
+        name = f"coordinator-{self.world.number('coordinator')}"
+        self.coordinator = CoordinatorProcess(
+            self.world, self, self.disk, name, self.configuration, lambda: self.io_slowness_ms(), self.observe
+        )
+
+    def _start_task_manager(self) -> None:
+        name = f"tm-{self.world.number('task manager')}"
+        process = TaskManagerProcess(
+            self.world,
+            self,
+            self.disk,
+            name,
+            self.options.slots,
+            self.configuration,
+            lambda: self.io_slowness_ms(),
+            lambda task: self.stall_ms(task),
+            self.observe,
+        )
+        self.task_managers[name] = process
+        self.world.story.say(name, "starts")
+        self._tell_leaders(process, self._table)
+
+    # --- leaders ------------------------------------------------------------------------------------------------------
+
+    def publish_leaders(self, table: LeaderTable) -> None:
+        self._table = table
+        for process in self.alive():
+            self._tell_leaders(process, table)
+
+    def _tell_leaders(self, process: TaskManagerProcess, table: LeaderTable) -> None:
+        """Tables reach a process in order; it may miss some."""
+
+        def tell() -> None:
+            if table is self._table:
+                process.leaders_changed(table)
+
+        process.later(self.rng.randint(1, 5 + 2 * self.options.max_delay_ms), tell)
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def dial(self, process: Process, effect: OpenConnection, tell: Callable[[Any], object]) -> None:
+        """To the coordinator, where everybody dials."""
+        network = self.world.network
+
+        def connect() -> None:
+            target = self.coordinator
+            if target is not None and (
+                network.is_cut(process.name, target.name) or network.is_cut(target.name, process.name)
+            ):
+                process.later(3_000, lambda: tell(ConnectionLost(effect.connection, "no answer")))
+                return
+            server = target.serve(effect.peer) if target is not None and target.alive and target.ready else None
+            if server is None:
+                tell(ConnectionLost(effect.connection, "connection refused"))
+                return
+            dialler = Endpoint(
+                process.name,
+                effect.connection,
+                lambda connection, envelope: tell(MessageReceived(connection, envelope)),
+                lambda connection, reason: tell(ConnectionLost(connection, reason)),
+            )
+            network.connect(dialler, server)
+            tell(ConnectionOpened(effect.connection))
+
+        process.later(network.delay_ms(), connect)
+
+    def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
+        """On its way, perhaps as bytes, perhaps twice."""
+        if self.through_wire:
+            data = encode_envelope(envelope.leader_session_id, [envelope.message]).SerializeToString()
+            session, (message,) = decode_envelope(cluster_pb2.Envelope.FromString(data))
+            envelope = Fenced(session, message)
+        self.world.network.send(process, connection, envelope)
+        if self.duplicate(envelope.message):
+            self.world.network.send(process, connection, envelope)
+
+    def find_exchange(self, address: str) -> SimulatedExchange | None:
+        process = self.task_managers.get(address.partition(":")[0])
+        return process.exchange if process is not None and process.alive else None
+
+    # --- the job ------------------------------------------------------------------------------------------------------
+
+    def submit(self, graph: JobGraph) -> None:
+        """As a client does: again, until it is accepted."""
+
+        def attempt() -> None:
+            coordinator = self.coordinator
+            if coordinator is not None and coordinator.alive and coordinator.ready:
+                dispatcher = coordinator.dispatcher.core
+                if dispatcher.find(graph.job_id) is not None or self.terminal is not None:
+                    return
+                if self.disk.files.exists(f"ha/jobs/{graph.job_id}"):
+                    return
+                coordinator.submit(graph)
+            self.world.clock.after(500, attempt)
+
+        attempt()
+
+    def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
+        if status.is_globally_terminal:
+            self.terminal = (status, failure)
+
+    def kill_coordinator(self) -> None:
+        if self.coordinator is not None:
+            self.coordinator.kill()

@@ -1,0 +1,425 @@
+"""One simulated coordinator: the real Dispatcher, ResourceManager and JobMasters, and the real stores behind their effects.
+
+Plays `coordinator.cluster_entrypoint` and `coordinator.actors.job_master_runner` without threads and sockets: what they do with
+each effect is done here the same way, with the same `CheckpointIo`, `EmbeddedHighAvailability` and pointer codec on the
+simulated disk. A successor finds what was durable, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from coordinator.actors.checkpoint_io import CheckpointIo
+from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from coordinator.checkpoint.coordinator import CheckpointCoordinator
+from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
+from coordinator.dispatcher import effects as dispatching
+from coordinator.dispatcher.dispatcher import Dispatcher
+from coordinator.dispatcher.events import (
+    DispatcherStarted,
+    JobGraphRemoved,
+    JobGraphStored,
+    JobGraphStoreFailed,
+    JobMasterEnded,
+    JobStatusReported,
+    SubmitJob,
+)
+from coordinator.execution.restart_strategy import restart_strategy_of
+from coordinator.ha.embedded import EmbeddedHighAvailability
+from coordinator.high_availability import JobStores
+from coordinator.jobmaster.effects import JobReachedTerminalState, ReportJobStatus
+from coordinator.jobmaster.events import JobMasterStarted, JobMasterSuspended, OperationRequested
+from coordinator.jobmaster.job_master import JobMaster, JobMasterIdentity
+from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
+from coordinator.jobmaster.settings import JobMasterSettings
+from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
+from coordinator.resource.events import ResourceManagerStarted
+from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
+from dataflow.config import Configuration
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import AllocationID, JobID, LeaderSessionID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus
+from runtime.connections import (
+    CloseConnection,
+    ConnectionID,
+    ConnectionLost,
+    ConnectionOpened,
+    MessageReceived,
+    OpenConnection,
+    Peer,
+    PeerKind,
+    ResourceManagerLeaderChanged,
+    Send,
+)
+from runtime.leader_retrieval import LeaderAddress, LeaderTable
+from runtime.state_storages import StateStorages
+from runtime.version import VERSION
+from tests.simulation.disk import Disk, ProcessStorage
+from tests.simulation.network import Endpoint
+from tests.simulation.world import Process, SilentLogger, SimulatedActor, World, WorldClock
+
+COORDINATOR_ADDRESS = "coordinator:6123"
+CHECKPOINTS = "/checkpoints"
+HIGH_AVAILABILITY = "/ha"
+ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
+
+Observe = Callable[[str, Any, list[Any]], None]
+
+
+class CoordinatorNetwork(Protocol):
+    """What a coordinator needs of the cluster."""
+
+    def dial(self, process: Process, effect: OpenConnection, tell: Callable[[Any], object]) -> None: ...
+
+    def send(self, process: str, connection: ConnectionID, envelope: Any) -> None: ...
+
+    def publish_leaders(self, table: LeaderTable) -> None: ...
+
+    def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None: ...
+
+
+class DelayedIo:
+    """The executor for slow work: done after a while, answered after another, in any order (IoExecutor)."""
+
+    def __init__(self, process: Process, slowness_ms: Callable[[], int]) -> None:
+        self._process = process
+        self._rng = process.world.random(f"io of {process.name}")
+        self._slowness_ms = slowness_ms
+
+    def submit(
+        self,
+        name: str,
+        work: Callable[[], Any],
+        tell: Callable[[Any], object],
+        failed: Callable[[BaseException], Any],
+        limit_ms: int = 0,
+    ) -> None:
+        def perform() -> None:
+            try:
+                answer = work()
+            except Exception as error:  # as in production: a core must never wait for an answer that does not come
+                answer = failed(error)
+            if answer is not None:
+                self._process.later(self._rng.randint(0, 2), lambda: tell(answer))
+
+        self._process.later(self._rng.randint(0, 3) + self._slowness_ms(), perform)
+
+
+class CoordinatorProcess(Process):
+    """One incarnation."""
+
+    def __init__(
+        self,
+        world: World,
+        cluster: CoordinatorNetwork,
+        disk: Disk,
+        name: str,
+        configuration: Configuration,
+        io_slowness_ms: Callable[[], int],
+        observe: Observe,
+    ) -> None:
+        super().__init__(world, name)
+        self.cluster = cluster
+        self.configuration = configuration
+        self.observe = observe
+        self.rng = world.random(f"ids of {name}")
+        self.clock = WorldClock(self)
+        self.storages = StateStorages(lambda url: ProcessStorage(disk, self, url))
+        self._durable = ProcessStorage(disk, self, HIGH_AVAILABILITY)
+        self.io = DelayedIo(self, io_slowness_ms)
+        self.session = LeaderSessionID(f"rm-{self.draw()}")
+        self.runners: dict[JobID, SimulatedJobMaster] = {}
+        self.answers: dict[RequestID, Answer] = {}
+        self._leaders: dict[JobID, LeaderAddress] = {}
+        self.resource_manager = SimulatedActor(
+            self,
+            f"{name}/rm",
+            ResourceManager(
+                ResourceManagerSettings.from_configuration(VERSION, configuration),
+                self.session,
+                lambda: AllocationID(f"alloc-{self.draw()}"),
+            ),
+            {
+                Send: lambda effect: cluster.send(self.name, effect.connection, effect.envelope),
+                CloseConnection: lambda effect: world.network.close(self.name, effect.connection),
+                DeclareWorkers: lambda effect: None,
+                ReleaseWorker: lambda effect: None,
+            },
+            observe,
+        )
+        self.dispatcher = SimulatedActor(
+            self,
+            f"{name}/dispatcher",
+            Dispatcher(),
+            {
+                dispatching.StoreJobGraph: self._store_job_graph,
+                dispatching.RemoveJobGraph: self._remove_job_graph,
+                dispatching.StartJobMaster: self._start_job_master,
+                dispatching.SuspendJobMaster: self._suspend_job_master,
+                dispatching.ForwardToJobMaster: self._forward,
+                Reply: lambda effect: self.answers.__setitem__(effect.request_id, effect.answer),
+            },
+            observe,
+        )
+        self.ready = False
+        self.later(world.network.delay_ms(), self._start)
+
+    def draw(self) -> str:
+        return f"{self.rng.getrandbits(64):016x}"
+
+    def submit(self, graph: JobGraph) -> RequestID:
+        request_id = RequestID(self.draw())
+        self.dispatcher.tell(SubmitJob(request_id, graph))
+        return request_id
+
+    def operate(self, job_id: JobID, operation: JobOperation) -> RequestID:
+        request_id = RequestID(self.draw())
+        runner = self.runners.get(job_id)
+        if runner is not None:
+            runner.tell(OperationRequested(request_id, operation))
+        return request_id
+
+    def _start(self) -> None:
+        """Read the job graphs; a coordinator that cannot read them ends, and is started again."""
+        try:
+            self.high_availability = EmbeddedHighAvailability(self._durable, self.session, durable=True)
+            recovered = tuple(self.high_availability.job_graphs.load())
+        except Exception as error:  # what the storage raises
+            self.world.story.say(self.name, f"cannot start: {error}")
+            self.kill_here()
+        self.world.story.say(self.name, f"leads, recovers {len(recovered)} jobs")
+        self.resource_manager.tell(ResourceManagerStarted())
+        self.dispatcher.tell(DispatcherStarted(recovered))
+        self.ready = True
+        self.publish()
+
+    def ended(self) -> None:
+        super().ended()
+        for actor in (self.resource_manager, self.dispatcher):
+            actor.stop()
+        for runner in self.runners.values():
+            runner.stop()
+        self.world.story.say(self.name, "is gone")
+
+    # --- leaders ------------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        if self.ready:
+            table = LeaderTable(LeaderAddress(COORDINATOR_ADDRESS, self.session), dict(self._leaders))
+            self.cluster.publish_leaders(table)
+
+    def set_job_master(self, job_id: JobID, leader: LeaderAddress | None) -> None:
+        if leader is None:
+            self._leaders.pop(job_id, None)
+        else:
+            self._leaders[job_id] = leader
+        self.publish()
+
+    def serve(self, peer: Peer) -> Endpoint | None:
+        """The serving end of a connection that somebody dials."""
+        if peer.kind is PeerKind.RESOURCE_MANAGER:
+            tell: Callable[[Any], object] = self.resource_manager.tell
+        else:
+            runner = self.runners.get(peer.job_id)
+            if runner is None or runner.actor is None:
+                return None
+            tell = runner.tell
+        connection = ConnectionID(f"serve-{self.world.number('served connection')}")
+        return Endpoint(
+            self.name,
+            connection,
+            lambda own, envelope: tell(MessageReceived(own, envelope)),
+            lambda own, reason: tell(ConnectionLost(own, reason)),
+        )
+
+    # --- performers of the Dispatcher -----------------------------------------------------------------------------------
+
+    def _store_job_graph(self, effect: dispatching.StoreJobGraph) -> None:
+        graph = effect.job_graph
+
+        def work() -> JobGraphStored:
+            self.high_availability.job_graphs.put(graph)
+            return JobGraphStored(graph.job_id)
+
+        self.io.submit(
+            "store job", work, self.dispatcher.tell, lambda error: JobGraphStoreFailed(graph.job_id, str(error))
+        )
+
+    def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
+        job_id = effect.job_id
+
+        def work() -> JobGraphRemoved:
+            self.high_availability.job_graphs.remove(job_id)
+            self.high_availability.forget_job(job_id)
+            return JobGraphRemoved(job_id)
+
+        self.io.submit("remove job", work, self.dispatcher.tell, lambda error: JobGraphRemoved(job_id, str(error)))
+
+    def _start_job_master(self, effect: dispatching.StartJobMaster) -> None:
+        runner = SimulatedJobMaster(self, effect.job_graph, recovered=effect.recovered)
+        self.runners[effect.job_graph.job_id] = runner
+        runner.start()
+
+    def _suspend_job_master(self, effect: dispatching.SuspendJobMaster) -> None:
+        runner = self.runners.get(effect.job_id)
+        if runner is not None:
+            runner.tell(JobMasterSuspended("the coordinator stops"))
+
+    def _forward(self, effect: dispatching.ForwardToJobMaster) -> None:
+        runner = self.runners.get(effect.job_id)
+        if runner is not None:
+            runner.tell(OperationRequested(effect.request_id, effect.operation))
+
+    def of_job_master(self, event: Any) -> None:
+        self.dispatcher.tell(event)
+        if isinstance(event, JobMasterEnded) and event.status in ENDED:
+            self.runners.pop(event.job_id, None)
+
+
+class SimulatedJobMaster:
+    """One JobMaster of one job: JobMasterRunner."""
+
+    def __init__(self, process: CoordinatorProcess, graph: JobGraph, *, recovered: bool) -> None:
+        self._process = process
+        self.graph = graph
+        self._recovered = recovered
+        self._early: list[Any] = []
+        self.actor: SimulatedActor | None = None
+        self.checkpoints: CheckpointCoordinator | None = None
+        self.session = LeaderSessionID("")
+        self._status = JobStatus.CREATED
+        self._ended = False
+
+    @property
+    def core(self) -> JobMaster | None:
+        return None if self.actor is None else self.actor.core
+
+    def start(self) -> None:
+        process = self._process
+        process.io.submit(
+            "open the stores",
+            lambda: process.high_availability.open_job(self.graph.job_id),
+            self._begin,
+            lambda error: process.later(0, lambda: self._could_not_begin(error)),
+        )
+
+    def tell(self, event: Any) -> bool:
+        if self.actor is None:
+            self._early.append(event)
+            return True
+        return self.actor.tell(event)
+
+    def stop(self) -> None:
+        self._ended = True
+        if self.actor is not None:
+            self.actor.stop()
+
+    def _could_not_begin(self, error: BaseException) -> None:
+        self._end(JobStatus.CREATED, SerializedFailure(f"durable state cannot be opened: {error}", Blame.EXTERNAL))
+
+    def _begin(self, stores: JobStores) -> None:
+        process, graph = self._process, self.graph
+        job_id, world = graph.job_id, process.world
+        configuration = Configuration(graph.configuration)
+        checkpointing = CheckpointCoordinatorConfiguration.from_configuration(configuration)
+        self.checkpoints = CheckpointCoordinator(
+            job_id,
+            graph.name,
+            checkpointing,
+            graph.vertices,
+            graph.edges,
+            store_survives_suspension=stores.survives_suspension,
+        )
+        self.session = LeaderSessionID(f"jm-{process.draw()}")
+        directory = f"{CHECKPOINTS}/{job_id}"
+        master = JobMaster(
+            graph,
+            JobMasterIdentity(self.session, COORDINATOR_ADDRESS, process.draw()),
+            JobMasterSettings.from_configuration(process.configuration, configuration),
+            restart_strategy_of(configuration, process.rng.random),
+            self.checkpoints,
+            directory,
+            process.draw,
+            world.clock.now_ms,
+        )
+        checkpoint_io = CheckpointIo(
+            job_id,
+            directory,
+            process.storages,
+            stores,
+            process.io,  # type: ignore[arg-type]  # the part of IoExecutor that is used
+            process.clock,  # type: ignore[arg-type]
+            process.clock,
+            self.tell,
+            SilentLogger(),  # type: ignore[arg-type]
+        )
+        scope = f"{self.session}/"
+        self.actor = SimulatedActor(
+            process,
+            f"{process.name}/jm",
+            master,
+            {
+                OpenConnection: lambda effect: process.cluster.dial(
+                    process,
+                    OpenConnection(ConnectionID(scope + effect.connection), effect.peer),
+                    lambda event: self.tell(_unscoped(event, scope)),
+                ),
+                Send: lambda effect: process.cluster.send(
+                    process.name, _scoped(effect.connection, scope), effect.envelope
+                ),
+                CloseConnection: lambda effect: world.network.close(process.name, _scoped(effect.connection, scope)),
+                **checkpoint_io.performers(self.checkpoints.stats),
+                Reply: lambda effect: process.answers.__setitem__(effect.request_id, effect.answer),
+                ReportJobStatus: lambda effect: self._report_status(effect, checkpointing),
+                JobReachedTerminalState: lambda effect: self._end(effect.status, effect.failure),
+            },
+            process.observe,
+        )
+        process.set_job_master(job_id, LeaderAddress(COORDINATOR_ADDRESS, self.session))
+        leader = ResourceManagerLeaderChanged(COORDINATOR_ADDRESS, process.session)
+        for event in (JobMasterStarted(self._recovered), leader, *self._early):
+            self.actor.tell(event)
+
+    def _report_status(self, effect: ReportJobStatus, checkpointing: CheckpointCoordinatorConfiguration) -> None:
+        process, change = self._process, effect.change
+        self._status = change.status
+        why = f": {change.failure.summary}" if change.failure else ""
+        process.world.story.say(process.name, f"job {change.status.value}{why}")
+        process.of_job_master(JobStatusReported(change))
+        if change.status is JobStatus.RUNNING:  # what the CheckpointCoordinatorDeActivator does
+            least, most = checkpointing.min_pause_ms, checkpointing.effective_interval_ms
+            rule: Any = StartCheckpointScheduler(process.rng.randint(min(least, most), most))
+        else:
+            rule = StopCheckpointScheduler()
+        process.later(0, lambda: self.tell(rule))
+
+    def _end(self, status: JobStatus, failure: SerializedFailure | None) -> None:
+        if self._ended:
+            return
+        process = self._process
+        self.stop()
+        process.set_job_master(self.graph.job_id, None)
+        for connection in process.world.network.connections_of(process.name):
+            if connection.startswith(f"{self.session}/"):
+                process.world.network.close(process.name, connection, "the JobMaster has stopped")
+        process.cluster.job_ended(self.graph.job_id, status, failure)
+        process.of_job_master(JobMasterEnded(self.graph.job_id, status, failure))
+
+
+def _scoped(connection: ConnectionID, scope: str) -> ConnectionID:
+    """Connections that a core dialled are its own; those that it serves have names of the process."""
+    return connection if connection.startswith("serve-") else ConnectionID(scope + connection)
+
+
+def _unscoped(event: Any, scope: str) -> Any:
+    own = ConnectionID(event.connection.removeprefix(scope))
+    match event:
+        case ConnectionOpened():
+            return ConnectionOpened(own)
+        case ConnectionLost(_, reason):
+            return ConnectionLost(own, reason)
+        case MessageReceived(_, envelope):
+            return MessageReceived(own, envelope)
+    return event

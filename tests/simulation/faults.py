@@ -1,0 +1,178 @@
+"""What goes wrong, and when: draws faults of the enabled kinds while the safety phase lasts.
+
+Some faults are events (a process is killed, a connection breaks), which come at random times; others are conditions (slow
+storage, duplicated messages), which hold for the whole phase, with random effect. `stop` ends all of them and heals what can be
+healed; what is dead stays dead, until the cluster starts another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.disk import Disk, DiskFaults
+from tests.simulation.options import Options
+from tests.simulation.workload import Ledger
+from tests.simulation.world import World
+
+
+class FaultInjector:
+    """All faults of one run."""
+
+    def __init__(
+        self, world: World, cluster: SimulatedCluster, disk: Disk, ledger: Ledger, options: Options
+    ) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._disk = disk
+        self._ledger = ledger
+        self._options = options
+        self._rng: random.Random = world.random("faults")
+        self._active = False
+        self.count = 0
+        self._events: dict[str, Callable[[], None]] = {
+            "kill task manager": self._kill_task_manager,
+            "kill coordinator": self._kill_coordinator,
+            "break control connection": self._break_control,
+            "break data stream": self._break_data,
+            "partition": self._partition,
+            "slow network": self._slow_network,
+            "failing storage": self._failing_storage,
+        }
+
+    def start(self) -> None:
+        """Faults from now on."""
+        self._active = True
+        on, rng = self._options.faults, self._rng
+        if "kill at storage" in on:
+            self._disk.faults = DiskFaults(kill=rng.choice([0.002, 0.01]), land_late=rng.choice([0.0, 0.3]))
+        if "slow storage" in on:
+            self._cluster.io_slowness_ms = lambda: rng.choice([0, 0, 5, 50, 400])
+        if "duplicate messages" in on:
+            self._cluster.duplicate = lambda message: rng.random() < 0.05
+        if "slow task" in on:
+            self._cluster.stall_ms = lambda task: rng.choice([0] * 60 + [5, 30, 300])
+        if "user exception" in on:
+            probability = rng.choice([0.001, 0.01])
+            self._ledger.user_fails = lambda where: self._drawn(probability, f"user function fails in {where}")
+        if "failing commit" in on:
+            self._ledger.commit_fault = self._commit_fault
+        events = [kind for kind in self._events if kind in on]
+        if events:
+            self._next(events)
+
+    def stop(self) -> None:
+        """No faults any more."""
+        if not self._active:
+            return
+        self._active = False
+        self._disk.faults = DiskFaults()
+        self._cluster.io_slowness_ms = lambda: 0
+        self._cluster.stall_ms = lambda task: 0
+        self._cluster.duplicate = lambda message: False
+        self._ledger.user_fails = lambda where: False
+        self._ledger.commit_fault = lambda transaction_id: ""
+        self._world.network.max_delay_ms = self._options.max_delay_ms
+        self._world.network.heal()
+        self._world.story.say("faults", "are over")
+
+    def _next(self, events: list[str]) -> None:
+        pause_ms = self._rng.randint(1, 2 * self._options.faults.mean_pause_ms)
+
+        def due() -> None:
+            if self._active:
+                self.count += 1
+                self._events[self._rng.choice(events)]()
+                self._next(events)
+
+        self._world.clock.after(pause_ms, due)
+
+    def _say(self, what: str) -> None:
+        self._world.story.say("faults", what)
+
+    def _drawn(self, probability: float, what: str) -> bool:
+        if self._rng.random() >= probability:
+            return False
+        self.count += 1
+        self._say(what)
+        return True
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _kill_task_manager(self) -> None:
+        alive = self._cluster.alive()
+        for process in self._rng.sample(alive, self._rng.choice([1, 1, 1, len(alive)]) if alive else 0):
+            self._say(f"kill {process.name}")
+            process.kill()
+
+    def _kill_coordinator(self) -> None:
+        coordinator = self._cluster.coordinator
+        if coordinator is not None and coordinator.alive:
+            self._say(f"kill {coordinator.name}")
+            coordinator.kill()
+
+    def _break_control(self) -> None:
+        connections = [
+            (process.name, connection)
+            for process in self._cluster.alive()
+            for connection in self._world.network.connections_of(process.name)
+            if not connection.startswith("data-")
+        ]
+        if connections:
+            name, connection = self._rng.choice(connections)
+            self._say(f"break {connection} of {name}")
+            self._world.network.break_link(name, connection)
+
+    def _break_data(self) -> None:
+        alive = self._cluster.alive()
+        if alive:
+            broken = self._rng.choice(alive).exchange.break_a_stream(self._rng.choice)
+            if broken:
+                self._say(f"break the data stream {broken}")
+
+    def _partition(self) -> None:
+        """Two processes do not reach each other for a while; nobody is told."""
+        coordinator = self._cluster.coordinator
+        names = [process.name for process in self._cluster.alive()]
+        if coordinator is not None and coordinator.alive:
+            names.append(coordinator.name)
+        if len(names) < 2:
+            return
+        one, other = self._rng.sample(names, 2)
+        duration_ms = self._rng.choice([100, 1000, 4000, 8000])
+        self._say(f"cut {one} from {other} for {duration_ms} ms")
+        self._world.network.cut(one, other, both_ways=self._rng.random() < 0.7)
+        self._world.clock.after(duration_ms, self._world.network.heal)
+
+    def _slow_network(self) -> None:
+        self._world.network.max_delay_ms = self._rng.choice([50, 300, 1000])
+        self._say(f"messages take up to {self._world.network.max_delay_ms} ms")
+
+        def over() -> None:
+            self._world.network.max_delay_ms = self._options.max_delay_ms
+
+        self._world.clock.after(self._rng.choice([200, 1000]), over)
+
+    def _failing_storage(self) -> None:
+        """Some of the time, some of the operations."""
+        faults = self._disk.faults
+        faults.fail_before, faults.fail_after = self._rng.choice([(0.1, 0.05), (0.5, 0.1), (1.0, 0.0), (0.0, 0.3)])
+        self._say(f"storage fails: {faults.fail_before} before, {faults.fail_after} after")
+
+        def over() -> None:
+            faults.fail_before = faults.fail_after = 0.0
+
+        self._world.clock.after(self._rng.choice([20, 200, 1500]), over)
+
+    def _commit_fault(self, transaction_id: str) -> str:
+        drawn = self._rng.random()
+        if drawn < 0.04:
+            self._say(f"commit of {transaction_id} fails")
+            return "before" if drawn < 0.02 else "after"
+        return ""
+
+
+def nothing(*_: Any) -> None:
+    """For callers that watch nothing."""

@@ -1,0 +1,326 @@
+"""What job a seed runs: its shape, drawn at random, and what it must put out, computed with dictionaries.
+
+One or two sources, some stateless operators, perhaps a keyed one, a sink; perhaps a second branch from the first source straight
+to a sink of its own. Every kind of edge occurs. The reference knows nothing of batches, parallelism, watermarks or
+checkpoints: it maps the rows of all splits and groups them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from dataflow.config import Configuration
+from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph, Partitioning
+from dataflow.operator_specs import (
+    FilterSpec,
+    FlatMapRowsSpec,
+    KeyedProcessSpec,
+    MapBatchesSpec,
+    OperatorSpec,
+    RunningAggregateSpec,
+    SinkFunctionSpec,
+    SinkSpec,
+    SourceSpec,
+    WindowAggregateSpec,
+)
+from dataflow.stream_graph import StreamEdge, StreamGraph
+from dataflow.translation import translate
+from dataflow.watermarks import WatermarkStrategy
+from dataflow.windows import Aggregate, TumblingEventTimeWindows
+from tests.simulation.workload import (
+    PROCESS_SCHEMA,
+    AddOne,
+    CountWithTimers,
+    DropSome,
+    LedgerSink,
+    LedgerTransactions,
+    SimulatedRow,
+    SimulatedSource,
+    SplitPlan,
+    Twice,
+)
+
+DROP_MODULUS = 3
+JOB_ID = JobID("5".rjust(32, "0"))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stateless operator and the edge into it."""
+
+    kind: str
+    """map, filter, twice."""
+    partitioning: Partitioning | None
+    parallelism: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """One job."""
+
+    sources: tuple[tuple[SplitPlan, ...], ...]
+    source_parallelism: tuple[int, ...]
+    batch_rows: int
+    stages: tuple[Stage, ...]
+    keyed: str
+    """none, running, window, process."""
+    process_state: str
+    keyed_parallelism: int
+    sink_kind: str
+    """committer, function."""
+    sink_parallelism: int
+    sink_partitioning: Partitioning | None
+    raw_branch: bool
+    raw_sink_parallelism: int
+    bucket_ms: int
+    max_parallelism: int
+    chaining: bool
+
+    @property
+    def slots(self) -> int:
+        """With slot sharing: as many as the widest vertex."""
+        return max(
+            *self.source_parallelism,
+            *(stage.parallelism for stage in self.stages),
+            self.keyed_parallelism if self.keyed != "none" else 1,
+            self.sink_parallelism,
+            self.raw_sink_parallelism if self.raw_branch else 1,
+        )
+
+    @property
+    def rows(self) -> int:
+        """Of all splits."""
+        return sum(plan.rows for plans in self.sources for plan in plans)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        return ("main", "raw") if self.raw_branch else ("main",)
+
+    @property
+    def keeps_key_order(self) -> bool:
+        """Whether the rows of a key come to the keyed operator in the order of their split."""
+        return all(plan.own_keys for plans in self.sources for plan in plans) and all(
+            stage.partitioning in (None, Partitioning.FORWARD, Partitioning.HASH) and self._is_forward(index)
+            for index, stage in enumerate(self.stages)
+        )
+
+    def _is_forward(self, index: int) -> bool:
+        """An edge without a partitioning is forward only where the parallelism is equal."""
+        stage = self.stages[index]
+        before = self.source_parallelism if index == 0 else (self.stages[index - 1].parallelism,)
+        return stage.partitioning is Partitioning.HASH or all(p == stage.parallelism for p in before)
+
+    def describe(self) -> str:
+        stages = "".join(
+            f" -{_edge_name(stage.partitioning)}-> {stage.kind}x{stage.parallelism}" for stage in self.stages
+        )
+        keyed = "" if self.keyed == "none" else f" -hash-> {self.keyed_name}x{self.keyed_parallelism}"
+        sources = " + ".join(
+            f"source x{p} ({len(plans)} splits of {sum(plan.rows for plan in plans)} rows, {plans[0].keys} keys"
+            f"{' each' if plans[0].own_keys else ''})"
+            for plans, p in zip(self.sources, self.source_parallelism, strict=True)
+        )
+        sink = f" -{_edge_name(self.sink_partitioning)}-> {self.sink_kind}x{self.sink_parallelism}"
+        raw = f", raw sink x{self.raw_sink_parallelism}" if self.raw_branch else ""
+        return (
+            f"{sources}{stages}{keyed}{sink}{raw}; batches of {self.batch_rows}, max parallelism {self.max_parallelism}, "
+            f"chaining {'on' if self.chaining else 'off'}"
+        )
+
+    @property
+    def keyed_name(self) -> str:
+        return f"process({self.process_state})" if self.keyed == "process" else self.keyed
+
+
+def _edge_name(partitioning: Partitioning | None) -> str:
+    return "auto" if partitioning is None else partitioning.value
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def draw_job(rng: random.Random, *, allow_broadcast: bool) -> JobPlan:
+    """A job from a generator."""
+    max_parallelism = rng.choice([4, 7, 16, 128])
+    parallelism = lambda: rng.choice([1, 1, 2, 2, 3])  # noqa: E731
+    own_keys = rng.random() < 0.5
+    split_counts = [rng.randint(1, 4) for _ in range(1 if rng.random() < 0.7 else 2)]
+    total = sum(split_counts)
+    keys = rng.choice([1, 3, 8, 20])
+    sources = []
+    number = 0
+    for count in split_counts:
+        plans = []
+        for _ in range(count):
+            plans.append(SplitPlan(number, rng.randint(0 if rng.random() < 0.1 else 20, 120), keys, own_keys, total))
+            number += 1
+        sources.append(tuple(plans))
+    choices: list[Partitioning | None] = [None, None, Partitioning.REBALANCE, Partitioning.RESCALE, Partitioning.HASH]
+    if allow_broadcast:
+        choices.append(Partitioning.BROADCAST)
+    stages = tuple(
+        Stage(rng.choice(["map", "map", "filter", "twice"]), rng.choice(choices), parallelism())
+        for _ in range(rng.randint(0, 2))
+    )
+    keyed = rng.choice(["none", "running", "running", "window", "process", "process"])
+    return JobPlan(
+        sources=tuple(sources),
+        source_parallelism=tuple(parallelism() for _ in sources),
+        batch_rows=rng.choice([1, 3, 8]),
+        stages=stages,
+        keyed=keyed,
+        process_state=rng.choice(["value", "list", "map", "reducing"]),
+        keyed_parallelism=parallelism(),
+        sink_kind=rng.choice(["committer", "committer", "function"]),
+        sink_parallelism=parallelism(),
+        sink_partitioning=rng.choice([None, None, Partitioning.REBALANCE, Partitioning.RESCALE]),
+        raw_branch=rng.random() < 0.25,
+        raw_sink_parallelism=parallelism(),
+        bucket_ms=rng.choice([50, 170, 1000]),
+        max_parallelism=max_parallelism,
+        chaining=rng.random() < 0.7,
+    )
+
+
+def with_other_parallelism(plan: JobPlan, rng: random.Random) -> JobPlan:
+    """The same job, rescaled. The first edge decides what forward means, so automatic edges stay automatic."""
+    draw = lambda: rng.choice([1, 2, 3, 4])  # noqa: E731
+    return replace(
+        plan,
+        source_parallelism=tuple(draw() for _ in plan.sources),
+        stages=tuple(replace(stage, parallelism=draw()) for stage in plan.stages),
+        keyed_parallelism=draw(),
+        sink_parallelism=draw(),
+        raw_sink_parallelism=draw(),
+    )
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+def build(plan: JobPlan, world: str, configuration: dict[str, str]) -> JobGraph:
+    """The job, through the product's own translation."""
+    graph = StreamGraph()
+    settings = {
+        **configuration,
+        "pipeline.max-parallelism": str(plan.max_parallelism),
+        "pipeline.operator-chaining.enabled": str(plan.chaining).lower(),
+    }
+
+    def add(
+        name: str, spec: OperatorSpec, inputs: Sequence[StreamEdge], parallelism: int, *, stateful: bool = False,
+        commits: bool = False,
+    ) -> int:  # fmt: skip
+        node = graph.add(name, spec, tuple(inputs), parallelism=parallelism, stateful=stateful, commits=commits)
+        node.uid = name
+        return node.node_id
+
+    heads = []
+    for number, (plans, parallelism) in enumerate(zip(plan.sources, plan.source_parallelism, strict=True)):
+        source = SimulatedSource(world, plans, plan.batch_rows)
+        strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+        spec = SourceSpec(source, tuple(source.enumerate_splits()), strategy)
+        heads.append(add(f"source-{number}", spec, (), parallelism, stateful=True))
+    first = heads[0]
+    current = heads
+    for number, stage in enumerate(plan.stages):
+        keys = ("k",) if stage.partitioning is Partitioning.HASH else ()
+        spec_of: dict[str, OperatorSpec] = {
+            "map": MapBatchesSpec(AddOne(world)),
+            "filter": FilterSpec(DropSome(DROP_MODULUS)),
+            "twice": FlatMapRowsSpec(Twice()),
+        }
+        edges = [StreamEdge(node, stage.partitioning, keys) for node in current]
+        current = [add(f"{stage.kind}-{number}", spec_of[stage.kind], edges, stage.parallelism)]
+    if plan.keyed != "none":
+        edges = [StreamEdge(node, Partitioning.HASH, ("k",)) for node in current]
+        current = [add("keyed", _keyed_spec(plan, world), edges, plan.keyed_parallelism, stateful=True)]
+    edges = [StreamEdge(node, plan.sink_partitioning) for node in current]
+    add("sink", _sink_spec(plan, world, "main"), edges, plan.sink_parallelism, stateful=True, commits=True)
+    if plan.raw_branch:
+        raw = SinkSpec(LedgerSink(world, "raw"))
+        add("raw-sink", raw, [StreamEdge(first)], plan.raw_sink_parallelism, stateful=True, commits=True)
+    return translate(graph, job_id=JOB_ID, name="simulated", configuration=Configuration(settings)).job_graph
+
+
+def _keyed_spec(plan: JobPlan, world: str) -> OperatorSpec:
+    match plan.keyed:
+        case "running":
+            aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
+            return RunningAggregateSpec(("k",), aggregates, ("s", "i"))
+        case "window":
+            aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
+            return WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(plan.bucket_ms), aggregates)
+        case _:
+            function = CountWithTimers(world, plan.bucket_ms, plan.process_state)
+            return KeyedProcessSpec(("k",), function, PROCESS_SCHEMA, "t")
+
+
+def _sink_spec(plan: JobPlan, world: str, name: str) -> OperatorSpec:
+    if plan.sink_kind == "function":
+        return SinkFunctionSpec(LedgerTransactions(world, name))
+    return SinkSpec(LedgerSink(world, name))
+
+
+# --- the reference ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reference:
+    """What must come out."""
+
+    rows: list[SimulatedRow] = field(default_factory=list)
+    """Before the keyed operator."""
+
+
+def source_rows(plan: JobPlan, source: int) -> list[SimulatedRow]:
+    return [split.row(index) for split in plan.sources[source] for index in range(split.rows)]
+
+
+def rows_before_keyed(plan: JobPlan) -> list[SimulatedRow]:
+    """In the order of the splits."""
+    rows = [row for number in range(len(plan.sources)) for row in source_rows(plan, number)]
+    for stage in plan.stages:
+        rows = list(_STAGES[stage.kind](rows))
+        if stage.partitioning is Partitioning.BROADCAST:
+            rows = [row for row in rows for _ in range(stage.parallelism)]
+    return rows
+
+
+def _mapped(rows: Iterable[SimulatedRow]) -> Iterable[SimulatedRow]:
+    return ((s, i, k, v + 1, t) for s, i, k, v, t in rows)
+
+
+def _filtered(rows: Iterable[SimulatedRow]) -> Iterable[SimulatedRow]:
+    return (row for row in rows if row[1] % DROP_MODULUS)
+
+
+def _doubled(rows: Iterable[SimulatedRow]) -> Iterable[SimulatedRow]:
+    return ((s, i * 2 + j, k, v, t) for s, i, k, v, t in rows for j in (0, 1))
+
+
+_STAGES: dict[str, Callable[[Iterable[SimulatedRow]], Iterable[SimulatedRow]]] = {
+    "map": _mapped,
+    "filter": _filtered,
+    "twice": _doubled,
+}
+
+
+def windows(rows: Iterable[SimulatedRow], size_ms: int) -> dict[tuple[int, int], tuple[int, int]]:
+    """(key, window start) to (count, sum)."""
+    counts: Counter[tuple[int, int]] = Counter()
+    sums: Counter[tuple[int, int]] = Counter()
+    for _, _, k, v, t in rows:
+        start = t // size_ms * size_ms
+        counts[k, start] += 1
+        sums[k, start] += v
+    return {place: (counts[place], sums[place]) for place in counts}
+
+
+def timers(rows: Iterable[SimulatedRow], bucket_ms: int) -> set[tuple[int, int]]:
+    """(key, time) of every timer."""
+    return {(k, (t // bucket_ms + 1) * bucket_ms) for _, _, k, _, t in rows}

@@ -1,0 +1,146 @@
+"""What one seed decides: the cluster, the job, the settings, and which faults there are and how often.
+
+Swarm testing: every run enables a random subset of the faults, so that rare combinations are not drowned by common ones.
+Nothing here runs anything; `describe` is what a replay prints first.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from tests.simulation.job_plan import JobPlan, draw_job
+
+FAULT_KINDS = (
+    "kill task manager",
+    "kill coordinator",
+    "kill at storage",
+    "break control connection",
+    "break data stream",
+    "partition",
+    "slow network",
+    "duplicate messages",
+    "failing storage",
+    "slow storage",
+    "user exception",
+    "slow task",
+    "failing commit",
+)
+
+
+@dataclass(frozen=True)
+class FaultOptions:
+    """Which faults are on in the safety phase, and how often they come."""
+
+    enabled: frozenset[str] = frozenset()
+    mean_pause_ms: int = 1500
+    """Between two faults that come at a time of their own."""
+
+    def __contains__(self, kind: str) -> bool:
+        return kind in self.enabled
+
+
+@dataclass(frozen=True)
+class Options:
+    """One run."""
+
+    seed: int
+    task_managers: int
+    slots: int
+    max_delay_ms: int
+    pause_ms: int
+    """Of the sources, between two batches."""
+    job: JobPlan
+    job_settings: dict[str, str]
+    cluster_settings: dict[str, str]
+    faults: FaultOptions
+    safety_ms: int
+    """Faults stop after this."""
+    liveness_ms: int = 240_000
+    """After that, the job must have finished within this."""
+    start_delay_ms: int = 300
+    forks: int = 1
+    """Completed checkpoints that are restored on the side and run to the end."""
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def exactly_once(self) -> bool:
+        return self.job_settings["execution.checkpointing.mode"] == "EXACTLY_ONCE"
+
+    @property
+    def retained(self) -> int:
+        return int(self.job_settings["execution.checkpointing.num-retained"])
+
+    def describe(self) -> str:
+        job = ", ".join(f"{key.removeprefix('execution.')}={value}" for key, value in self.job_settings.items())
+        faults = ", ".join(sorted(self.faults.enabled)) or "none"
+        return (
+            f"seed {self.seed}\n  cluster: {self.task_managers} TaskManagers with {self.slots} slots, messages take up to "
+            f"{self.max_delay_ms} ms\n  job: {self.job.describe()}\n  sources pause up to {self.pause_ms} ms\n"
+            f"  settings: {job}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
+        )
+
+
+def draw_options(seed: int, *, faults: bool = True) -> Options:
+    """Everything about the run of a seed."""
+    rng = random.Random(f"{seed}/options")
+    mode = rng.choice(["aligned", "aligned", "unaligned", "timeout", "at-least-once"])
+    job = draw_job(rng, allow_broadcast=mode in ("aligned", "at-least-once"))
+    task_managers = rng.randint(1, 4)
+    slots = max(-(-job.slots // task_managers), rng.randint(1, 2))
+    kinds = [kind for kind in FAULT_KINDS if rng.random() < 0.35]
+    if rng.random() < 0.08 or not faults:
+        kinds = []
+    interval_ms = rng.choice([30, 100, 250, 600])
+    settings = {
+        "execution.checkpointing.interval": f"{interval_ms} ms",
+        "execution.checkpointing.timeout": f"{rng.choice([400, 2000, 20000])} ms",
+        "execution.checkpointing.min-pause": f"{rng.choice([0, 0, 20, 150])} ms",
+        "execution.checkpointing.max-concurrent-checkpoints": str(
+            1 if mode in ("unaligned", "timeout") else rng.choice([1, 1, 2, 3])
+        ),
+        "execution.checkpointing.mode": "AT_LEAST_ONCE" if mode == "at-least-once" else "EXACTLY_ONCE",
+        "execution.checkpointing.unaligned.enabled": str(mode in ("unaligned", "timeout")).lower(),
+        "execution.checkpointing.aligned-checkpoint-timeout": (
+            f"{rng.choice([1, 10, 60])} ms" if mode == "timeout" else "0 ms"
+        ),
+        "execution.checkpointing.tolerable-failed-checkpoints": rng.choice(["-1", "-1", "0", "3"]),
+        "execution.checkpointing.num-retained": str(rng.choice([1, 1, 2, 3])),
+        "execution.buffer-timeout": f"{rng.choice([0, 5, 30])} ms",
+        "execution.batch.target-rows": str(rng.choice([1, 8, 64])),
+        "pipeline.auto-watermark-interval": f"{rng.choice([0, 20, 200])} ms",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1000000",
+        "restart-strategy.fixed-delay.delay": f"{rng.choice([0, 50, 400])} ms",
+        "task.cancellation.interval": "500 ms",
+        "task.cancellation.timeout": "5 s",
+        "slot.request.timeout": "10 min",
+    }
+    cluster = {
+        "heartbeat.interval": "400 ms",
+        "heartbeat.timeout": f"{rng.choice([1500, 3000])} ms",
+        "cluster.registration.initial-timeout": "50 ms",
+        "cluster.registration.max-timeout": "800 ms",
+        "cluster.registration.error-delay": "200 ms",
+        "cluster.registration.refused-registration-delay": "400 ms",
+        "taskmanager.registration.timeout": "60 s",
+        "taskmanager.slot.timeout": "2 s",
+        "resourcemanager.taskmanager-timeout": "0 ms",
+        "taskmanager.network.credits-per-channel": str(rng.choice([1, 2, 8])),
+        "taskmanager.network.max-queued-batches": str(rng.choice([1, 2, 8])),
+        "execution.checkpointing.data-inline-threshold": rng.choice(["0 kb", "1 kb", "20 kb"]),
+        "task.cancellation.interval": "500 ms",
+        "task.cancellation.timeout": "5 s",
+    }
+    return Options(
+        seed=seed,
+        task_managers=task_managers,
+        slots=slots,
+        max_delay_ms=rng.choice([0, 3, 12]),
+        pause_ms=rng.choice([10, 60, 150]),
+        job=job,
+        job_settings=settings,
+        cluster_settings=cluster,
+        faults=FaultOptions(frozenset(kinds), rng.choice([300, 800, 2000])),
+        safety_ms=rng.choice([2000, 5000, 9000]),
+    )

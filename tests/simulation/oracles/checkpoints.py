@@ -1,0 +1,126 @@
+"""Checkpoints: durable before anybody hears of it, ids that only rise, one leader's each; and cuts to start again from.
+
+A checkpoint is complete when its pointer is on the disk. From then on, and not before, sinks may commit what it holds and sources
+may publish its positions. A few completed checkpoints are kept with the state of the outside world at that instant (`Fork`):
+whether each is a consistent cut is found out by starting from it.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.jobmaster.effects import ReportJobStatus
+from dataflow.messages import JobStatus, TriggerCheckpoint
+from runtime.connections import Send
+from tests.simulation.disk import Disk
+from tests.simulation.options import Options
+from tests.simulation.workload import Ledger, Transaction
+from tests.simulation.world import Violation, World
+
+
+@dataclass
+class Fork:
+    """A completed checkpoint and the world at that instant."""
+
+    checkpoint_id: int
+    files: dict[str, bytes]
+    transactions: dict[str, Transaction]
+
+    def ledger(self) -> Ledger:
+        """The outside world as it was. Transactions that were not yet pre-committed or staged later never happened."""
+        return Ledger(transactions=copy.deepcopy(self.transactions), next_number=1_000_000)
+
+
+class CheckpointOracle:
+    """Watches disk, messages and commits."""
+
+    def __init__(self, world: World, disk: Disk, ledger: Ledger, options: Options) -> None:
+        self._world = world
+        self._disk = disk
+        self._ledger = ledger
+        self._options = options
+        self._rng = world.random("forks")
+        self.completed: list[int] = []
+        """Ids whose pointer was written, in that order."""
+        self._known: set[int] = {self._id_of(path) for path, _ in disk.files.list("ha/pointers") if _is_pointer(path)}
+        self._session_of: dict[int, str] = {}
+        """Who triggered a checkpoint."""
+        self.restarts = 0
+        self.forks: list[Fork] = []
+        disk.on_written = self._written
+        ledger.may_commit = self._may_commit
+        ledger.published = self._published
+
+    @staticmethod
+    def _id_of(path: str) -> int:
+        return int(path.split("/")[-2])
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def observe(self, name: str, event: Any, effects: list[Any]) -> None:
+        """What a core was told and wants."""
+        for effect in effects:
+            if type(effect) is Send and type(effect.envelope.message) is TriggerCheckpoint:
+                self._triggered(effect.envelope.message, effect.envelope.leader_session_id)
+            elif type(effect) is ReportJobStatus:
+                self.restarts += effect.change.status is JobStatus.RESTARTING
+
+    def _triggered(self, message: TriggerCheckpoint, session: str) -> None:
+        earlier = self._session_of.get(message.checkpoint_id)
+        if earlier is None:
+            if message.checkpoint_id <= max(self._known, default=0):
+                raise Violation(f"checkpoint {message.checkpoint_id} is triggered after {max(self._known)} completed")
+            self._session_of[message.checkpoint_id] = session
+            self._world.story.say("checkpoints", f"{message.checkpoint_id} triggered")
+        elif earlier != session:
+            raise Violation(f"checkpoint id {message.checkpoint_id} was used by two leaders: {earlier} and {session}")
+
+    def _written(self, path: str) -> None:
+        if not _is_pointer(path):
+            return
+        checkpoint_id = self._id_of(path)
+        if checkpoint_id in self._known:
+            raise Violation(f"checkpoint {checkpoint_id} completed twice")
+        if checkpoint_id < max(self._known, default=0):
+            raise Violation(f"checkpoint {checkpoint_id} completed after {max(self._known)}")
+        metadata = f"checkpoints/{path.split('/')[-3]}/chk-{checkpoint_id}/_metadata"
+        if not self._disk.files.exists(metadata):
+            raise Violation(f"checkpoint {checkpoint_id} has a pointer and no metadata")
+        self._known.add(checkpoint_id)
+        self.completed.append(checkpoint_id)
+        self._world.story.say("checkpoints", f"{checkpoint_id} is complete")
+        self._keep(checkpoint_id)
+
+    def _keep(self, checkpoint_id: int) -> None:
+        """A fair choice of so many as are wanted among all that complete."""
+        wanted, seen = self._options.forks, len(self.completed)
+        if not wanted:
+            return
+        place = len(self.forks) if len(self.forks) < wanted else self._rng.randrange(seen)
+        if place < wanted:
+            fork = Fork(checkpoint_id, self._disk.snapshot(), copy.deepcopy(self._ledger.transactions))
+            self.forks[place : place + 1] = [fork]
+
+    def _may_commit(self, transaction: Transaction) -> None:
+        if transaction.aborted:
+            raise Violation(f"transaction {transaction.transaction_id} is committed after it was aborted")
+        if transaction.checkpoint_id > max(self._known, default=0):
+            raise Violation(
+                f"transaction {transaction.transaction_id} of checkpoint {transaction.checkpoint_id} is committed, and the "
+                f"latest completed checkpoint is {max(self._known, default=0)}"
+            )
+
+    def _published(self, checkpoint_id: int) -> None:
+        if checkpoint_id not in self._known:
+            raise Violation(f"a source was told that checkpoint {checkpoint_id} is complete, and it is not")
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """Nothing that is pre-committed in a completed checkpoint may be left."""
+
+
+def _is_pointer(path: str) -> bool:
+    return path.startswith("ha/pointers/") and path.endswith("/pointer")

@@ -1,0 +1,107 @@
+"""Committed output equals the reference: exactly once, or at least once where the job asks for no more."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from tests.simulation.job_plan import JobPlan, rows_before_keyed, source_rows, timers, windows
+from tests.simulation.options import Options
+from tests.simulation.workload import Ledger, SimulatedRow
+from tests.simulation.world import Violation
+
+SHOWN = 5
+
+
+def check_output(options: Options, ledger: Ledger) -> None:
+    """Raises Violation."""
+    plan, exact = options.job, options.exactly_once
+    if plan.raw_branch:
+        _compare("raw sink", ledger.committed_rows("raw"), source_rows(plan, 0), exact=exact)
+    _MAIN[plan.keyed](plan, ledger.committed_rows("main"), exact)
+
+
+def _compare(what: str, got: Iterable[SimulatedRow], expected: Iterable[SimulatedRow], *, exact: bool) -> None:
+    have, want = Counter(got), Counter(expected)
+    missing, extra = want - have, have - want
+    if missing:
+        raise Violation(f"{what}: {missing.total()} of {want.total()} rows are missing, such as {_some(missing)}")
+    if exact and extra:
+        raise Violation(f"{what}: {extra.total()} rows too many, such as {_some(extra)}")
+    if any(row not in want for row in extra):
+        raise Violation(f"{what}: rows that cannot be, such as {_some(row for row in extra if row not in want)}")
+
+
+def _some(rows: Iterable[SimulatedRow]) -> list[SimulatedRow]:
+    return sorted(rows)[:SHOWN]
+
+
+def _stateless(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
+    _compare("sink", got, rows_before_keyed(plan), exact=exact)
+
+
+def _running(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
+    """(k, s, i, n, total)"""
+    expected = rows_before_keyed(plan)
+    _compare("sink", [row[:3] for row in got], [(k, s, i) for s, i, k, _, _ in expected], exact=exact)
+    if not exact:
+        return
+    by_key: dict[int, list[SimulatedRow]] = defaultdict(list)
+    value = {(s, i): v for s, i, _, v, _ in expected}
+    for row in got:
+        by_key[row[0]].append(row)
+    for key, rows in by_key.items():
+        rows.sort(key=lambda row: row[3])
+        total = 0
+        for number, (_, s, i, n, sum_so_far) in enumerate(rows, start=1):
+            total += value[s, i]
+            if n != number or sum_so_far != total:
+                raise Violation(
+                    f"running aggregate of key {key}: row {number} says n={n}, total={sum_so_far}; expected total {total}: "
+                    f"{rows[max(0, number - 3) : number + 2]}"
+                )
+    if plan.keeps_key_order:
+        _check_order(((row[0], row[2]) for row in sorted(got, key=lambda row: (row[0], row[3]))))
+
+
+def _process(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
+    """(kind, k, n, s, i)"""
+    expected = rows_before_keyed(plan)
+    rows = [row for row in got if row[0] == 0]
+    _compare("sink", [(k, s, i) for _, k, _, s, i in rows], [(k, s, i) for s, i, k, _, _ in expected], exact=exact)
+    fired = [(k, at) for kind, k, at, _, _ in got if kind == 1]
+    _compare("timers", fired, timers(expected, plan.bucket_ms), exact=exact)
+    if exact and not (plan.process_state == "list" and False):
+        numbers: dict[int, list[int]] = defaultdict(list)
+        for _, k, n, _, _ in rows:
+            numbers[k].append(n)
+        for key, seen in numbers.items():
+            if sorted(seen) != list(range(1, len(seen) + 1)):
+                raise Violation(f"process function: key {key} has the numbers {sorted(seen)[:30]}")
+        if plan.keeps_key_order:
+            _check_order((k, i) for _, k, _, _, i in sorted(rows, key=lambda row: (row[1], row[2])))
+
+
+def _check_order(pairs: Iterable[tuple[int, int]]) -> None:
+    """(key, position in its split), in the order in which the operator saw them."""
+    last: dict[int, int] = {}
+    for key, position in pairs:
+        if last.get(key, -1) >= position:
+            raise Violation(f"key {key}: row {position} of its split came after row {last[key]}")
+        last[key] = position
+
+
+def _windows(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
+    """(k, window start, window end, n, total)"""
+    expected = windows(rows_before_keyed(plan), plan.bucket_ms)
+    if exact:
+        rows = [(k, start, start + plan.bucket_ms, n, total) for (k, start), (n, total) in expected.items()]
+        _compare("windows", got, rows, exact=True)
+        return
+    seen = {(k, start): n for k, start, _, n, _ in got}
+    for place, (n, _) in expected.items():
+        if seen.get(place, 0) < n:
+            raise Violation(f"window {place}: {seen.get(place, 0)} rows, at least {n} expected")
+
+
+_MAIN = {"none": _stateless, "running": _running, "process": _process, "window": _windows}

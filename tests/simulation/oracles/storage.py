@@ -1,0 +1,17 @@
+"""What lies on the disk when a job has finished: nothing of it, or only what a lost process could not take away."""
+
+from __future__ import annotations
+
+from tests.simulation.disk import Disk
+from tests.simulation.options import Options
+from tests.simulation.world import Violation
+
+
+def check_storage(disk: Disk, options: Options, *, strict: bool) -> None:
+    """`strict`: no process was lost and no operation failed, so nothing may be left at all. Raises Violation."""
+    left = [path for path, _ in disk.files.list("") if path != "ha/leader"]
+    if strict and left:
+        raise Violation(f"{len(left)} files are left behind, such as {left[:5]}")
+    graphs = [path for path in left if path.startswith("ha/jobs/")]
+    if graphs and strict:
+        raise Violation(f"the job is over, and its graph is still there: {graphs}")

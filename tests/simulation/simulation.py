@@ -1,0 +1,206 @@
+"""One run from one seed: build the world, run it with faults, then without, and ask the oracles.
+
+Safety phase: faults of the seed's choice; whatever happens, no oracle may be contradicted. Liveness phase: the faults are over, and
+the job has to finish within the given time. Exit codes tell apart a core that broke (127), a job that does not come to its
+end (128), and a wrong result (129).
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dataflow.messages import JobStatus
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.disk import Disk
+from tests.simulation.faults import FaultInjector
+from tests.simulation.job_plan import build
+from tests.simulation.options import Options, draw_options
+from tests.simulation.oracles.checkpoints import CheckpointOracle
+from tests.simulation.oracles.output import check_output
+from tests.simulation.oracles.owners import check_owners
+from tests.simulation.oracles.storage import check_storage
+from tests.simulation.workload import LEDGERS, Ledger
+from tests.simulation.world import Violation, World
+
+CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
+INVARIANTS_EVERY = 50
+"""Simulated milliseconds."""
+
+
+@dataclass
+class Report:
+    """How a run went."""
+
+    seed: int
+    exit_code: int
+    detail: str
+    story_hash: str
+    story: list[str]
+    simulated_ms: int
+    real_seconds: float
+    steps: int
+    checkpoints: int
+    restarts: int
+    faults: int
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def line(self) -> str:
+        verdict = {0: "ok", CRASH: "CRASH", LIVENESS: "LIVENESS", CORRECTNESS: "CORRECTNESS"}[self.exit_code]
+        return (
+            f"seed {self.seed}: {verdict} {self.story_hash} after {self.simulated_ms} ms ({self.real_seconds:.2f} s real, "
+            f"{self.steps} steps), {self.checkpoints} checkpoints, {self.restarts} restarts, {self.faults} faults"
+            + (f"\n  {self.detail}" if self.detail else "")
+        )
+
+
+class Simulation:
+    """One world with its cluster, job and oracles."""
+
+    def __init__(
+        self, options: Options, *, keep_story: bool = False, name: str = "", disk_files: dict[str, bytes] | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:  # fmt: skip
+        self.options = options
+        self.world = World(options.seed, max_delay_ms=options.max_delay_ms, keep_story=keep_story)
+        self.disk = Disk(self.world.random("disk"))
+        if disk_files:
+            self.disk.copy_from(disk_files)
+        self.name = name or f"run-{options.seed}"
+        self.ledger = ledger or Ledger()
+        self.ledger.rng = self.world.random("sources")
+        self.ledger.pause_ms = options.pause_ms
+        LEDGERS[self.name] = self.ledger
+        self.checkpoints = CheckpointOracle(self.world, self.disk, self.ledger, options)
+        self.cluster = SimulatedCluster(
+            self.world,
+            self.disk,
+            options,
+            observe=self.checkpoints.observe,
+            through_wire=self.world.random("wire").random() < 0.2,
+        )
+        self.graph = build(options.job, self.name, options.job_settings)
+        self.faults = FaultInjector(self.world, self.cluster, self.disk, self.ledger, options)
+        self.restarts = 0
+
+    def close(self) -> None:
+        LEDGERS.pop(self.name, None)
+
+    def run(self, *, submit: bool = True) -> None:
+        """To the end. Raises Violation, Stuck, or whatever a core raises."""
+        self.cluster.start()
+        if submit:
+            self.cluster.submit(self.graph)
+        self.world.clock.after(INVARIANTS_EVERY, self._check_invariants)
+        begun_ms = self.world.clock.now_ms
+        if self.options.faults.enabled:
+            self.faults.start()
+            self.world.clock.run_until(begun_ms + self.options.safety_ms, self._is_over)
+            self.faults.stop()
+        if not self.world.clock.run_until(self.world.clock.now_ms + self.options.liveness_ms, self._is_over):
+            raise Stuck(self._state())
+        assert self.cluster.terminal is not None
+        status, failure = self.cluster.terminal
+        if status is not JobStatus.FINISHED:
+            raise Violation(f"the job is {status.value}: {failure.summary if failure else ''}")
+        self.faults.stop()
+        self.world.clock.run_until(self.world.clock.now_ms + 10_000)
+        self._check_invariants_now()
+        self.check_results()
+
+    def check_results(self) -> None:
+        check_output(self.options, self.ledger)
+        self.checkpoints.check_end()
+        check_storage(self.disk, self.options, strict=not self.options.faults.enabled)
+
+    def _is_over(self) -> bool:
+        return self.cluster.terminal is not None
+
+    def _check_invariants(self) -> None:
+        self._check_invariants_now()
+        self.world.clock.after(INVARIANTS_EVERY, self._check_invariants)
+
+    def _check_invariants_now(self) -> None:
+        check_owners(self.cluster)
+
+    def _state(self) -> str:
+        """Where everything stands, for a job that does not end."""
+        lines = []
+        coordinator = self.cluster.coordinator
+        if coordinator is not None and coordinator.alive:
+            for runner in coordinator.runners.values():
+                core = runner.core
+                if core is not None:
+                    states = {str(e.attempt_id)[-40:]: e.state.value for e in core.scheduler.graph.executions}
+                    lines.append(f"job {core.status.value} ({core.status_detail}): {states}")
+        for process in self.cluster.alive():
+            slots = [(slot.state.value, len(slot.tasks)) for slot in process.core.slots]
+            lines.append(f"{process.name}: slots {slots}")
+            for thread in process.tasks.values():
+                assert thread.task is not None
+                lines.append(f"  {thread.name}: {thread.task.state.value} {thread.task._completion.phase.value}")
+        return "\n  ".join(lines) or "nobody is there"
+
+
+class Stuck(Exception):
+    """The liveness phase is over, and the job is not."""
+
+
+def run_seed(seed: int, *, keep_story: bool = False, options: Options | None = None) -> Report:
+    """One whole run, with its side runs from completed checkpoints."""
+    options = options or draw_options(seed)
+    begun = time.perf_counter()
+    simulation = Simulation(options, keep_story=keep_story)
+    code, detail = 0, ""
+    try:
+        simulation.run()
+        run_forks(simulation, options)
+    except Violation as violation:
+        code, detail = CORRECTNESS, str(violation)
+    except Stuck as stuck:
+        code, detail = LIVENESS, f"the job does not end:\n  {stuck}"
+    except Exception:  # noqa: BLE001 - a core broke, whatever it raises
+        code, detail = CRASH, traceback.format_exc()
+    finally:
+        simulation.close()
+    world = simulation.world
+    return Report(
+        seed=seed,
+        exit_code=code,
+        detail=detail,
+        story_hash=world.story.hash,
+        story=world.story.lines,
+        simulated_ms=world.clock.now_ms - 1_000_000,
+        real_seconds=time.perf_counter() - begun,
+        steps=world.steps,
+        checkpoints=len(simulation.checkpoints.completed),
+        restarts=simulation.checkpoints.restarts,
+        faults=simulation.faults.count,
+    )
+
+
+def run_forks(simulation: Simulation, options: Options) -> None:
+    """A completed checkpoint is a consistent cut: a job that starts from it ends as every other does."""
+    for fork in simulation.checkpoints.forks:
+        side = Simulation(
+            replace(options, faults=replace(options.faults, enabled=frozenset()), forks=0, pause_ms=0),
+            name=simulation.name,  # the functions in the stored job look for their ledger under it
+            disk_files=fork.files,
+            ledger=fork.ledger(),
+        )
+        try:
+            side.run(submit=False)
+        except (Violation, Stuck) as failure:
+            kind = type(failure)
+            raise kind(f"started again from checkpoint {fork.checkpoint_id}: {failure}") from failure
+        finally:
+            side.close()
+
+
+def describe_failure(report: Report) -> Any:
+    return report.line()

@@ -1,0 +1,283 @@
+"""One simulated TaskManager: the real TaskExecutor, real tasks stepped on the simulated clock, the real snapshot uploader.
+
+Plays what `taskmanager.task_manager`, `running_tasks` and `task_thread` do in production, without threads: a task is stepped
+while it says that it worked, for a few steps at a time, then when it is woken or its time has come. Threads of the
+uploader are delays. Decides nothing that the cores decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any, Protocol
+
+from dataflow.config import FILE_THRESHOLD, Configuration
+from dataflow.ids import ExecutionAttemptID, ResourceID
+from dataflow.messages import (
+    ExecutionState,
+    Fenced,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TaskDeploymentDescriptor,
+    TaskManagerInfo,
+    TaskMetrics,
+    TaskStateChanged,
+    TriggerCheckpoint,
+)
+from runtime.connections import CloseConnection, ConnectionID, OpenConnection, ResourceManagerLeaderChanged, Send
+from runtime.leader_retrieval import LeaderAddress, LeaderTable
+from runtime.state_storages import StateStorages
+from runtime.version import VERSION
+from taskmanager.actors.task_environment import TaskEnvironment
+from taskmanager.executor.effects import (
+    CancelTaskExecution,
+    DeliverToTask,
+    FailTaskExecution,
+    ReleaseJobResources,
+    SendHeartbeatResponse,
+    StartTask,
+    TerminateTaskManager,
+)
+from taskmanager.executor.events import JobMasterLeaderChanged, TaskEnteredState, TaskExecutorStarted
+from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from taskmanager.push_source import TurnTakingPushSource
+from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.task.stream_task import ProgressKind, StreamTask
+from taskmanager.task.task_failure import InputPosition, serialize_failure
+from tests.simulation.disk import Disk, ProcessStorage
+from tests.simulation.exchange import SimulatedExchange
+from tests.simulation.world import Process, SimulatedActor, World, WorldClock
+
+STEPS_AT_ONCE = 6
+
+
+class ClusterNetwork(Protocol):
+    """How a TaskManager finds others."""
+
+    def dial(self, process: Process, effect: OpenConnection, tell: Callable[[Any], object]) -> None: ...
+
+    def find_exchange(self, address: str) -> SimulatedExchange | None: ...
+
+    def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None: ...
+
+
+class PoolOfDelays(Executor):
+    """Threads of the uploader: each piece of work takes a while, and they overtake each other."""
+
+    def __init__(self, process: Process, slowness_ms: Callable[[], int]) -> None:
+        self._process = process
+        self._rng = process.world.random(f"uploads of {process.name}")
+        self._slowness_ms = slowness_ms
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._process.later(self._rng.randint(0, 2 + self._slowness_ms()), lambda: fn(*args, **kwargs))
+        return None
+
+
+class SimulatedTaskThread:
+    """Steps one task."""
+
+    def __init__(self, process: TaskManagerProcess, name: str) -> None:
+        self.name = name
+        self.task: StreamTask | None = None
+        self._process = process
+        self._bell = False
+        self._scheduled = False
+        self._wake_number = 0
+
+    def start(self, task: StreamTask) -> None:
+        self.task = task
+        self._schedule()
+
+    def wake_up(self) -> None:
+        self._bell = True
+        if self.task is not None:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            process = self._process
+            process.later(process.rng.randint(0, 1) + process.stall_ms(self.name), self._run)
+
+    def _run(self) -> None:
+        task, world = self.task, self._process.world
+        assert task is not None
+        self._wake_number += 1
+        self._bell = False
+        for _ in range(self._process.rng.randint(1, STEPS_AT_ONCE)):
+            world.steps += 1
+            progress = task.step(world.clock.now_ms)
+            if progress.kind is ProgressKind.FINISHED:
+                return
+            if progress.kind is not ProgressKind.WORKED:
+                break
+        self._scheduled = False
+        if progress.kind is ProgressKind.WORKED or self._bell:
+            self._schedule()
+        elif progress.wake_at_ms is not None:
+            number = self._wake_number
+            delay_ms = max(0, progress.wake_at_ms - world.clock.now_ms)
+
+            def due() -> None:
+                if number == self._wake_number and not self._scheduled:
+                    self._schedule()
+
+            self._process.later(delay_ms, due)
+
+
+class SimulatedTaskEnvironment(TaskEnvironment):
+    """The production environment, but push-style sources take turns."""
+
+    def create_push_source_runner(self) -> TurnTakingPushSource:
+        return TurnTakingPushSource("push source")
+
+
+class TaskManagerProcess(Process):
+    """One TaskManager."""
+
+    def __init__(
+        self,
+        world: World,
+        cluster: ClusterNetwork,
+        disk: Disk,
+        name: str,
+        slots: int,
+        configuration: Configuration,
+        upload_slowness_ms: Callable[[], int],
+        stall_ms: Callable[[str], int],
+        observe: Callable[[str, Any, list[Any]], None],
+    ) -> None:
+        super().__init__(world, name)
+        self.rng = world.random(f"tasks of {name}")
+        self.stall_ms = stall_ms
+        self._cluster = cluster
+        self._clock = WorldClock(self)
+        self.exchange = SimulatedExchange(
+            self,
+            f"{name}:7000",
+            cluster.find_exchange,
+            credits_per_channel=int(configuration["taskmanager.network.credits-per-channel"]),
+            max_queued_batches=int(configuration["taskmanager.network.max-queued-batches"]),
+            request_backoff_max_ms=5_000,
+        )
+        self._storages = StateStorages(lambda url: ProcessStorage(disk, self, url))
+        self._uploader = SnapshotUploader(
+            ResourceID(name),
+            self._storages,
+            memory_threshold_bytes=configuration.get_option(FILE_THRESHOLD),
+            pool=PoolOfDelays(self, upload_slowness_ms),
+        )
+        self.tasks: dict[ExecutionAttemptID, SimulatedTaskThread] = {}
+        self._final: dict[ExecutionAttemptID, TaskMetrics] = {}
+        self._leaders = LeaderTable()
+        info = TaskManagerInfo(ResourceID(name), self.exchange.address, slots, VERSION, name, 1)
+        self.actor = SimulatedActor(
+            self,
+            name,
+            TaskExecutor(info, TaskExecutorSettings.from_configuration(configuration)),
+            {
+                OpenConnection: lambda effect: cluster.dial(self, effect, self.actor.tell),
+                CloseConnection: lambda effect: world.network.close(self.name, effect.connection),
+                Send: self._send,
+                SendHeartbeatResponse: self._send_heartbeat_response,
+                StartTask: lambda effect: self._start(effect.descriptor),
+                CancelTaskExecution: lambda effect: self._with(effect.attempt_id, lambda task: task.cancel()),
+                FailTaskExecution: lambda effect: self._with(
+                    effect.attempt_id, lambda task: task.fail_externally(effect.failure)
+                ),
+                DeliverToTask: lambda effect: self._with(
+                    effect.attempt_id, lambda task: _deliver(task, effect.message)
+                ),
+                ReleaseJobResources: lambda effect: None,
+                TerminateTaskManager: self._terminate,
+            },
+            observe,
+        )
+        self.actor.tell(TaskExecutorStarted())
+
+    @property
+    def core(self) -> TaskExecutor:
+        core: TaskExecutor = self.actor.core
+        return core
+
+    def leaders_changed(self, table: LeaderTable) -> None:
+        """What leader retrieval found differs from the table before."""
+        before, self._leaders = self._leaders, table
+        if table.resource_manager != before.resource_manager:
+            leader = table.resource_manager
+            self.actor.tell(ResourceManagerLeaderChanged(leader.address, leader.session))
+        for job_id in dict.fromkeys((*before.job_masters, *table.job_masters)):
+            leader = table.job_masters.get(job_id, LeaderAddress())
+            if leader != before.job_masters.get(job_id):
+                self.actor.tell(JobMasterLeaderChanged(job_id, leader.address, leader.session))
+
+    def ended(self) -> None:
+        super().ended()
+        self.actor.stop()
+        self.world.story.say(self.name, "is gone")
+
+    # --- performers -------------------------------------------------------------------------------------------------
+
+    def _terminate(self, effect: TerminateTaskManager) -> None:
+        self.world.story.say(self.name, f"ends itself: {effect.reason}")
+        self.kill_here()
+
+    def _send(self, effect: Send) -> None:
+        envelope = effect.envelope
+        message = envelope.message
+        if type(message) is TaskStateChanged and message.state.is_terminal:
+            metrics = self._final.pop(message.attempt_id, None)
+            envelope = Fenced(envelope.leader_session_id, replace(message, metrics=metrics))
+        self._cluster.send(self.name, effect.connection, envelope)
+
+    def _send_heartbeat_response(self, effect: SendHeartbeatResponse) -> None:
+        response = replace(effect.response, metrics=self._metrics(effect.response.executions))
+        self._cluster.send(self.name, effect.connection, Fenced(effect.session, response))
+
+    def _metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
+        threads = [self.tasks.get(attempt_id) for attempt_id in attempts]
+        return tuple(thread.task.metrics() for thread in threads if thread is not None and thread.task is not None)
+
+    def _start(self, descriptor: TaskDeploymentDescriptor) -> None:
+        attempt_id = descriptor.attempt_id
+        thread = SimulatedTaskThread(self, f"{descriptor.task_name}#{descriptor.subtask_index}")
+        environment = SimulatedTaskEnvironment(
+            descriptor,
+            self.exchange,
+            self._uploader,
+            self._storages,
+            self._clock,
+            thread.wake_up,
+            self.actor.tell,
+            lambda: self._ended_task(attempt_id),
+        )
+        try:
+            task = StreamTask(descriptor, environment)
+        except Exception as error:  # as in production: whatever the user's objects raise
+            failure = serialize_failure(error, InputPosition())
+            self.actor.tell(TaskEnteredState(attempt_id, ExecutionState.FAILED, failure))
+            return
+        self.tasks[attempt_id] = thread
+        thread.start(task)
+
+    def _ended_task(self, attempt_id: ExecutionAttemptID) -> None:
+        thread = self.tasks.pop(attempt_id, None)
+        if thread is not None and thread.task is not None:
+            self._final[attempt_id] = thread.task.metrics()
+
+    def _with(self, attempt_id: ExecutionAttemptID, action: Callable[[StreamTask], None]) -> None:
+        thread = self.tasks.get(attempt_id)
+        if thread is not None and thread.task is not None:
+            action(thread.task)
+
+
+def _deliver(task: StreamTask, message: Any) -> None:
+    match message:
+        case TriggerCheckpoint(checkpoint_id=checkpoint_id, timestamp_ms=timestamp_ms, options=options):
+            task.trigger_checkpoint(checkpoint_id, timestamp_ms, options)
+        case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
+            task.notify_checkpoint_complete(checkpoint_id)
+        case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_id):
+            task.notify_checkpoint_aborted(checkpoint_id, latest_id)

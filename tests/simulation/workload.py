@@ -1,0 +1,392 @@
+"""What runs in simulated jobs: a source, sinks, and user functions, all deterministic in what they emit.
+
+A row says where it came from (`s`: split, `i`: position in it), its key `k`, a value `v` and its event time `t`. The
+outside world of source and sinks is a `Ledger` that outlives every process; functions find it by name, because a job is
+pickled. Rows of split s are a function of (s, i) alone, so that the reference can be computed without running anything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataflow.connector_api import (
+    Committable,
+    Committer,
+    InputStatus,
+    Polled,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceContextInfo,
+    SourceReader,
+    SourceSplit,
+)
+from dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from dataflow.state import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
+
+SCHEMA = pa.schema([("s", pa.int32()), ("i", pa.int64()), ("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
+BASE_TIME_MS = 1_000_000
+TIME_STEP_MS = 10
+
+SimulatedRow = tuple[Any, ...]
+
+
+class SimulatedUserError(RuntimeError):
+    """What a user's function raises when the simulator says so."""
+
+
+# --- the outside world ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Rows that a sink wrote, visible once committed."""
+
+    transaction_id: str
+    sink: str
+    checkpoint_id: int
+    """Whose barrier closed it."""
+    rows: list[SimulatedRow]
+    committed: bool = False
+    commits: int = 0
+    aborted: bool = False
+
+
+@dataclass
+class Ledger:
+    """The outside systems of one run."""
+
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    next_number: int = 0
+    user_fails: Callable[[str], bool] = lambda where: False
+    """Whether a user's function raises at this call."""
+    commit_fault: Callable[[str], str] = lambda transaction_id: ""
+    """`before` or `after`: the commit fails there."""
+    may_commit: Callable[[Transaction], None] = lambda transaction: None
+    """Oracle: raises when nothing complete covers the transaction."""
+    published: Callable[[int], None] = lambda checkpoint_id: None
+    """Oracle: a source was told of this checkpoint's completion."""
+    pause_ms: int = 0
+    """Sources pause up to so long between batches."""
+
+    def stage(self, sink: str, checkpoint_id: int, rows: list[SimulatedRow]) -> str:
+        self.next_number += 1
+        transaction_id = f"{sink}-{self.next_number}"
+        self.transactions[transaction_id] = Transaction(transaction_id, sink, checkpoint_id, rows)
+        return transaction_id
+
+    def commit(self, transaction_id: str) -> None:
+        transaction = self.transactions[transaction_id]
+        fault = self.commit_fault(transaction_id)
+        if fault == "before":
+            raise SimulatedUserError(f"commit of {transaction_id} fails before it is done")
+        self.may_commit(transaction)
+        transaction.committed = True
+        transaction.commits += 1
+        if fault == "after":
+            raise SimulatedUserError(f"commit of {transaction_id} fails after it is done")
+
+    def committed_rows(self, sink: str) -> list[SimulatedRow]:
+        return [row for t in self.transactions.values() if t.sink == sink and t.committed for row in t.rows]
+
+
+LEDGERS: dict[str, Ledger] = {}
+"""By name of the run; whoever makes one takes it out again."""
+
+
+# --- source -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """One split: how many rows, and how their keys are drawn."""
+
+    split: int
+    rows: int
+    keys: int
+    own_keys: bool
+    """Keys of this split occur in no other: then a key's rows keep their order wherever the split's do."""
+    splits: int
+
+    def row(self, index: int) -> SimulatedRow:
+        mixed = (index * 2654435761 + self.split * 40503) & 0xFFFFFFFF
+        key = (mixed >> 7) % self.keys
+        if self.own_keys:
+            key = key * self.splits + self.split
+        return (self.split, index, key, (mixed >> 3) % 100, BASE_TIME_MS + index * TIME_STEP_MS + self.split)
+
+
+class SimulatedSource(Source):
+    """Bounded; reads whole splits in turns, with pauses."""
+
+    def __init__(self, world: str, plans: Sequence[SplitPlan], batch_rows: int) -> None:
+        self.world = world
+        self.plans = tuple(plans)
+        self.batch_rows = batch_rows
+
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def enumerate_splits(self) -> Sequence[SourceSplit]:
+        return [SourceSplit(f"split-{plan.split}", {"number": n}) for n, plan in enumerate(self.plans)]
+
+    def create_reader(self, context: SourceContextInfo) -> SourceReader:
+        return SimulatedReader(self, LEDGERS[self.world])
+
+
+class SimulatedReader(SourceReader):
+    """The position of a split is the number of rows emitted."""
+
+    def __init__(self, source: SimulatedSource, ledger: Ledger) -> None:
+        self._source = source
+        self._ledger = ledger
+        self._splits: list[SourceSplit] = []
+        self._positions: dict[str, int] = {}
+        self._finished: set[str] = set()
+        self._turn = 0
+        self._resume_at_ms: int | None = None
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        self._splits = list(splits)
+        for split in splits:
+            self._positions[split.split_id] = int(split.position.get("rows", 0))
+            if split.finished:
+                self._finished.add(split.split_id)
+
+    def poll_next(self, now_ms: int) -> Polled:
+        if self._resume_at_ms is not None:
+            if now_ms < self._resume_at_ms:
+                return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=self._resume_at_ms)
+            self._resume_at_ms = None
+        for _ in self._splits:
+            split = self._splits[self._turn % len(self._splits)]
+            self._turn += 1
+            if split.split_id not in self._finished:
+                return self._read(split, now_ms)
+        return Polled(InputStatus.END_OF_INPUT)
+
+    def _read(self, split: SourceSplit, now_ms: int) -> Polled:
+        plan = self._source.plans[split.description["number"]]
+        begin = self._positions[split.split_id]
+        end = min(plan.rows, begin + self._ledger.rng.randint(1, self._source.batch_rows))
+        self._positions[split.split_id] = end
+        ended: tuple[str, ...] = ()
+        if end == plan.rows:
+            self._finished.add(split.split_id)
+            ended = (split.split_id,)
+        if self._ledger.pause_ms:
+            self._resume_at_ms = now_ms + self._ledger.rng.randint(0, self._ledger.pause_ms)
+        if begin == end:
+            return Polled(InputStatus.MORE_AVAILABLE, finished_splits=ended)
+        return Polled(
+            InputStatus.MORE_AVAILABLE,
+            batch_of([plan.row(index) for index in range(begin, end)]),
+            split_id=split.split_id,
+            finished_splits=ended,
+        )
+
+    def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        return [
+            SourceSplit(
+                split.split_id,
+                split.description,
+                {"rows": self._positions[split.split_id]},
+                split.split_id in self._finished,
+            )
+            for split in self._splits
+        ]
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._ledger.published(checkpoint_id)
+
+
+def batch_of(rows: Sequence[SimulatedRow]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(list(column), f.type) for column, f in zip(zip(*rows, strict=True), SCHEMA, strict=True)], schema=SCHEMA)  # fmt: skip
+
+
+def rows_of(batch: pa.RecordBatch) -> list[SimulatedRow]:
+    """As tuples of plain values; times as milliseconds."""
+    columns = [
+        (pc.cast(column, pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for column in batch.columns
+    ]
+    return list(zip(*columns, strict=True))
+
+
+# --- sinks ------------------------------------------------------------------------------------------------------------
+
+
+class LedgerSink(Sink):
+    """Two-phase: a transaction per barrier."""
+
+    def __init__(self, world: str, name: str) -> None:
+        self.world = world
+        self.name = name
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        return LedgerWriter(LEDGERS[self.world], self.name)
+
+    def create_committer(self, context: SourceContextInfo) -> Committer:
+        return LedgerCommitter(LEDGERS[self.world])
+
+
+class LedgerWriter(SinkWriter):
+    """Buffers."""
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self._ledger = ledger
+        self._name = name
+        self._rows: list[SimulatedRow] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows += rows_of(batch)
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        if not self._rows:
+            return ()
+        rows, self._rows = self._rows, []
+        return [Committable({"transaction": self._ledger.stage(self._name, checkpoint_id, rows)})]
+
+
+class LedgerCommitter(Committer):
+    """Idempotent."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def commit(self, committables: Sequence[Committable]) -> None:
+        for committable in committables:
+            self._ledger.commit(committable.data["transaction"])
+
+
+class LedgerTransactions(TwoPhaseCommitSinkFunction):
+    """The same with transactions that are open between barriers."""
+
+    def __init__(self, world: str, name: str) -> None:
+        super().__init__(clock_ms=_no_clock)
+        self.world = world
+        self.name = name
+
+    def begin_transaction(self) -> Any:
+        return LEDGERS[self.world].stage(self.name, 0, [])
+
+    def invoke_transaction(self, transaction: Any, value: Any) -> None:
+        LEDGERS[self.world].transactions[transaction].rows += rows_of(value)
+
+    def pre_commit(self, transaction: Any) -> None:
+        """Everything is in the ledger already."""
+
+    def snapshot_state(self, context: Any) -> None:
+        if self.current_transaction is not None:
+            LEDGERS[self.world].transactions[self.current_transaction].checkpoint_id = context.checkpoint_id
+        super().snapshot_state(context)
+
+    def commit(self, transaction: Any) -> None:
+        LEDGERS[self.world].commit(transaction)
+
+    def abort(self, transaction: Any) -> None:
+        aborted = LEDGERS[self.world].transactions[transaction]
+        if not aborted.committed:
+            aborted.aborted = True
+
+
+def _no_clock() -> int:
+    return 0
+
+
+# --- user functions ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AddOne:
+    """Vectorised map; may raise."""
+
+    world: str
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if LEDGERS[self.world].user_fails("map"):
+            raise SimulatedUserError("the user's function does not like this batch")
+        return batch.set_column(3, SCHEMA.field("v"), pc.add(batch.column(3), 1))
+
+
+@dataclass(frozen=True)
+class DropSome:
+    """Vectorised filter."""
+
+    modulus: int
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        numbers = batch.column(1)
+        quotient = pc.multiply(pc.divide(numbers, self.modulus), self.modulus)
+        return pc.not_equal(numbers, quotient)
+
+
+class Twice:
+    """Row-wise flat map: i becomes 2i and 2i + 1."""
+
+    def __call__(self, row: Row) -> Iterable[Row]:
+        yield {**row, "i": row["i"] * 2}
+        yield {**row, "i": row["i"] * 2 + 1}
+
+
+PROCESS_SCHEMA = pa.schema(
+    [("kind", pa.int32()), ("k", pa.int64()), ("n", pa.int64()), ("s", pa.int32()), ("i", pa.int64())]
+)
+
+
+class CountWithTimers(KeyedProcessFunction):
+    """Numbers the rows of each key, and says when a bucket of event time is over."""
+
+    def __init__(self, world: str, bucket_ms: int, state: str) -> None:
+        self.world = world
+        self.bucket_ms = bucket_ms
+        self.state = state
+
+    def open(self, context: RuntimeContext) -> None:
+        match self.state:
+            case "value":
+                self._value = context.get_state(ValueStateDescriptor("count", pa.int64()))
+            case "list":
+                self._list = context.get_list_state(ListStateDescriptor("seen", pa.int64()))
+            case "map":
+                self._map = context.get_map_state(MapStateDescriptor("per-split", pa.int32(), pa.int64()))
+            case _:
+                self._reducing = context.get_reducing_state(ReducingStateDescriptor("sum", _add, pa.int64()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
+        if LEDGERS[self.world].user_fails("process"):
+            raise SimulatedUserError("the user's function does not like this row")
+        bucket_end = (row["t"] // self.bucket_ms + 1) * self.bucket_ms
+        context.timer_service.register_event_time_timer(bucket_end)
+        yield {"kind": 0, "k": row["k"], "n": self._next(row), "s": row["s"], "i": row["i"]}
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row]:
+        yield {"kind": 1, "k": context.current_key, "n": timestamp_ms, "s": -1, "i": -1}
+
+    def _next(self, row: Row) -> int:
+        match self.state:
+            case "value":
+                n = (self._value.value() or 0) + 1
+                self._value.update(n)
+                return n
+            case "list":
+                self._list.add(row["i"])
+                return len(self._list.get())
+            case "map":
+                self._map.put(row["s"], (self._map.get(row["s"]) or 0) + 1)
+                return sum(self._map.get(split) for split in self._map.keys())
+            case _:
+                self._reducing.add(1)
+                return int(self._reducing.get())
+
+
+def _add(left: int, right: int) -> int:
+    return left + right

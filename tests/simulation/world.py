@@ -1,0 +1,186 @@
+"""What a simulated run happens in: one clock, one network, one disk, the processes on them, and the story of it all.
+
+Decides how a process dies: `ProcessKilled` unwinds whatever the process is doing at that instant, and nothing that it planned
+happens afterwards. Every random choice comes from a generator named after its purpose, drawn from the one seed, so that a
+choice more in one place leaves the others as they were. Actors here are `runtime.actor.MachineActor` without a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
+from tests.simulation.network import SimulatedClock, SimulatedNetwork, Timers
+
+
+class ProcessKilled(BaseException):
+    """SIGKILL in the middle of something. Not an Exception: no handler of the product may catch it."""
+
+
+class Violation(Exception):
+    """An oracle was contradicted."""
+
+
+class Story:
+    """What happened, in order; two runs of one seed tell the same."""
+
+    def __init__(self, clock: SimulatedClock, *, keep: bool) -> None:
+        self._clock = clock
+        self._keep = keep
+        self._digest = hashlib.blake2b(digest_size=12)
+        self._begun_ms = clock.now_ms
+        self.lines: list[str] = []
+
+    def say(self, who: str, what: str) -> None:
+        line = f"{self._clock.now_ms - self._begun_ms:>7} {who:<14} {what}"
+        self._digest.update(line.encode())
+        if self._keep:
+            self.lines.append(line)
+
+    @property
+    def hash(self) -> str:
+        return self._digest.hexdigest()
+
+
+class World:
+    """Shared by everything in one run."""
+
+    def __init__(self, seed: int, *, max_delay_ms: int, keep_story: bool = False) -> None:
+        self.seed = seed
+        self.clock = SimulatedClock()
+        self.network = SimulatedNetwork(self.clock, self.random("network"), max_delay_ms)
+        self.story = Story(self.clock, keep=keep_story)
+        self.steps = 0
+        self._numbers: dict[str, int] = {}
+
+    def random(self, purpose: str) -> random.Random:
+        """A generator of its own for each purpose."""
+        return random.Random(f"{self.seed}/{purpose}")
+
+    def number(self, what: str) -> int:
+        """1, 2, 3, ... by kind of thing."""
+        self._numbers[what] = self._numbers.get(what, 0) + 1
+        return self._numbers[what]
+
+
+class Process:
+    """Something that can be killed."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.alive = True
+        self.working = False
+
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do it in this process, if it still lives by then."""
+        self.world.clock.after(delay_ms, lambda: self.run(action))
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Do it now, in this process."""
+        if not self.alive:
+            return
+        self.working = True
+        try:
+            action()
+        except ProcessKilled:
+            self.ended()
+        finally:
+            self.working = False
+
+    def kill(self) -> None:
+        """From outside, between two things that it does."""
+        if self.alive:
+            self.ended()
+
+    def kill_here(self) -> None:
+        """In the middle of what it does."""
+        self.alive = False
+        raise ProcessKilled(self.name)
+
+    def ended(self) -> None:
+        """The process is gone; what others see of it."""
+        self.alive = False
+        self.world.network.crash(self.name)
+
+
+class SimulatedActor:
+    """One core with its shell: events in order, one at a time, effects performed before the next."""
+
+    def __init__(
+        self,
+        process: Process,
+        name: str,
+        core: Any,
+        performers: Mapping[type, Callable[[Any], None]],
+        observe: Callable[[str, Any, list[Any]], None] = lambda name, event, effects: None,
+    ) -> None:
+        self.name = name
+        self.core = core
+        self.stopped = False
+        self._process = process
+        self._performers = dict(performers)
+        self._observe = observe
+        self._inbox: deque[Any] = deque()
+        self._timers = Timers(process.world.clock, lambda key: self.tell(TimerFired(key)))
+        self._performers[StartTimer] = lambda effect: self._timers.start(effect.key, effect.at_ms)
+        self._performers[CancelTimer] = lambda effect: self._timers.cancel(effect.key)
+        self._scheduled = False
+
+    def tell(self, event: Any) -> bool:
+        """Handled soon, after everything told before; False: it has stopped."""
+        if self.stopped or not self._process.alive:
+            return False
+        self._inbox.append(event)
+        if not self._scheduled:
+            self._scheduled = True
+            self._process.later(0, self._drain)
+        return True
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._timers.clear()
+
+    @property
+    def armed_timers(self) -> tuple[Any, ...]:
+        return self._timers.armed
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        while self._inbox and not self.stopped:
+            event = self._inbox.popleft()
+            effects = self.core.handle(event, self._process.world.clock.now_ms)
+            self._observe(self.name, event, effects)
+            for effect in effects:
+                performer = self._performers.get(type(effect))
+                if performer is None:
+                    raise InvariantViolation(f"{self.name} cannot perform {type(effect).__name__}")
+                performer(effect)
+
+
+class SilentLogger:
+    """What shells log goes nowhere."""
+
+    def bind(self, **_: Any) -> SilentLogger:
+        return self
+
+    def debug(self, *_: Any, **__: Any) -> None: ...
+
+    info = warning = error = debug
+
+
+class WorldClock:
+    """`runtime.clock.Clock` and the part of `TimerService` that shells use, on simulated time."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def now_ms(self) -> int:
+        return self._process.world.clock.now_ms
+
+    def schedule(self, at_ms: int, action: Callable[[], None]) -> None:
+        self._process.later(max(0, at_ms - self.now_ms()), action)
