@@ -32,6 +32,10 @@ MAX_MESSAGE_BYTES = 256 << 20
 KEEPALIVE_TIME_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 20_000
 
+CONNECT_TIMEOUT_MS = 10_000
+"""How long one attempt to connect may take; gRPC takes it from the least back-off. Hundreds of TaskManagers that dial at once
+are slow to get through, and must not give up before."""
+
 TOKEN_METADATA_KEY = "snapline-token"  # noqa: S105 - the name of a header
 
 UNAUTHENTICATED_SERVICES = ("/grpc.health.v1.Health/",)
@@ -46,7 +50,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),

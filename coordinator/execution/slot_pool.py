@@ -70,6 +70,11 @@ class SlotPool:
         """The free slots, longest free first."""
         return [self._slots[allocation_id] for allocation_id in self._free_since_ms]
 
+    @property
+    def free_count(self) -> int:
+        """How many slots are free."""
+        return len(self._free_since_ms)
+
     def get(self, allocation_id: AllocationID) -> AllocatedSlot | None:
         """The slot with this id, if it is in the pool."""
         return self._slots.get(allocation_id)

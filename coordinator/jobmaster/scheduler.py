@@ -86,6 +86,8 @@ class DeploymentRound:
     """Attempts that must end first."""
     delay_timer_runs: bool = False
     slot_timer_runs: bool = False
+    free_slots_needed: int = 0
+    """With fewer free slots than this it is not worth while to assign: slots of large jobs come in many small offers."""
     restored: RestoredTasks = NOTHING_RESTORED
 
 
@@ -444,10 +446,15 @@ class Scheduler:
                 return
             self._begin_restore(current, now_ms)
         elif current.phase is RoundPhase.WAITING_FOR_SLOTS:
-            if self._sharing.assign(current.vertices) == 0:
+            if self.pool.free_count < current.free_slots_needed:
+                return
+            missing = self._sharing.assign(current.vertices)
+            if missing == 0:
                 self._stop_timers(current)
                 self._deploy(current, now_ms)
-            elif not current.slot_timer_runs:
+                return
+            current.free_slots_needed = self.pool.free_count + missing
+            if not current.slot_timer_runs:
                 current.slot_timer_runs = True
                 self._out.append(StartTimer(SlotRequestTimer(), now_ms + self._settings.slot_request_timeout_ms))
 
