@@ -85,7 +85,11 @@ class ClientView:
         return details if details is not None or job_id not in jobs else _minimal(jobs[job_id])
 
     async def list_checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
-        return await self._registry.checkpoints(job_id)
+        found = await self._registry.checkpoints(job_id)
+        if found is None and await self.job_details(job_id) is not None:
+            # accepted, and its JobMaster has only now begun, or never did
+            found = await self._registry.checkpoints(job_id) or pb.ListCheckpointsResponse(counts=pb.CheckpointCounts())
+        return found
 
     async def checkpoint_details(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
         return await self._registry.checkpoint(job_id, checkpoint_id)

@@ -51,7 +51,7 @@ class LiveJob:
         snapshot, retained = self.statistics(), self.retained()
         return EndedJob(
             details=views.job_details(self.master, snapshot),
-            checkpoints=views.list_checkpoints(self.master.job_id, snapshot, now_ms, retained),
+            checkpoints=views.list_checkpoints(self.master, snapshot, now_ms, retained),
             by_id={
                 s.checkpoint_id: views.checkpoint_details(self.master, s, now_ms, retained) for s in snapshot.history
             },
@@ -134,7 +134,7 @@ class JobRegistry:
         now_ms = self._clock.now_ms()
         return await self._read(
             job_id,
-            lambda job: views.list_checkpoints(job_id, job.statistics(), now_ms, job.retained()),
+            lambda job: views.list_checkpoints(job.master, job.statistics(), now_ms, job.retained()),
             lambda ended: ended.checkpoints,
         )
 

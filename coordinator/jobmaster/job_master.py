@@ -248,6 +248,12 @@ class JobMaster:
         current = self.scheduler.round
         return "" if current is None else current.phase.value
 
+    def url_of(self, location: str) -> str:
+        """Where a checkpoint lies: locations are relative to the job's directory, or absolute."""
+        if "://" in location or location.startswith("/"):
+            return location
+        return f"{self._checkpoint_directory.rstrip('/')}/{location}"
+
     # --- the one entry point ------------------------------------------------------------------------------------------
 
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
@@ -342,7 +348,7 @@ class JobMaster:
             ):
                 self._tell_tasks(notification)
             case CheckpointRequestCompleted(request_id, checkpoint_id, location):
-                replies, parallelism = self._operations.completed(request_id, checkpoint_id, self._url_of(location))
+                replies, parallelism = self._operations.completed(request_id, checkpoint_id, self.url_of(location))
                 self._out += replies
                 if parallelism is not None:
                     self._begin_rescale(request_id, parallelism)
@@ -658,12 +664,6 @@ class JobMaster:
             self._out += self._operations.failed(request_id, summary)
             return
         self._schedule(self.scheduler.rescale(parallelism, self._now_ms))
-
-    def _url_of(self, location: str) -> str:
-        """Locations of checkpoints are relative to the job's directory."""
-        if "://" in location or location.startswith("/"):
-            return location
-        return f"{self._checkpoint_directory.rstrip('/')}/{location}"
 
 
 def _round_of(request_id: CheckpointRequestID) -> int:

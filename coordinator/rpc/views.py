@@ -138,15 +138,12 @@ def checkpoint_counts(snapshot: CheckpointStatsSnapshot) -> pb.CheckpointCounts:
 
 
 def checkpoint_overview(
-    job_id: str, stats: CheckpointStats, now_ms: int, retained: frozenset[CheckpointID]
+    master: JobMaster, stats: CheckpointStats, now_ms: int, retained: frozenset[CheckpointID]
 ) -> pb.CheckpointOverview:
     """One line about a checkpoint. `retained` are the completed ones whose files are still there."""
-    end_ms = (
-        stats.latest_ack_timestamp_ms if stats.status is CheckpointStatsStatus.COMPLETED else stats.end_timestamp_ms
-    )
     totals = stats.totals
     overview = pb.CheckpointOverview(
-        job_id=job_id,
+        job_id=master.job_id,
         checkpoint_id=stats.checkpoint_id,
         status=_STATUS[stats.status],
         snapshot_type=_TYPE_TO_NUMBER[stats.snapshot_type],  # type: ignore[arg-type]
@@ -158,7 +155,7 @@ def checkpoint_overview(
         subtasks_acknowledged=totals.number_of_acknowledged_subtasks,
         processed_data_bytes=totals.processed_data_bytes,
         persisted_data_bytes=totals.persisted_data_bytes,
-        path=stats.location,
+        path=master.url_of(stats.location) if stats.location else "",
         discarded=stats.status is CheckpointStatsStatus.COMPLETED
         and not stats.snapshot_type.is_savepoint
         and stats.checkpoint_id not in retained,
@@ -176,12 +173,12 @@ def _failure(reason: str, detail: str) -> pb.CheckpointFailure:
 
 
 def list_checkpoints(
-    job_id: str, snapshot: CheckpointStatsSnapshot, now_ms: int, retained: frozenset[CheckpointID]
+    master: JobMaster, snapshot: CheckpointStatsSnapshot, now_ms: int, retained: frozenset[CheckpointID]
 ) -> pb.ListCheckpointsResponse:
     """Counts, history, summaries, latest of each kind."""
     response = pb.ListCheckpointsResponse(
         counts=checkpoint_counts(snapshot),
-        history=[checkpoint_overview(job_id, stats, now_ms, retained) for stats in snapshot.history],
+        history=[checkpoint_overview(master, stats, now_ms, retained) for stats in snapshot.history],
         end_to_end_duration_ms=_summary(snapshot.duration),
         checkpointed_size_bytes=_summary(snapshot.state_size),
         state_size_bytes=_summary(snapshot.state_size),
@@ -192,7 +189,7 @@ def list_checkpoints(
         (snapshot.latest_savepoint, response.latest_savepoint),
     ):
         if latest is not None:
-            target.CopyFrom(checkpoint_overview(job_id, latest, now_ms, retained))
+            target.CopyFrom(checkpoint_overview(master, latest, now_ms, retained))
     restored = snapshot.latest_restored
     if restored is not None:
         response.restored_checkpoint_id = restored.checkpoint_id
@@ -215,7 +212,7 @@ def checkpoint_details(
     master: JobMaster, stats: CheckpointStats, now_ms: int, retained: frozenset[CheckpointID]
 ) -> pb.CheckpointDetails:
     """One checkpoint by vertex and subtask. Subtasks that have not acknowledged are there without a time."""
-    details = pb.CheckpointDetails(overview=checkpoint_overview(master.job_id, stats, now_ms, retained))
+    details = pb.CheckpointDetails(overview=checkpoint_overview(master, stats, now_ms, retained))
     names = master.scheduler.graph.job_vertices
     reports = {(vertex_id, index): (ack, size, metrics) for vertex_id, index, ack, size, metrics in stats.reports}
     for vertex_id, parallelism in stats.subtasks_by_vertex.items():
