@@ -122,13 +122,14 @@ class Room:
             if not self._subpartition.is_available and not self._changed.wait(deadline - time.monotonic()):
                 raise AssertionError("no room came")
 
-    def fill_until_stuck(self, settle_seconds: float = 0.3) -> int:
-        """Batches until nothing moves any more: how many were taken."""
+    def fill_until_stuck(self, expected: int, settle_seconds: float = 0.2) -> int:
+        """Batches until nothing moves any more, which is not before `expected`: how many were taken."""
         count = 0
         while True:
             while self._subpartition.is_available:
                 self._subpartition.add(batch(count))
                 count += 1
             self._changed.clear()
-            if not self._subpartition.is_available and not self._changed.wait(settle_seconds):
+            patience = settle_seconds if count >= expected else PATIENCE_SECONDS
+            if not self._subpartition.is_available and not self._changed.wait(patience):
                 return count

@@ -72,9 +72,6 @@ class Peer:
         Room(self._subpartitions[index]).fill(0, batches)
         return batches
 
-    def fill_until_stuck(self, index: int) -> int:
-        return Room(self._subpartitions[index]).fill_until_stuck()
-
     def finish(self, index: int) -> str:
         self._subpartitions[index].add(EndOfData())
         self._subpartitions[index].add(EndOfPartition())

@@ -145,7 +145,7 @@ def test_a_consumer_that_does_not_poll_stops_its_producer(pair: Pair) -> None:
     channel = task.open(pair.address)
     room = Room(subpartition)
 
-    taken = room.fill_until_stuck()
+    taken = room.fill_until_stuck(QUEUED + pair.in_flight)
     stuck = not subpartition.is_available
     read = task.read(channel, taken)
 
@@ -183,7 +183,7 @@ def test_an_unaligned_barrier_overtakes_and_both_ends_know_what(pair: Pair) -> N
     (subpartition,) = pair.producers.create_result_partition(PRODUCER, EDGE, 1)
     task = pair.task()
     channel = task.open(pair.address)
-    taken = Room(subpartition).fill_until_stuck()
+    taken = Room(subpartition).fill_until_stuck(QUEUED + pair.in_flight)
     urgent = barrier(1, AlignmentType.UNALIGNED)
 
     overtaken = subpartition.add(urgent, priority=True)
@@ -289,7 +289,7 @@ def test_without_its_consumer_a_subpartition_takes_and_drops_everything(pair: Pa
     task = pair.task()
     channel = task.open(pair.address)
     room = Room(subpartition)
-    room.fill_until_stuck()
+    room.fill_until_stuck(QUEUED + pair.in_flight)
 
     channel.release()
     room.wait()

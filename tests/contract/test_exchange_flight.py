@@ -357,7 +357,7 @@ def test_a_slow_consumer_in_another_process_stops_the_producer(peer: PeerProcess
     room = Room(subpartition)
     peer.call("open", address=producers.address, producer=PRODUCER, edge_id=EDGE, index=0)
 
-    taken = room.fill_until_stuck()
+    taken = room.fill_until_stuck(QUEUED + CREDITS)
     assert taken == QUEUED + CREDITS
 
     for number in range(200):
@@ -365,7 +365,7 @@ def test_a_slow_consumer_in_another_process_stops_the_producer(peer: PeerProcess
         if subpartition.is_available:
             subpartition.add(batch(taken))
             taken += 1
-    assert subpartition.queued_bytes <= QUEUED * batch(0).nbytes
+    assert subpartition.queued_bytes <= QUEUED * batch(999).nbytes
     assert taken <= 200 + QUEUED + CREDITS
 
 
@@ -390,7 +390,7 @@ def test_a_killed_consumer_frees_its_producer(peer: PeerProcess, producers: Flig
     (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
     room = Room(subpartition)
     peer.call("open", address=producers.address, producer=PRODUCER, edge_id=EDGE, index=0)
-    room.fill_until_stuck()
+    room.fill_until_stuck(QUEUED + CREDITS)
 
     peer.send_signal(signal.SIGKILL)
 
