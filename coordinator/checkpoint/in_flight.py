@@ -264,7 +264,8 @@ class CheckpointsInFlight:
             reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
             self.abort(pending, reason, now_ms, out, detail=completed.detail)
             return
-        out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, pending.checkpoint_id)))
+        if pending.release_canceller():
+            out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, pending.checkpoint_id)))
         out.append(self._publication.begin(completed, pending))
 
     def stored(self, now_ms: int, out: Effects) -> PendingCheckpoint | None:

@@ -199,7 +199,7 @@ class PendingCheckpoint:
         check(not self.is_disposed, f"checkpoint {self.checkpoint_id} was aborted and is {self.status.value} already")
         self.status = PendingCheckpointStatus.ABORTED
         self.failure_reason = reason
-        had_canceller, self._canceller_set = self._canceller_set, False
+        had_canceller = self.release_canceller()
         check(
             self.can_be_subsumed or reason is not CheckpointFailureReason.CHECKPOINT_SUBSUMED,
             f"checkpoint {self.checkpoint_id} is a {self.properties.snapshot_type.value} and was subsumed",
@@ -237,15 +237,18 @@ class PendingCheckpoint:
             master_states=self.master_states,
         )
 
-    def complete(self) -> bool:
-        """It is durable; returns whether a timeout has to be cancelled."""
+    def release_canceller(self) -> bool:
+        """The timeout does not matter any more; returns whether there is one to cancel."""
+        had_canceller, self._canceller_set = self._canceller_set, False
+        return had_canceller
+
+    def complete(self) -> None:
+        """It is durable."""
         check(
             self.status is PendingCheckpointStatus.FINALIZED,
             f"checkpoint {self.checkpoint_id} was completed and is {self.status.value}",
         )
         self.status = PendingCheckpointStatus.COMPLETED
-        had_canceller, self._canceller_set = self._canceller_set, False
-        return had_canceller
 
     def final_task_states(self) -> dict[ExecutionAttemptID, TaskStateSnapshot]:
         """States of the tasks whose operators had all finished when they acknowledged: nothing will change them."""
