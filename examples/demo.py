@@ -42,6 +42,7 @@ class Progress:
     details: pb.JobDetails | None = None
     kills: list[str] = field(default_factory=list)
     finished: threading.Event = field(default_factory=threading.Event)
+    failure_seen_ms: int = 0
 
     @property
     def checkpoints(self) -> int:
@@ -114,6 +115,10 @@ def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, 
 
     def note(details: pb.JobDetails) -> None:
         progress.details = details
+        for failure in reversed(details.failures):
+            if failure.timestamp_ms > progress.failure_seen_ms:
+                progress.failure_seen_ms = failure.timestamp_ms
+                print(f"          restart because: {failure.failure.summary}", flush=True)
 
     with EmbeddedCluster(spark, environment.configuration, slots_required(graph), silent_logger()) as cluster:
         if cluster.client is None:

@@ -43,6 +43,8 @@ from snapline import (
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the flights' times are wall clock, without a zone
 DAY_MS = 86_400_000
+END_MS = 253_402_300_799_999
+"""The last millisecond that Python can name; the watermark after the last flight lies beyond."""
 LATE_MINUTES = 30
 IN_A_ROW = 3
 
@@ -82,27 +84,22 @@ class ThirdTimeLate(KeyedProcessFunction):
     def process_element(self, row: Row, context: ProcessContext) -> None:
         """Flights may come in any order; wait for event time."""
         self.waiting.add({name: row[name] for name in ALERT_SCHEMA.names if name != "tailnum"})
-        timestamp_ms = context.timestamp_ms
-        if timestamp_ms is not None:
-            context.timer_service.register_event_time_timer(timestamp_ms)
+        context.timer_service.register_event_time_timer(context.timestamp_ms or 0)
 
     def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterator[Row]:
-        """All flights up to this time are there: take them in order."""
-        due: list[Row] = []
-        later: list[Row] = []
-        for flight in self.waiting.get():
-            (due if _epoch_ms(flight["scheduled_departure"]) <= timestamp_ms else later).append(flight)
-        self.waiting.update(later)
+        """No flight up to the watermark is missing: take them all, in order. Later timers find nothing left to do."""
+        complete_until = EPOCH + timedelta(milliseconds=min(context.timer_service.current_watermark(), END_MS))
+        waiting = self.waiting.get()
+        due = [flight for flight in waiting if flight["scheduled_departure"] <= complete_until]
+        if not due:
+            return
+        self.waiting.update([flight for flight in waiting if flight["scheduled_departure"] > complete_until])
         late = self.late_in_a_row.value() or 0
         for flight in sorted(due, key=lambda f: (f["scheduled_departure"], f["origin"], f["carrier"], f["flight"])):
             late = late + 1 if flight["dep_delay"] >= LATE_MINUTES else 0
             if late == IN_A_ROW:
                 yield {"tailnum": context.current_key, **flight}
         self.late_in_a_row.update(late)
-
-
-def _epoch_ms(moment: datetime) -> int:
-    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 def build(
