@@ -1,0 +1,251 @@
+"""Slow effects of a checkpoint coordinator against storage that works, is taken, and fails."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from coordinator.actors.checkpoint_io import CheckpointIo
+from coordinator.checkpoint import effects as asked
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from coordinator.checkpoint.events import (
+    CheckpointIdCountSet,
+    CheckpointIdDrawn,
+    CheckpointIdFailed,
+    CheckpointRequestID,
+    CheckpointStored,
+    CheckpointStoreFailed,
+    CompletedCheckpointRemoved,
+    CompletedCheckpointsRecovered,
+    CompletedCheckpointsRecoveryFailed,
+)
+from coordinator.checkpoint.metadata import parse_metadata
+from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from coordinator.checkpoint.stats import CheckpointStatsTracker
+from coordinator.ha.embedded import EmbeddedHighAvailability
+from coordinator.io import IoExecutor
+from coordinator.jobmaster.effects import LoadSavepoint
+from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
+from dataflow.elements import SnapshotType
+from dataflow.failures import CheckpointFailureReason
+from dataflow.ids import CheckpointID, JobID
+from dataflow.messages import JobStatus
+from runtime.clock import SystemClock
+from runtime.logs import silent_logger
+from runtime.memory_storage import MemoryStorage, named_memory_storage
+from runtime.state_storages import StateStorages
+from runtime.storage import StorageError
+from runtime.timers import TimerService
+
+JOB = JobID("a" * 32)
+REQUEST = CheckpointRequestID("request")
+
+
+class Desk:
+    def __init__(self, name: str):
+        self.clock = SystemClock()
+        self.timers = TimerService(self.clock)
+        self.io = IoExecutor(self.timers, self.clock, silent_logger(), 1)
+        self.files = named_memory_storage(name)
+        self.store = MemoryStorage()
+        self.stores = EmbeddedHighAvailability(self.store, None, durable=True).open_job(JOB)
+        self.told = queue.Queue()
+        self.statistics = CheckpointStatsTracker(5)
+        storages = StateStorages(lambda url: self.files if url == f"memory://{name}" else named_memory_storage(url))
+        self.checkpoint_io = CheckpointIo(
+            JOB, f"memory://{name}", storages, self.stores, self.io, self.timers, self.clock, self.told.put,
+            silent_logger(),
+        )  # fmt: skip
+        self.performers = self.checkpoint_io.performers(self.statistics)
+
+    def ask(self, effect):
+        self.performers[type(effect)](effect)
+        return self.told.get(timeout=20)
+
+    def tell(self, effect):
+        """An effect without an answer; returns when it is done."""
+        self.performers[type(effect)](effect)
+        self.io.submit("after it", lambda: "done", self.told.put, lambda error: error)
+        assert self.told.get(timeout=20) == "done"
+
+
+@pytest.fixture
+def desk(request):
+    desk = Desk(request.node.name)
+    yield desk
+    desk.io.close()
+    desk.timers.close()
+
+
+def checkpoint(number: int, location: str = "") -> CompletedCheckpoint:
+    properties = CheckpointProperties.for_checkpoint(
+        CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION, SnapshotType.CHECKPOINT
+    )
+    where = location or f"chk-{number}"
+    return CompletedCheckpoint(JOB, "job", CheckpointID(number), 1000, 2000, properties, where, ())
+
+
+def test_ids_are_drawn(desk):
+    """And the counter can be moved."""
+    assert desk.ask(asked.DrawCheckpointId(REQUEST)) == CheckpointIdDrawn(REQUEST, CheckpointID(1))
+    assert desk.ask(asked.SetCheckpointIdCount(REQUEST, CheckpointID(7))) == CheckpointIdCountSet(REQUEST)
+    assert desk.ask(asked.DrawCheckpointId(REQUEST)) == CheckpointIdDrawn(REQUEST, CheckpointID(7))
+
+
+def test_a_counter_that_fails_is_answered(desk, monkeypatch):
+    """Counted as a failure of storage."""
+    monkeypatch.setattr(desk.stores.counter, "get_and_increment", lambda: 1 / 0)
+    failed = desk.ask(asked.DrawCheckpointId(REQUEST))
+    assert failed == CheckpointIdFailed(REQUEST, "division by zero", CheckpointFailureReason.IO_EXCEPTION)
+
+
+def test_a_checkpoint_is_stored_and_recovered(desk):
+    """Metadata first, then the pointer; a successor reads both."""
+    assert desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3))) == CheckpointStored(CheckpointID(3))
+    assert parse_metadata(desk.files.get("chk-3/_metadata"), "chk-3").checkpoint_id == 3
+    assert desk.ask(asked.RecoverCompletedCheckpoints()) == CompletedCheckpointsRecovered((checkpoint(3),))
+    assert desk.ask(asked.VerifyStoredCheckpoint(checkpoint(3))) == CheckpointStored(CheckpointID(3))
+
+
+def test_two_coordinators_never_finish_the_same_id(desk):
+    """The second one fails, and leaves the first one's metadata as it was."""
+    desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    before = desk.files.get("chk-3/_metadata")
+    failed = desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    assert isinstance(failed, CheckpointStoreFailed)
+    assert "another coordinator finished checkpoint 3" in failed.detail
+    assert failed.published_by_other
+    assert not failed.outcome_unknown
+    assert desk.files.get("chk-3/_metadata") == before
+
+
+def test_a_pointer_that_is_taken_is_a_certain_failure(desk):
+    """It points to what somebody else completed."""
+    desk.stores.pointers.add(CheckpointID(3), b"another")
+    failed = desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    assert (failed.checkpoint_id, failed.outcome_unknown) == (3, False)
+    assert desk.ask(asked.VerifyStoredCheckpoint(checkpoint(3))) == CheckpointStoreFailed(
+        CheckpointID(3), "its pointer was not written"
+    )
+
+
+def fail(*_arguments):
+    raise StorageError("the network is down")
+
+
+def test_a_failure_before_the_pointer_is_certain(desk, monkeypatch):
+    """Nothing can point to it."""
+    monkeypatch.setattr(desk.files, "create", fail)
+    failed = desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    assert failed == CheckpointStoreFailed(CheckpointID(3), "the network is down")
+
+
+def test_a_failure_at_the_pointer_is_not(desk, monkeypatch):
+    """It may have been written: the core asks to verify, and that is tried until it is certain."""
+    monkeypatch.setattr("coordinator.actors.checkpoint_io.VERIFY_PAUSE_MS", 1)
+    monkeypatch.setattr(desk.store, "create", fail)
+    failed = desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    assert failed == CheckpointStoreFailed(CheckpointID(3), "the network is down", outcome_unknown=True)
+    asked_for = []
+    monkeypatch.setattr(desk.store, "get", lambda path: asked_for.append(path) or fail() if len(asked_for) < 3 else b"")
+    desk.performers[asked.VerifyStoredCheckpoint](asked.VerifyStoredCheckpoint(checkpoint(3)))
+    answer = desk.told.get(timeout=20)
+    assert answer == CheckpointStoreFailed(CheckpointID(3), "its pointer was not written")
+    assert len(asked_for) == 3
+
+
+def test_a_savepoint_has_no_pointer(desk):
+    """Nor is metadata written again for a snapshot that is adopted."""
+    location = "memory://elsewhere/savepoint-1"
+    desk.ask(asked.StoreCompletedCheckpoint(checkpoint(4, location), register=False))
+    assert desk.stores.pointers.load() == []
+    assert desk.ask(asked.StoreCompletedCheckpoint(checkpoint(4, location), write_metadata=False)) == CheckpointStored(
+        CheckpointID(4)
+    )
+    assert len(desk.stores.pointers.load()) == 1
+
+
+def test_a_checkpoint_is_removed(desk):
+    """Pointer and files, shared ones too; without `discard` the pointer only."""
+    for number in (3, 4):
+        desk.ask(asked.StoreCompletedCheckpoint(checkpoint(number)))
+    desk.files.put("chk-3/segment", b"state")
+    desk.files.put("shared/x", b"state")
+    removed = desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True, shared_paths=("shared/x",)))
+    assert removed == CompletedCheckpointRemoved(CheckpointID(3))
+    desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(4), discard=False))
+    assert [path for path, _ in desk.files.list("")] == ["chk-4/_metadata"]
+    assert desk.stores.pointers.load() == []
+
+
+def test_a_deletion_that_fails_is_not_a_failure_of_the_checkpoint(desk, monkeypatch):
+    """It is answered like one that worked, after everything else was tried."""
+    desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    desk.files.put("shared/x", b"state")
+    monkeypatch.setattr(desk.files, "delete_prefix", fail)
+    removed = desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True, shared_paths=("shared/x",)))
+    assert removed == CompletedCheckpointRemoved(CheckpointID(3))
+    assert not desk.files.exists("shared/x")
+
+
+def test_a_pointer_to_nothing_is_named(desk):
+    """The job cannot start from what is not there."""
+    desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    desk.files.delete("chk-3/_metadata")
+    failed = desk.ask(asked.RecoverCompletedCheckpoints())
+    assert isinstance(failed, CompletedCheckpointsRecoveryFailed)
+    assert "chk-3/_metadata" in failed.detail
+
+
+def test_what_will_never_complete_is_deleted(desk):
+    """The directory of a checkpoint, files outside it, and state that belongs to nothing."""
+    for path in ("chk-5/a", "chk-5/b", "taskowned/c", "chk-6/late", "chk-6/other"):
+        desk.files.put(path, b"state")
+    desk.tell(asked.DiscardCheckpoint(CheckpointID(5), "chk-5", (), ("taskowned/c",)))
+    desk.tell(asked.DiscardState(CheckpointID(6), (), ("chk-6/late",)))
+    assert [path for path, _ in desk.files.list("")] == ["chk-6/other"]
+
+
+def test_the_end_of_a_job(desk):
+    """The counter goes with it; a suspended job keeps its own."""
+    desk.ask(asked.DrawCheckpointId(REQUEST))
+    desk.tell(asked.ReleaseCompletedCheckpoints())
+    desk.tell(asked.ShutdownIdCounter(JobStatus.SUSPENDED))
+    assert desk.store.list("counters")
+    desk.tell(asked.ShutdownIdCounter(JobStatus.FINISHED))
+    assert not desk.store.list("counters")
+
+
+def test_statistics_are_written_at_a_bounded_pace(desk):
+    """However many checkpoints a second there are."""
+    written = []
+    object.__setattr__(
+        desk.checkpoint_io, "_statistics_store", type("Store", (), {"write": staticmethod(written.append)})
+    )
+    for _ in range(5):
+        desk.tell(asked.PersistStatistics())
+    assert len(written) == 1
+
+
+def test_a_savepoint_is_loaded(desk):
+    """By its directory or its file, from wherever it lies."""
+    location = "memory://elsewhere/savepoint-1"
+    desk.ask(asked.StoreCompletedCheckpoint(checkpoint(4, location), register=False))
+    for path in (location, f"{location}/", f"{location}/_metadata"):
+        assert desk.ask(LoadSavepoint(path)) == SavepointLoaded(checkpoint(4, location).metadata, location)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("memory://elsewhere/nothing", "memory://elsewhere/nothing"),
+        ("relative/path", "relative/path"),
+    ],
+)
+def test_a_savepoint_that_is_not_there_is_named(desk, path, reason):
+    """And is not looked for again."""
+    failed = desk.ask(LoadSavepoint(path))
+    assert isinstance(failed, SavepointLoadFailed)
+    assert reason in failed.detail
+    assert not failed.retryable
