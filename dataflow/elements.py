@@ -172,6 +172,12 @@ class EndOfPartition:
     """Nothing follows, not even barriers (Flink: EndOfPartitionEvent)."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndOfChannelState:
+    """All data in flight that was restored for this channel stands before this; nothing new is processed on any channel of
+    the consumer before all of them have delivered it (Flink: EndOfChannelStateEvent)."""
+
+
 ControlElement = (
     Watermark
     | WatermarkStatus
@@ -180,5 +186,6 @@ ControlElement = (
     | CancelCheckpointMarker
     | EndOfData
     | EndOfPartition
+    | EndOfChannelState
 )
 StreamElement = pa.RecordBatch | ControlElement

@@ -1,8 +1,10 @@
 """The task's input: gates with a barrier handler on them.
 
 Decides nothing itself: it shows what concerns checkpoints to the handler, does what the handler wants of the gates, and
-hands to the task the elements that operators see, and the effects that concern the snapshot, in order. Mirrors Flink's
-CheckpointedInputGate.
+hands to the task the elements that operators see, and the effects that concern the snapshot, in order. After a restore it
+lets nothing new through before all data in flight that was restored, for any channel, has been polled: otherwise new rows of
+a key could come before restored ones, which may be on another channel since the job was rescaled. Mirrors Flink's
+CheckpointedInputGate with its UpstreamRecoveryTracker.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition, EventAnnouncement
+from dataflow.elements import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    EndOfChannelState,
+    EndOfPartition,
+    EventAnnouncement,
+)
 from taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from taskmanager.checkpointing.contract import (
     BarrierHandlerEffect,
@@ -24,6 +32,7 @@ from taskmanager.checkpointing.contract import (
     ResumeConsumption,
     TaskEffect,
 )
+from taskmanager.network.contract import InputChannelInfo
 from taskmanager.network.input_gate import BufferOrEvent, UnionInputGate
 
 
@@ -43,6 +52,8 @@ class CheckpointedInputGate:
     def __init__(self, gate: UnionInputGate, handler: CheckpointBarrierHandler) -> None:
         self.gate = gate
         self.handler = handler
+        #: Channels that wait at the end of their restored data for the others.
+        self._recovered: dict[InputChannelInfo, None] = {}
 
     def poll_next(self, now_ms: int) -> PolledInput | None:
         """The next element, or what the barrier handler made of it; None when nothing is available."""
@@ -69,7 +80,12 @@ class CheckpointedInputGate:
             effects = self.handler.process_cancellation_barrier(element, polled.channel, now_ms)
             return PolledInput(None, self._perform(effects))
         if isinstance(element, EndOfPartition):
+            self._resume_if_recovered()
             return PolledInput(polled, self._perform(self.handler.process_end_of_partition(polled.channel, now_ms)))
+        if isinstance(element, EndOfChannelState):
+            self._recovered[polled.channel] = None
+            self._resume_if_recovered()
+            return PolledInput(None)
         return PolledInput(polled)
 
     def timer_fired(self, key: Hashable, now_ms: int) -> tuple[TaskEffect, ...]:
@@ -79,6 +95,13 @@ class CheckpointedInputGate:
     def close(self) -> tuple[TaskEffect, ...]:
         """The task ends."""
         return self._perform(self.handler.close())
+
+    def _resume_if_recovered(self) -> None:
+        """Once every channel has delivered its restored data, or ended, all go on."""
+        if self._recovered and all(channel in self._recovered for channel in self.gate.open_channels):
+            for channel in self._recovered:
+                self.gate.resume_consumption(channel)
+            self._recovered.clear()
 
     def _perform(self, effects: Iterable[BarrierHandlerEffect]) -> tuple[TaskEffect, ...]:
         """Do what concerns the gates, return the rest."""

@@ -2,7 +2,7 @@
 
 Decides order (arrival order, priority elements first), announces a timeoutable barrier ahead of the data in front of
 it, moves it to the front when told so, knows which received data a polled barrier has overtaken, and hands out nothing
-that stands behind an aligned barrier before it is resumed (the sender stops there, too). It does not know the connection
+that stands behind an aligned barrier, or behind restored data, before it is resumed (the sender stops there, too). It does not know the connection
 or credits; whoever shares it between a receiving thread and the task locks around it. Mirrors the queue of Flink's
 RemoteInputChannel.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, EventAnnouncement, StreamElement
+from dataflow.elements import CheckpointBarrier, EndOfChannelState, EventAnnouncement, StreamElement
 from taskmanager.network.contract import BufferAndBacklog
 from taskmanager.network.prioritized_deque import PrioritizedDeque
 
@@ -46,7 +46,7 @@ class InputChannelCore:
         self._queued_batches = 0
         #: Sequence number of the last barrier that the task polled; the data in front of it is in flight.
         self._last_barrier_at = -1
-        #: Sequence number of the aligned barrier that consumption stops behind; None: it does not.
+        #: Sequence number of what consumption stops behind (an aligned barrier, the end of restored data); None: it does not.
         self._blocked_at: int | None = None
         self._released = False
 
@@ -85,6 +85,8 @@ class InputChannelCore:
             self._last_barrier_at = arrived.sequence_number
             if arrived.element.options.needs_alignment:
                 self._blocked_at = arrived.sequence_number
+        elif isinstance(arrived.element, EndOfChannelState):
+            self._blocked_at = arrived.sequence_number
         return BufferAndBacklog(
             arrived.element,
             arrived.sequence_number,

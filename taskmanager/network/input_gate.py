@@ -10,6 +10,7 @@ SingleInputGate and UnionInputGate.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,9 @@ from runtime.machine import check
 from taskmanager.network.channel_state_persister import ChannelStatePersister
 from taskmanager.network.contract import InputChannel, InputChannelInfo
 from taskmanager.network.prioritized_deque import PrioritizedDeque
-from taskmanager.network.recovered_input_channel import RecoveredInputChannel
+
+RESTORED_SEQUENCE_NUMBER = -1
+"""Of restored batches: they were numbered in another life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,8 @@ class InputGate:
     def __init__(self, gate_index: int, channels: Sequence[InputChannel]) -> None:
         self.gate_index = gate_index
         self._channels = tuple(channels)
-        #: Channels whose restored data in flight has not all been polled.
-        self._recovered: dict[int, RecoveredInputChannel] = {}
+        #: Restored data in flight that has not been polled, by channel.
+        self._restored: dict[int, deque[pa.RecordBatch]] = {}
         self._infos = tuple(InputChannelInfo(gate_index, index) for index in range(len(self._channels)))
         self._persisters = tuple(ChannelStatePersister() for _ in self._channels)
         self._line: PrioritizedDeque[_Line] = PrioritizedDeque()
@@ -62,9 +65,9 @@ class InputGate:
 
     def restore(self, channel_index: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Data that was in flight in the snapshot: polled before anything new of this channel. Before the first poll."""
-        check(channel_index not in self._recovered, f"channel {channel_index} is restored twice")
+        check(channel_index not in self._restored, f"channel {channel_index} is restored twice")
         if batches:
-            self._recovered[channel_index] = RecoveredInputChannel(self._channels[channel_index], batches)
+            self._restored[channel_index] = deque(batches)
 
     # --- availability -------------------------------------------------------------------------------------------------
 
@@ -93,24 +96,21 @@ class InputGate:
 
     def poll_next(self) -> BufferOrEvent | None:
         """The next element of the first channel in the line that has one."""
-        while True:
-            priority = self.has_priority_channel
-            place = self._line.poll()
-            if place is None:
-                return None
+        while (place := self._line.poll()) is not None:
             del self._places[place.channel_index]
-            polled = self.poll_channel(place.channel_index, priority=priority)
+            polled = self.poll_channel(place.channel_index)
             if polled is not None:
                 return polled
+        return None
 
-    def poll_channel(self, channel_index: int, *, priority: bool = False) -> BufferOrEvent | None:
-        """The next element of this channel, None when it has none, or stops behind an aligned barrier. `priority`: it has
-        said that it has a priority element."""
+    def poll_channel(self, channel_index: int) -> BufferOrEvent | None:
+        """The next element of this channel, None when it has none, or stops behind an aligned barrier."""
         if channel_index in self._ended:
             return None
+        if channel_index in self._restored:
+            return self._poll_restored(channel_index)
         channel = self._channels[channel_index]
-        recovered = self._recovered.get(channel_index)
-        polled = channel.poll() if recovered is None else recovered.poll(priority=priority)
+        polled = channel.poll()
         if polled is None:
             return None
         element = polled.element
@@ -118,18 +118,25 @@ class InputGate:
         if isinstance(element, pa.RecordBatch):
             persister.maybe_persist(element)
         elif isinstance(element, CheckpointBarrier):
-            overtaken = channel.inflight_batches() if recovered is None else recovered.inflight_batches()
-            persister.barrier_polled(element.checkpoint_id, overtaken)
+            persister.barrier_polled(element.checkpoint_id, channel.inflight_batches())
         elif isinstance(element, EndOfData):
             self._data_ended[channel_index] = element.drain
         elif isinstance(element, EndOfPartition):
             persister.end_of_partition_polled()
             self._ended.add(channel_index)
-        if recovered is not None and recovered.is_drained:
-            del self._recovered[channel_index]
         if polled.more_available:
             self.notify_channel_non_empty(channel_index, priority=False)
         return BufferOrEvent(element, self._infos[channel_index], polled.sequence_number, polled.is_priority)
+
+    def _poll_restored(self, channel_index: int) -> BufferOrEvent:
+        """Nothing of the channel overtakes what was restored for it."""
+        restored = self._restored[channel_index]
+        batch = restored.popleft()
+        if not restored:
+            del self._restored[channel_index]
+        self._persisters[channel_index].maybe_persist(batch)
+        self.notify_channel_non_empty(channel_index, priority=False)
+        return BufferOrEvent(batch, self._infos[channel_index], RESTORED_SEQUENCE_NUMBER, is_priority=False)
 
     # --- what the barrier handler asks for ----------------------------------------------------------------------------
 
@@ -196,8 +203,13 @@ class InputGate:
 
     @property
     def is_recovered(self) -> bool:
-        """Everything that was restored has been polled."""
-        return not self._recovered
+        """Everything that was restored for its channels has been polled."""
+        return not self._restored
+
+    @property
+    def open_channels(self) -> tuple[InputChannelInfo, ...]:
+        """Channels that have not ended."""
+        return tuple(info for info in self._infos if info.channel_index not in self._ended)
 
     @property
     def has_received_end_of_data(self) -> bool:
@@ -288,6 +300,11 @@ class UnionInputGate:
     def channel_infos(self) -> tuple[InputChannelInfo, ...]:
         """Over all gates."""
         return tuple(info for gate in self._gates for info in gate.channel_infos)
+
+    @property
+    def open_channels(self) -> tuple[InputChannelInfo, ...]:
+        """Channels that have not ended, over all gates."""
+        return tuple(info for gate in self._gates for info in gate.open_channels)
 
     @property
     def blocked_channels(self) -> frozenset[InputChannelInfo]:

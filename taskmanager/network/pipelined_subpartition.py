@@ -1,7 +1,7 @@
 """The queue of one subpartition: what a producing subtask has emitted for one consumer, and the consumer has not taken.
 
 Decides order (first in, first out, except that priority elements go first), when consumption pauses (behind an aligned
-barrier of an exactly-once job, until the consumer resumes it), which batches a barrier overtakes, and when the producer
+barrier of an exactly-once job, and behind the end of restored data, until the consumer resumes it), which batches a barrier overtakes, and when the producer
 should stop (bounds in batches and bytes; only data counts). It refuses nothing for being full: a task asks
 `is_available` before it processes the next batch, and what that batch yields must find a place. It does not know
 threads, credits or connections; whoever shares it locks around it. Mirrors Flink's PipelinedSubpartition without its
@@ -10,11 +10,12 @@ buffers; flushing does not exist, because batches are whole when they arrive her
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
+from dataflow.elements import CheckpointBarrier, EndOfChannelState, EndOfPartition, StreamElement
 from dataflow.ids import CheckpointID
 from runtime.machine import check
 from taskmanager.network.contract import BufferAndBacklog
@@ -57,6 +58,8 @@ class PipelinedSubpartition:
         check(max_queued_batches > 0 and max_queued_bytes > 0, "a subpartition must have room for at least one batch")
         self._max_queued_batches = max_queued_batches
         self._max_queued_bytes = max_queued_bytes
+        #: Restored data in flight with the marker behind it: goes first, whatever has priority.
+        self._restored: deque[_Queued] = deque()
         self._queue: PrioritizedDeque[_Queued] = PrioritizedDeque()
         #: Number and size of all and only the queued data batches.
         self._backlog = 0
@@ -69,18 +72,24 @@ class PipelinedSubpartition:
     # --- the producer's end -------------------------------------------------------------------------------------------
 
     def add(self, element: StreamElement, *, priority: bool = False) -> AddOutcome:
-        """Queue an element. A priority barrier says which data it overtook."""
+        """Queue an element. A priority barrier says which data it overtook. EndOfChannelState says that everything queued so
+        far was restored: nothing overtakes that."""
         if self._finished or self._released:
             return _REFUSED
         is_data = isinstance(element, pa.RecordBatch)
         check(not (priority and is_data), "data never has priority")
-        notify = not self._blocked and (self._queue.num_priority_elements == 0 if priority else len(self._queue) == 0)
+        had_elements, had_priority = self.has_available_element, self.has_priority_element
         size_bytes = element.nbytes if isinstance(element, pa.RecordBatch) else 0
         self._queue.add(_Queued(element, size_bytes), priority=priority)
         if is_data:
             self._backlog += 1
             self._queued_bytes += size_bytes
+        if isinstance(element, EndOfChannelState):
+            check(not self._restored and not had_priority, "EndOfChannelState is added once, before anything new")
+            self._restored.extend(self._queue)
+            self._queue.clear()
         overtaken = self._batches() if priority and isinstance(element, CheckpointBarrier) else ()
+        notify = (self.has_available_element and not had_elements) or (self.has_priority_element and not had_priority)
         return AddOutcome(accepted=True, overtaken=overtaken, notify_consumer=notify)
 
     def time_out(self, barrier: CheckpointBarrier) -> tuple[pa.RecordBatch, ...] | None:
@@ -121,15 +130,16 @@ class PipelinedSubpartition:
         """The next element, None when there is none or consumption is blocked."""
         if self._blocked:
             return None
-        is_priority = self._queue.num_priority_elements > 0
-        entry = self._queue.poll()
+        is_priority = self.has_priority_element
+        entry = self._restored.popleft() if self._restored else self._queue.poll()
         if entry is None:
             return None
         if isinstance(entry.element, pa.RecordBatch):
             self._backlog -= 1
             self._queued_bytes -= entry.size_bytes
-        if isinstance(entry.element, CheckpointBarrier) and entry.element.options.needs_alignment:
-            self._blocked = True
+        self._blocked = isinstance(entry.element, EndOfChannelState) or (
+            isinstance(entry.element, CheckpointBarrier) and entry.element.options.needs_alignment
+        )
         number = self._sequence_number
         self._sequence_number += 1
         return BufferAndBacklog(
@@ -141,7 +151,7 @@ class PipelinedSubpartition:
         )
 
     def resume_consumption(self) -> None:
-        """The consumer has processed the aligned barrier. Raises InvariantViolation unless one was handed out."""
+        """The consumer has processed what it stopped behind. Raises InvariantViolation unless that was handed out."""
         check(self._blocked or self._released, "resume_consumption: the subpartition is not blocked")
         self._blocked = False
 
@@ -149,24 +159,25 @@ class PipelinedSubpartition:
         """The consumer is gone: drop everything, and what is added later."""
         self._released = True
         self._blocked = False
+        self._restored.clear()
         self._queue.clear()
         self._backlog = self._queued_bytes = 0
 
     @property
     def has_available_element(self) -> bool:
         """Whether `poll` would return something."""
-        return not self._blocked and len(self._queue) > 0
+        return not self._blocked and self.queued_elements > 0
 
     @property
     def is_data_next(self) -> bool:
         """Whether the first queued element is a batch, which a remote consumer gets for a credit only."""
-        head = self._queue.peek()
+        head = self._restored[0] if self._restored else self._queue.peek()
         return head is not None and isinstance(head.element, pa.RecordBatch)
 
     @property
     def has_priority_element(self) -> bool:
         """Whether `poll` would return a priority element."""
-        return not self._blocked and self._queue.num_priority_elements > 0
+        return not self._blocked and not self._restored and self._queue.num_priority_elements > 0
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -183,7 +194,7 @@ class PipelinedSubpartition:
     @property
     def queued_elements(self) -> int:
         """Everything queued, events too."""
-        return len(self._queue)
+        return len(self._restored) + len(self._queue)
 
     @property
     def next_sequence_number(self) -> int:
@@ -192,7 +203,7 @@ class PipelinedSubpartition:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether an aligned barrier was handed out and not yet resumed."""
+        """Whether an aligned barrier, or the end of restored data, was handed out and not yet resumed."""
         return self._blocked
 
     @property

@@ -20,7 +20,7 @@ from dataflow.config import (
     CHECKPOINTING_UNALIGNED,
     Configuration,
 )
-from dataflow.elements import CheckpointBarrier
+from dataflow.elements import CheckpointBarrier, EndOfChannelState
 from dataflow.jobgraph import Partitioning
 from dataflow.key_groups import compute_key_group_range_for_operator_index
 from dataflow.messages import InputGateDescriptor, OperatorDescriptor, TaskDeploymentDescriptor
@@ -238,6 +238,9 @@ def wire(
     restore = TaskRestore(descriptor, environment)
     for (partition, subpartition), batches in restore.output_channels().items():
         replay_output(writers[partition], subpartition, batches)
+    if descriptor.restore_checkpoint_id > 0:
+        for writer in writers:
+            writer.broadcast(EndOfChannelState())
     chain = None if restored_as_finished else create_chain(descriptor, environment, writers, processing_time)
     task_input = create_input(descriptor, environment, configuration, put_mail, created)
     timers = TaskTimers()

@@ -16,6 +16,7 @@ from dataflow.channel_state import (
     redistribute_input_channel_state,
     redistribute_output_channel_state,
 )
+from dataflow.elements import EndOfChannelState
 from dataflow.handles import ByteStreamStateHandle, ChannelStateHandle
 from dataflow.ids import CheckpointID
 from dataflow.jobgraph import Partitioning
@@ -42,7 +43,7 @@ from tests.unit.taskmanager.checkpointing.small_job import (
 def restore(old: Job, checkpoint_id: CheckpointID, seed: int, widths: Sequence[int]) -> Job:
     """A new job that goes on where the checkpoint was taken."""
     snapshots = old.snapshots[checkpoint_id]
-    job = Job(seed, widths=widths, edges=old.edges, splits=old.splits, unaligned=old.unaligned)
+    job = Job(seed, widths=widths, edges=old.edges, splits=old.splits, unaligned=old.unaligned, disturbed=old.disturbed)
     job.now_ms = old.now_ms + 100
     job.next_checkpoint = old.next_checkpoint
     positions = {
@@ -66,6 +67,10 @@ def restore(old: Job, checkpoint_id: CheckpointID, seed: int, widths: Sequence[i
             _restore_inputs(_task(job, STAGES[stage + 1], index), handles, rescaling, index)
         for index, handles in enumerate(outputs):
             _restore_outputs(_task(job, STAGES[stage], index), handles, rescaling)
+    for task in job.tasks:
+        for link in task.outputs:
+            link.subpartition.add(EndOfChannelState())
+            link.added(priority=False)
     return job
 
 

@@ -341,6 +341,8 @@ class Job:
     unaligned: bool = True
     savepoints: bool = True
     checkpoints_after_tasks_finish: bool = True
+    disturbed: bool = True
+    """Sources end and checkpoints are aborted now and then."""
     now_ms: int = 1_000
     tasks: list[Task] = field(default_factory=list)
     snapshots: dict[CheckpointID, dict[str, Snapshot]] = field(default_factory=dict)
@@ -384,7 +386,7 @@ class Job:
     def step(self) -> None:
         """Anything that may happen next."""
         draw = self.random
-        choice = draw.random()
+        choice = draw.random() * (1.0 if self.disturbed else 0.97)
         if choice < 0.25:
             live = [source for source in self.sources if not source.ended]
             if live:
@@ -399,7 +401,7 @@ class Job:
         elif choice < 0.90:
             draw.choice(self.others).step()
         elif choice < 0.94:
-            draw.choice(self.tasks).upload()
+            draw.choice([task for task in self.tasks if task.uploading] or self.tasks).upload()
         elif choice < 0.97:
             self.now_ms += draw.choice((1, 5, 20))
             for task in self.tasks:

@@ -17,10 +17,10 @@ GENERATIONS = 4
 def run(seed: int, found: Counter[str], *, edges: tuple[Partitioning, ...] = ()) -> None:
     """Run, crash at any moment (also while a restore is still being worked off), restore, and finish in peace."""
     draw = random.Random(seed)
-    job = Job(seed, edges=edges)
+    job = Job(seed, edges=edges, disturbed=seed % 4 == 0)
     restored_from = None
     for generation in range(GENERATIONS):
-        for _ in range(draw.randint(50, 400)):
+        for _ in range(draw.choice((10, 60, 400)) if restored_from else 400):
             job.step()
         completed = job.completed()
         for checkpoint_id in completed:
@@ -45,11 +45,11 @@ def run(seed: int, found: Counter[str], *, edges: tuple[Partitioning, ...] = ())
         found["restored"] += 1
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(6))
 def test_every_row_counts_once_whatever_the_edges_and_parallelisms(block: int) -> None:
-    """Twenty seeds a block."""
+    """Ten seeds a block."""
     found: Counter[str] = Counter()
-    for seed in range(block * 20, block * 20 + 20):
+    for seed in range(block * 10, block * 10 + 10):
         run(seed, found)
 
     assert found["restored"] > 0
@@ -58,7 +58,9 @@ def test_every_row_counts_once_whatever_the_edges_and_parallelisms(block: int) -
 def test_hash_edges_with_data_in_flight_on_both_sides() -> None:
     """The matrix in which records were lost elsewhere: rescale, unaligned, crash during recovery."""
     found: Counter[str] = Counter()
-    for seed in range(50_000, 50_080):
+    for seed in range(50_000, 50_040):
         run(seed, found, edges=(Partitioning.HASH, Partitioning.HASH))
 
-    assert min(found[what] for what in ("restored in-flight data", "crashed during recovery", "input in flight")) >= 10
+    assert found["restored in-flight data"] >= 30
+    assert found["input in flight"] >= 10
+    assert found["crashed during recovery"] >= 3
