@@ -17,7 +17,7 @@ class Desk:
     def __init__(self, threads=2):
         self.timers = TimerService(SystemClock())
         self.io = IoExecutor(self.timers, SystemClock(), silent_logger(), threads)
-        self.told = queue.Queue()
+        self.told: queue.Queue[object] = queue.Queue()
 
     def submit(self, work, limit_ms=60_000):
         self.io.submit("work", work, self.told.put, lambda error: error, limit_ms)

@@ -7,6 +7,7 @@ import inspect
 import typing
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,7 +25,16 @@ from dataflow.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, OperatorID
+from dataflow.ids import (
+    AllocationID,
+    CheckpointID,
+    ExecutionAttemptID,
+    JobID,
+    JobVertexID,
+    LeaderSessionID,
+    OperatorID,
+    ResourceID,
+)
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged, TriggerCheckpoint
 from protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
@@ -41,7 +51,7 @@ SMALL_INTS = st.integers(0, 2**31 - 1)
 POSITIVE = {"checkpoint_id", "restore_checkpoint_id"}
 
 
-def values(hint: object, name: str = "") -> st.SearchStrategy:
+def values(hint: Any, name: str = "") -> st.SearchStrategy:
     """A strategy for anything that a field may be declared as."""
     if hint is StreamStateHandle:
         segments = st.builds(SegmentStateHandle, NAMES.filter(bool), SMALL_INTS, SMALL_INTS)
@@ -110,8 +120,12 @@ def test_every_message_of_the_contract_can_travel():
 
 def test_every_status_and_state_has_a_number():
     """The client service speaks of jobs and subtasks by number."""
-    assert [wire.decode_job_status(wire.encode_job_status(status)) for status in messages.JobStatus] == list(messages.JobStatus)
-    assert [wire.decode_state(wire.encode_state(state)) for state in messages.ExecutionState] == list(messages.ExecutionState)
+    assert [wire.decode_job_status(wire.encode_job_status(status)) for status in messages.JobStatus] == list(
+        messages.JobStatus
+    )
+    assert [wire.decode_state(wire.encode_state(state)) for state in messages.ExecutionState] == list(
+        messages.ExecutionState
+    )
     with pytest.raises(wire.WireError, match=r"JobOverview.status is missing"):
         wire.decode_job_status(client_pb2.JobOverview().status)
     with pytest.raises(wire.WireError, match=r"SubtaskDetails.state has the unknown value 99"):
@@ -141,7 +155,7 @@ def test_an_acknowledgement_without_state_carries_none():
 
 def acknowledgement(**fields) -> cluster_pb2.ControlMessage:
     attempt = checkpoint_pb2.ExecutionAttemptID(execution_graph_id="graph", vertex_id="vertex")
-    complete = {"job_id": "job", "checkpoint_id": 5, "attempt_id": attempt}
+    complete: dict[str, Any] = {"job_id": "job", "checkpoint_id": 5, "attempt_id": attempt}
     kept = {key: value for key, value in (complete | fields).items() if value is not None}
     return cluster_pb2.ControlMessage(acknowledge_checkpoint=checkpoint_pb2.AcknowledgeCheckpoint(**kept))
 
@@ -152,7 +166,9 @@ TWICE = checkpoint_pb2.TaskStateSnapshot(operators=[checkpoint_pb2.TaskStateSnap
 
 def state_with(handle: checkpoint_pb2.KeyedStateHandle) -> checkpoint_pb2.TaskStateSnapshot:
     state = checkpoint_pb2.OperatorSubtaskState(managed_keyed=[handle])
-    return checkpoint_pb2.TaskStateSnapshot(operators=[checkpoint_pb2.TaskStateSnapshot.Entry(operator_id="x", state=state)])
+    return checkpoint_pb2.TaskStateSnapshot(
+        operators=[checkpoint_pb2.TaskStateSnapshot.Entry(operator_id="x", state=state)]
+    )
 
 
 NO_RANGE = checkpoint_pb2.KeyedStateHandle(handle={"inline": {"data": b""}})
@@ -168,7 +184,10 @@ NEGATIVE = checkpoint_pb2.KeyedStateHandle(
         (cluster_pb2.ControlMessage(), "ControlMessage.message is missing"),
         (acknowledgement(job_id=None), "AcknowledgeCheckpoint.job_id is missing"),
         (acknowledgement(attempt_id=None), "AcknowledgeCheckpoint.attempt_id is missing"),
-        (acknowledgement(attempt_id=checkpoint_pb2.ExecutionAttemptID()), "ExecutionAttemptID.execution_graph_id is missing"),
+        (
+            acknowledgement(attempt_id=checkpoint_pb2.ExecutionAttemptID()),
+            "ExecutionAttemptID.execution_graph_id is missing",
+        ),
         (acknowledgement(checkpoint_id=None), "AcknowledgeCheckpoint.checkpoint_id has to be positive, got 0"),
         (acknowledgement(state=NAMELESS_STATE), "TaskStateSnapshot.Entry.operator_id is missing"),
         (acknowledgement(state=TWICE), "TaskStateSnapshot.operators names the operator x twice"),
@@ -198,13 +217,13 @@ def test_an_enum_value_of_a_newer_version_is_refused():
         ],
     )
     changed, declined, triggered = envelope.messages
-    changed.task_state_changed.failure.blame = 77
+    changed.task_state_changed.failure.blame = 77  # type: ignore[assignment]
     with pytest.raises(wire.WireError, match=r"SerializedFailure.blame has the unknown value 77"):
         wire.decode_control_message(changed)
-    declined.decline_checkpoint.reason = 0
+    declined.decline_checkpoint.reason = 0  # type: ignore[assignment]
     with pytest.raises(wire.WireError, match=r"DeclineCheckpoint.reason is missing"):
         wire.decode_control_message(declined)
-    triggered.trigger_checkpoint.options.alignment = 9
+    triggered.trigger_checkpoint.options.alignment = 9  # type: ignore[assignment]
     with pytest.raises(wire.WireError, match=r"CheckpointOptions.alignment has the unknown value 9"):
         wire.decode_control_message(triggered)
 
@@ -220,6 +239,6 @@ def test_values_that_cannot_travel_are_refused_where_they_are_sent():
     """A programming error shows up at the sender, with the name of the message."""
     with pytest.raises(wire.WireError, match="str is no control message"):
         wire.encode_envelope(SESSION, ["hello"])
-    too_large = messages.SlotOffer("allocation", 2**40)
+    too_large = messages.SlotOffer(AllocationID("allocation"), 2**40)
     with pytest.raises(wire.WireError, match="OfferSlots cannot be sent"):
-        wire.encode_envelope(SESSION, [messages.OfferSlots(JOB, "tm", (too_large,))])
+        wire.encode_envelope(SESSION, [messages.OfferSlots(JOB, ResourceID("tm"), (too_large,))])

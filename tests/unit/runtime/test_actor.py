@@ -11,7 +11,7 @@ import pytest
 
 from dataflow.ids import LeaderSessionID
 from dataflow.messages import Disconnect, Fenced
-from runtime.actor import EventBatcher, Events, Incoming, MachineActor, Query, describe, tell_if_alive
+from runtime.actor import ActorCrashed, EventBatcher, Events, Incoming, MachineActor, Query, describe, tell_if_alive
 from runtime.clock import ManualClock, SystemClock
 from runtime.connections import ConnectionID, MessageReceived
 from runtime.logs import silent_logger
@@ -40,8 +40,8 @@ class Parrot:
 class Cage:
     def __init__(self, clock=None):
         self.core = Parrot()
-        self.said = queue.Queue()
-        self.crashes = []
+        self.said: queue.Queue[str] = queue.Queue()
+        self.crashes: list[ActorCrashed] = []
         self.clock = clock or SystemClock()
         self.timers = TimerService(self.clock)
         self.actor = MachineActor.start(

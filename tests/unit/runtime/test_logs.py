@@ -37,7 +37,9 @@ def test_json_lines_have_sparks_keys():
 def test_secrets_are_never_written():
     """By the words that Spark redacts, at any depth."""
     out = io.StringIO()
-    make_logger("x", stream=out).info("settings", **{"security.auth.token": "geheim", "s3": {"secret-key": "geheim", "region": "eu"}})
+    make_logger("x", stream=out).info(
+        "settings", **{"security.auth.token": "geheim", "s3": {"secret-key": "geheim", "region": "eu"}}
+    )
     assert "geheim" not in out.getvalue()
     assert lines(out)[0]["context"] == {"security.auth.token": REDACTED, "s3": {"secret-key": REDACTED, "region": "eu"}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def scrape(port: int) -> str:
 
 @pytest.fixture
 def served():
-    samples = []
+    samples: list[Any] = []
     server = MetricsServer(lambda: [s() if callable(s) else s for s in samples], silent_logger())
     port = server.start("127.0.0.1", 0)
     yield samples, port

@@ -42,7 +42,7 @@ def hand():
 
 def test_timers_fire_in_order_of_due_time(service):
     """Also when they were scheduled in another order, and late ones at once."""
-    fired = queue.Queue()
+    fired: queue.Queue[str] = queue.Queue()
     now = SystemClock().now_ms()
     service.schedule(now + 30, lambda: fired.put("last"))
     service.schedule(now + 10, lambda: fired.put("second"))
@@ -52,7 +52,7 @@ def test_timers_fire_in_order_of_due_time(service):
 
 def test_a_cancelled_timer_does_not_fire(service):
     """Its neighbours do."""
-    fired = queue.Queue()
+    fired: queue.Queue[str] = queue.Queue()
     now = SystemClock().now_ms()
     service.schedule(now + 5, lambda: fired.put("cancelled")).cancel()
     service.schedule(now + 10, lambda: fired.put("kept"))

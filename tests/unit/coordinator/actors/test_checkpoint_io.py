@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ class Desk:
         self.files = named_memory_storage(name)
         self.store = MemoryStorage()
         self.stores = EmbeddedHighAvailability(self.store, None, durable=True).open_job(JOB)
-        self.told = queue.Queue()
+        self.told: queue.Queue[Any] = queue.Queue()
         self.statistics = CheckpointStatsTracker(5)
         storages = StateStorages(lambda url: self.files if url == f"memory://{name}" else named_memory_storage(url))
         self.checkpoint_io = CheckpointIo(
@@ -147,8 +148,13 @@ def test_a_failure_at_the_pointer_is_not(desk, monkeypatch):
     monkeypatch.setattr(desk.store, "create", fail)
     failed = desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
     assert failed == CheckpointStoreFailed(CheckpointID(3), "the network is down", outcome_unknown=True)
-    asked_for = []
-    monkeypatch.setattr(desk.store, "get", lambda path: asked_for.append(path) or fail() if len(asked_for) < 3 else b"")
+    asked_for: list[str] = []
+
+    def get(path):
+        asked_for.append(path)
+        return fail() if len(asked_for) < 3 else b""
+
+    monkeypatch.setattr(desk.store, "get", get)
     desk.performers[asked.VerifyStoredCheckpoint](asked.VerifyStoredCheckpoint(checkpoint(3)))
     answer = desk.told.get(timeout=20)
     assert answer == CheckpointStoreFailed(CheckpointID(3), "its pointer was not written")
@@ -219,7 +225,7 @@ def test_the_end_of_a_job(desk):
 
 def test_statistics_are_written_at_a_bounded_pace(desk):
     """However many checkpoints a second there are."""
-    written = []
+    written: list[bytes] = []
     object.__setattr__(
         desk.checkpoint_io, "_statistics_store", type("Store", (), {"write": staticmethod(written.append)})
     )

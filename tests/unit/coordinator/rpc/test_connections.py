@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from typing import Any
 
 import grpc
 import pytest
@@ -51,7 +52,7 @@ class Inbox:
     """Stands where an actor does: everything told, in order."""
 
     def __init__(self):
-        self.told = queue.Queue()
+        self.told: queue.Queue[Any] = queue.Queue()
         self.alive = True
 
     def __call__(self, event):
@@ -64,7 +65,7 @@ class Inbox:
 
     def messages(self, n):
         """The next n messages, whatever envelopes they came in."""
-        found = []
+        found: list[Any] = []
         while len(found) < n:
             found += self.next().messages
         return found
@@ -293,7 +294,7 @@ def test_no_leader_in_this_process_is_answered(cluster):
 
 def test_leaders_are_followed(cluster):
     """The table now, and after each change."""
-    tables = queue.Queue()
+    tables: queue.Queue[LeaderTable] = queue.Queue()
     retrieval = LeaderRetrieval(["127.0.0.1:1", cluster.address], Security(), tables.put, silent_logger())
     here = LeaderAddress(cluster.address, SESSION)
     cluster.leaders.set_resource_manager(here)
