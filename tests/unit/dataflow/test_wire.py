@@ -107,7 +107,7 @@ def test_every_message_of_the_contract_can_travel():
     """Nobody adds a message to dataflow.messages and forgets the wire."""
     parts = {
         "CheckpointMetrics", "ExecutionState", "Fenced", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
-        "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "TaskDeploymentDescriptor",
+        "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
         "TaskManagerInfo", "TaskMetrics",
     }  # fmt: skip
     declared = {
