@@ -250,12 +250,23 @@ class RegisterJobMaster:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsHeld:
+    """So many slots of that TaskManager belong to the job, as its JobMaster sees it."""
+
+    resource_id: ResourceID
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeclareRequiredSlots:
-    """JobMaster -> ResourceManager: how many slots the job needs in all (Flink: ResourceRequirements). Not a change but
-    the total, so that it can be repeated; 0 when the job is over."""
+    """JobMaster -> ResourceManager: how many slots the job needs in all (Flink: ResourceRequirements), and which it has.
+    Not changes but totals, so that they can be repeated; 0 when the job is over."""
 
     job_id: JobID
     required: int
+    held: tuple[SlotsHeld, ...] = ()
+    """Counts for TaskManagers that the ResourceManager does not see at the moment; otherwise it would give the job slots
+    that the job does not need, again and again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,13 +255,23 @@ class RegisterJobMaster(_message.Message):
     job_master_session: str
     def __init__(self, job_id: _Optional[str] = ..., job_name: _Optional[str] = ..., address: _Optional[str] = ..., job_master_session: _Optional[str] = ...) -> None: ...
 
+class SlotsHeld(_message.Message):
+    __slots__ = ("resource_id", "slots")
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    resource_id: str
+    slots: int
+    def __init__(self, resource_id: _Optional[str] = ..., slots: _Optional[int] = ...) -> None: ...
+
 class DeclareRequiredSlots(_message.Message):
-    __slots__ = ("job_id", "required")
+    __slots__ = ("job_id", "required", "held")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     required: int
-    def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ...) -> None: ...
+    held: _containers.RepeatedCompositeFieldContainer[SlotsHeld]
+    def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ..., held: _Optional[_Iterable[_Union[SlotsHeld, _Mapping]]] = ...) -> None: ...
 
 class NotEnoughResources(_message.Message):
     __slots__ = ("job_id", "required", "available", "reason")

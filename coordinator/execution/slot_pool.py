@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dataflow.ids import AllocationID, ResourceID
-from dataflow.messages import SlotOffer
+from dataflow.messages import SlotOffer, SlotsHeld
 from runtime.machine import check
 
 
@@ -82,6 +82,11 @@ class SlotPool:
     def allocations_of(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
         """The slots on one TaskManager."""
         return tuple(self._by_resource.get(resource_id, ()))
+
+    @property
+    def held(self) -> tuple[SlotsHeld, ...]:
+        """How many slots there are on each TaskManager."""
+        return tuple(SlotsHeld(resource_id, len(slots)) for resource_id, slots in self._by_resource.items())
 
     # --- moving -------------------------------------------------------------------------------------------------------
 

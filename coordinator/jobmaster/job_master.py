@@ -224,6 +224,8 @@ class JobMaster:
         self._recovered = False
         self._loading_round = 0
         """The round that waits for a savepoint to be read."""
+        self._declared: DeclareRequiredSlots | None = None
+        """What the ResourceManager that we are registered with was told last."""
         self._resources_note = ""
         """What the ResourceManager said last about what it cannot give."""
         self._idle_timer_ms: int | None = None
@@ -265,6 +267,7 @@ class JobMaster:
         self._take(event)
         while self._queue:
             self._perform(self._queue.popleft())
+        self._declare_required_slots()
         self._watch_idle_slots()
         effects, self._out = self._out, []
         return effects
@@ -338,7 +341,6 @@ class JobMaster:
                 self._checkpoint(ExecutionsChanged(changes))
             case TellTopology(job_graph):
                 self._checkpoint(TopologyChanged(job_graph.vertices, job_graph.edges))
-                self._declare_required_slots()
             case RestoreTasks():
                 self._restore(effect)
             case JobStatusReached(status, failure):
@@ -576,6 +578,7 @@ class JobMaster:
         for effect in effects:
             match effect:
                 case Registered():
+                    self._declared = None
                     self._declare_required_slots()
                 case LeaderSaid(HeartbeatRequest()):
                     self._out += self._resource_manager.send(HeartbeatResponse())
@@ -595,8 +598,12 @@ class JobMaster:
                     self._out.append(effect)
 
     def _declare_required_slots(self) -> None:
-        required = self.scheduler.pool.required
-        self._out += self._resource_manager.send(DeclareRequiredSlots(self.job_id, required))
+        """Say what is needed and held, unless the ResourceManager knows."""
+        pool = self.scheduler.pool
+        declaration = DeclareRequiredSlots(self.job_id, pool.required, pool.held)
+        if self._resource_manager.is_registered and declaration != self._declared:
+            self._declared = declaration
+            self._out += self._resource_manager.send(declaration)
 
     def _release_idle_slots(self) -> None:
         self._idle_timer_ms = None

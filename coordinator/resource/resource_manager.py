@@ -249,8 +249,8 @@ class ResourceManager:
     def _of_job_master(self, job_id: JobID, message: Any) -> None:
         self._watch_job_masters(HeartbeatReceived(job_id))
         match message:
-            case DeclareRequiredSlots(_, required):
-                self.slot_manager.set_required(job_id, required)
+            case DeclareRequiredSlots(_, required, held):
+                self.slot_manager.set_required(job_id, required, held)
             case Disconnect():
                 self._job_master_lost(job_id, close=True)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dataflow.ids import AllocationID, JobID, ResourceID, SlotID
-from dataflow.messages import SlotReport, TaskManagerInfo
+from dataflow.messages import SlotReport, SlotsHeld, TaskManagerInfo
 from runtime.machine import check
 
 
@@ -72,6 +72,8 @@ class _JobNeeds:
     required: int = 0
     held: dict[AllocationID, SlotID] = field(default_factory=dict)
     """PENDING and ALLOCATED slots."""
+    declared: tuple[SlotsHeld, ...] = ()
+    """What the JobMaster says that it has; counts for TaskManagers that are not registered."""
 
 
 class SlotManager:
@@ -118,10 +120,17 @@ class SlotManager:
         needs = self._jobs.get(job_id)
         return 0 if needs is None else len(needs.held)
 
+    def _missing(self, needs: _JobNeeds) -> int:
+        """How many slots the job needs beyond what it has here, and on TaskManagers that are not registered."""
+        missing = needs.required - len(needs.held)
+        if missing > 0:
+            missing -= sum(held.slots for held in needs.declared if held.resource_id not in self._task_managers)
+        return max(0, missing)
+
     @property
     def unfulfilled(self) -> Mapping[JobID, int]:
         """Jobs that need more slots than they have, and how many they need in all."""
-        return {job: needs.required for job, needs in self._jobs.items() if len(needs.held) < needs.required}
+        return {job: needs.required for job, needs in self._jobs.items() if self._missing(needs)}
 
     def jobs_on(self, resource_id: ResourceID) -> tuple[JobID, ...]:
         """Jobs that have or are being given slots of this TaskManager."""
@@ -195,18 +204,18 @@ class SlotManager:
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
-    def set_required(self, job_id: JobID, required: int) -> None:
-        """The job needs so many slots in all. 0: it needs none, and is forgotten when it has none."""
+    def set_required(self, job_id: JobID, required: int, declared: tuple[SlotsHeld, ...] = ()) -> None:
+        """The job needs so many slots in all, and says which it has. 0: it needs none, and is forgotten when it has none."""
         check(required >= 0, "a job cannot need a negative number of slots")
         needs = self._jobs.setdefault(job_id, _JobNeeds())
-        needs.required = required
+        needs.required, needs.declared = required, declared
         self._forget_if_done(job_id)
 
     def allocate(
         self, draw_allocation: Callable[[], AllocationID], eligible: Callable[[JobID], bool]
     ) -> list[SlotAllocation]:
         """Give free slots to jobs that need them and are `eligible` (their JobMaster is there)."""
-        wanting = [(job_id, needs) for job_id, needs in self._jobs.items() if len(needs.held) < needs.required]
+        wanting = [(job_id, missing) for job_id, needs in self._jobs.items() if (missing := self._missing(needs))]
         if not wanting or not self._free_slots:
             return []
         heap = [
@@ -216,10 +225,12 @@ class SlotManager:
         ]
         heapq.heapify(heap)
         decisions: list[SlotAllocation] = []
-        for job_id, needs in wanting:
+        for job_id, missing in wanting:
             if not eligible(job_id):
                 continue
-            while heap and len(needs.held) < needs.required:
+            for _ in range(missing):
+                if not heap:
+                    break
                 _, order, task_manager = heapq.heappop(heap)
                 slot = next(slot for slot in task_manager.slots.values() if slot.state is SlotState.FREE)
                 allocation_id = draw_allocation()
