@@ -1,0 +1,161 @@
+"""`_metadata`: what goes in comes out, wherever the directory is moved; damage is named for what it is."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import replace
+
+import pytest
+
+from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from coordinator.checkpoint.metadata import (
+    CorruptMetadata,
+    MetadataError,
+    NotMetadata,
+    TruncatedMetadata,
+    UnsupportedMetadataVersion,
+    build_metadata,
+    encode_pointer,
+    parse_metadata,
+    pointer_location,
+    resolve_pointer,
+)
+from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from dataflow.elements import SnapshotType
+from dataflow.handles import (
+    ByteStreamStateHandle,
+    ChannelStateHandle,
+    CheckpointMetadata,
+    KeyedStateHandle,
+    KeyGroupRange,
+    MasterState,
+    OperatorState,
+    OperatorStateEntry,
+    OperatorStateHandle,
+    OperatorStateMode,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+)
+from dataflow.ids import CheckpointID, JobID, OperatorID
+
+
+def metadata_in(directory: str, base: str) -> CheckpointMetadata:
+    """A checkpoint with every kind of handle; `base` is where shared files lie."""
+    state = OperatorSubtaskState(
+        managed_keyed=(
+            KeyedStateHandle(KeyGroupRange(0, 3), SegmentStateHandle(f"{directory}/tm-1", 7, 9)),
+            KeyedStateHandle(KeyGroupRange(4, 7), SegmentStateHandle(f"{base}shared/x", 0, 5), shared_key="x"),
+            KeyedStateHandle(KeyGroupRange(4, 7), SegmentStateHandle("s3://other/place", 0, 5)),
+        ),
+        managed_operator=(
+            OperatorStateHandle(
+                ByteStreamStateHandle(b"abc"),
+                (OperatorStateEntry("splits", OperatorStateMode.UNION, ((0, 1), (1, 2))),),
+            ),
+        ),
+        input_channel=(ChannelStateHandle(0, 3, SegmentStateHandle(f"{directory}/tm-1", 16, 2), 2),),
+        output_channel=(ChannelStateHandle(1, 0, ByteStreamStateHandle(b""), 1),),
+    )
+    operator = OperatorState(OperatorID("op"), "uid", "name", 2, 8, {1: state}, finished_subtasks=(0,))
+    ended = OperatorState(OperatorID("op2"), "uid2", "name2", 2, 8, fully_finished=True)
+    return CheckpointMetadata(
+        JobID("job"),
+        "flights",
+        CheckpointID(5),
+        123,
+        SnapshotType.SAVEPOINT_SUSPEND,
+        (operator, ended),
+        (MasterState("hook", 3, b"state"),),
+    )
+
+
+@pytest.mark.parametrize("directory", ["chk-5", "file:///base/job/chk-5", "/mnt/base/job/chk-5"])
+def test_round_trip(directory: str) -> None:
+    """Everything comes back, in the place where it was written."""
+    metadata = metadata_in(directory, directory.removesuffix("chk-5"))
+
+    assert parse_metadata(build_metadata(metadata, directory), directory) == metadata
+
+
+def test_moved_snapshot_is_found_in_its_new_place() -> None:
+    """Paths are relative to the directory, so that moving it as a whole moves its files; other places stay."""
+    data = build_metadata(metadata_in("chk-5", ""), "chk-5")
+
+    assert parse_metadata(data, "s3://bucket/kept") == metadata_in("s3://bucket/kept", "s3://bucket/")
+
+
+def test_savepoint_that_refers_to_its_job_is_refused() -> None:
+    """It could not be moved: an error when it is written, not when it is needed."""
+    with pytest.raises(CorruptMetadata, match="could not be moved"):
+        build_metadata(metadata_in("chk-5", ""), "file:///savepoints/s")
+
+
+DATA = build_metadata(metadata_in("chk-5", ""), "chk-5")
+
+
+@pytest.mark.parametrize("length", [0, 1, 8, 40, len(DATA) - 1])
+def test_truncated(length: int) -> None:
+    """However much is missing."""
+    with pytest.raises(TruncatedMetadata, match="chk-5/_metadata ends after"):
+        parse_metadata(DATA[:length], "chk-5")
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    """In the header as in the body."""
+    for position in range(len(DATA)):
+        damaged = DATA[:position] + bytes([DATA[position] ^ 0x20]) + DATA[position + 1 :]
+        with pytest.raises(CorruptMetadata, match="is damaged"):
+            parse_metadata(damaged, "chk-5")
+
+
+def test_trailing_bytes_are_noticed() -> None:
+    """Two files glued together are no snapshot."""
+    with pytest.raises(CorruptMetadata):
+        parse_metadata(DATA + b"x", "chk-5")
+
+
+@pytest.mark.parametrize("data", [b"PAR1" + bytes(100), b"{}", b"\x00" * 200])
+def test_other_files_are_named_for_what_they_are(data: bytes) -> None:
+    """A Parquet file is no damaged snapshot."""
+    with pytest.raises(NotMetadata, match="name the directory of a checkpoint or savepoint"):
+        parse_metadata(data, "chk-5")
+
+
+def test_other_version() -> None:
+    """A format of the future says so."""
+    rest = struct.pack(">IQ32s", 9, 0, bytes(32))
+    with pytest.raises(UnsupportedMetadataVersion, match="format version 9, this release reads 1"):
+        parse_metadata(b"SNAPMETA" + struct.pack(">I", zlib.crc32(rest)) + rest, "chk-5")
+
+
+def test_pointer_and_metadata_make_the_checkpoint() -> None:
+    """What the store keeps and what lies in the directory together are the completed checkpoint."""
+    properties = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.RETAIN_ON_FAILURE)
+    metadata = replace(metadata_in("chk-5", ""), snapshot_type=SnapshotType.CHECKPOINT)
+    checkpoint = CompletedCheckpoint(
+        metadata.job_id,
+        metadata.job_name,
+        metadata.checkpoint_id,
+        metadata.timestamp_ms,
+        200,
+        properties,
+        "chk-5",
+        metadata.operators,
+        metadata.master_states,
+    )
+    pointer = encode_pointer(checkpoint)
+
+    assert pointer_location(pointer) == "chk-5"
+    assert resolve_pointer(pointer, metadata, JobID("job")) == checkpoint
+
+
+def test_pointer_to_another_checkpoint_is_refused() -> None:
+    """Somebody put other files into the directory."""
+    metadata = metadata_in("chk-5", "")
+    pointer = encode_pointer(CompletedCheckpoint.from_metadata(metadata, CheckpointProperties.for_savepoint(), "chk-5"))
+
+    with pytest.raises(CorruptMetadata, match="holds checkpoint 6"):
+        resolve_pointer(pointer, replace(metadata, checkpoint_id=CheckpointID(6)), JobID("job"))
+    with pytest.raises(MetadataError, match="pointer"):
+        pointer_location(b"\xff\xff")
