@@ -218,6 +218,16 @@ def test_a_cluster_with_a_secret(tmp_path):
         assert "open sesame" not in cluster.logs()
 
 
+def test_an_idle_task_manager_is_small(tmp_path):
+    """Under 200 MiB before its first task: what is heavy is imported when it is needed."""
+    with LocalCluster(tmp_path, task_managers=1) as cluster:
+        while not cluster.client.list_task_managers():
+            pass
+        status = Path(f"/proc/{cluster.processes[0].pid}/status").read_text()
+        resident_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+        assert resident_kib < 200 * 1024
+
+
 # --- the coordinator as a process -------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import shutil
+import subprocess
 from typing import Any
 
 import grpc
@@ -14,6 +16,7 @@ from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, S
 from coordinator.rpc.leaders import LeaderPublisher
 from coordinator.rpc.server import CannotListen, RpcServer, parse_address
 from coordinator.rpc.switchboard import Switchboard
+from dataflow.config import Configuration
 from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
 from dataflow.messages import (
     AcknowledgeCheckpoint,
@@ -37,7 +40,7 @@ from runtime.connections import (
     Send,
 )
 from runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
-from runtime.grpc_channels import Security, open_channel
+from runtime.grpc_channels import Security, SecurityError, open_channel
 from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from runtime.logs import silent_logger
 from runtime.timers import TimerService
@@ -366,3 +369,65 @@ def test_an_address_is_host_and_port(address):
     """Anything else is named."""
     with pytest.raises(CannotListen, match="not an address"):
         parse_address(address)
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """An authority, and a certificate for this machine, as files."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: certificates cannot be made")
+    directory = tmp_path_factory.mktemp("tls")
+    new_key = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=snapline"]
+    for command in (
+        [*new_key, "-x509", "-days", "2", "-keyout", "ca.key", "-out", "ca.pem"],
+        [*new_key, "-keyout", "node.key", "-out", "node.csr"],
+        ["openssl", "x509", "-req", "-in", "node.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days",
+         "2", "-extfile", "names", "-out", "node.pem"],
+    ):  # fmt: skip
+        (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+        subprocess.run(command, cwd=directory, check=True, capture_output=True)
+    return directory
+
+
+def with_tls(directory, **changed):
+    settings = {
+        "security.ssl.ca-file": str(directory / "ca.pem"),
+        "security.ssl.certificate-file": str(directory / "node.pem"),
+        "security.ssl.key-file": str(directory / "node.key"),
+    }
+    return Configuration({key: value for key, value in (settings | changed).items() if value})
+
+
+def test_tls_on_both_sides(certificates):
+    """Messages pass; whoever has no certificate does not get in."""
+    cluster = Cluster(Security.from_configuration(with_tls(certificates)))
+    stranger = Dialer(Security(), cluster.timers, cluster.clock, silent_logger())
+    inbox = Inbox()
+    try:
+        cluster.dial()
+        cluster.send(Disconnect("hello"))
+        assert cluster.rm.messages(1) == [Disconnect("hello")]
+        stranger.open(DIAL, Peer(PeerKind.RESOURCE_MANAGER, cluster.address), inbox)
+        assert isinstance(inbox.next(), ConnectionLost)
+    finally:
+        stranger.shutdown()
+        cluster.stop()
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"security.ssl.key-file": ""}, r"security.ssl.key-file is not set; TLS needs security.ssl.ca-file, "),
+        (
+            {"security.ssl.ca-file": "/nowhere/ca.pem"},
+            r"security.ssl.ca-file: cannot read /nowhere/ca.pem: No such file",
+        ),
+    ],
+)
+def test_a_certificate_that_is_missing_is_named(certificates, changed, error):
+    """By setting and file."""
+    with pytest.raises(SecurityError, match=error):
+        Security.from_configuration(with_tls(certificates, **changed))

@@ -1,0 +1,101 @@
+"""A whole coordinator inside the test's process: what it serves besides streams, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+
+import pytest
+
+from coordinator.cluster_entrypoint import ClusterEntrypoint
+from coordinator.config import CoordinatorConfig
+from dataflow.config import Configuration
+from dataflow.ids import JobID, JobVertexID, OperatorID
+from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from runtime.grpc_channels import Security
+from runtime.logs import make_logger
+from snapline.client import ClusterClient, RequestRefused
+
+
+def waiting_job(name: str = "waits", parallelism: int = 3) -> JobGraph:
+    """It never runs: there are no TaskManagers."""
+    operator = OperatorNode(OperatorID("o" * 32), "source", "source", b"", is_source=True)
+    vertex = JobVertex(JobVertexID("v" * 32), "source", parallelism, 128, (operator,))
+    return JobGraph(JobID(f"{name:a<32}"), name, (vertex,), ())
+
+
+class InProcess:
+    def __init__(self, tmp_path):
+        self.log = io.StringIO()
+        configuration = Configuration({"execution.checkpointing.dir": str(tmp_path)})
+        config = CoordinatorConfig("127.0.0.1:0", configuration, metrics_port=0)
+        self.entrypoint = ClusterEntrypoint(config, make_logger("coordinator", stream=self.log), on_fatal=lambda: None)
+        self.client = ClusterClient(self.entrypoint.start(), Security())
+
+    def said(self, message):
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        return next(line["context"] for line in lines if line["msg"] == message)
+
+    def stop(self):
+        self.client.close()
+        self.entrypoint.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    cluster = InProcess(tmp_path)
+    yield cluster
+    cluster.stop()
+
+
+def test_a_job_without_slots_says_what_is_missing(cluster):
+    """Required and there, to clients and to Prometheus, under Flink's names."""
+    job_id = cluster.client.submit(waiting_job())
+    overview = cluster.client.get_job(job_id).overview
+    assert decode_job_status(overview.status) is JobStatus.CREATED
+    port = cluster.said("metrics are served")["port"]
+    resources = cluster.client.required_resources()
+    while resources.required_slots != 3:  # the JobMaster registers with the ResourceManager
+        resources = cluster.client.required_resources()
+    assert (resources.registered_slots, resources.registered_task_managers) == (0, 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    assert "snapline_jobmanager_taskSlotsTotal 0.0" in text
+    assert f'snapline_jobmanager_job_createdState{{job_id="{job_id}",job_name="waits"}} 1.0' in text
+    assert "snapline_jobmanager_job_numberOfCompletedCheckpoints" in text
+
+
+def test_a_job_that_waits_can_be_cancelled(cluster):
+    """And is remembered with its last state."""
+    job_id = cluster.client.submit(waiting_job())
+    cluster.client.cancel(job_id)
+    details = list(cluster.client.watch_job(job_id))[-1]
+    assert decode_job_status(details.overview.status) is JobStatus.CANCELED
+    assert [job.job_id for job in cluster.client.list_jobs()] == [job_id]
+    assert cluster.client.overview().jobs_ended == 1
+
+
+def test_what_cannot_be_accepted_is_refused_in_one_line(cluster):
+    """A name that is taken, a graph that cannot run."""
+    cluster.client.submit(waiting_job())
+    second = waiting_job("waits")
+    for graph, error in (
+        (JobGraph(JobID("b" * 32), "waits", second.vertices, ()), "a job named 'waits' is here already"),
+        (second, "was submitted before"),
+        (JobGraph(JobID("c" * 32), "empty", (), ()), "job 'empty' has no vertices"),
+    ):
+        with pytest.raises(RequestRefused, match=error) as refused:
+            cluster.client.submit(graph)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_stopped_coordinator_leaves_nothing(tmp_path):
+    """No thread, no actor, no port; again and again. (The fixture of all tests looks.)"""
+    for _ in range(3):
+        cluster = InProcess(tmp_path)
+        cluster.client.submit(waiting_job())
+        cluster.stop()
+        assert cluster.entrypoint.fatal_error == ""
