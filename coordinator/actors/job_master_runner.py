@@ -26,8 +26,8 @@ from coordinator.execution.restart_strategy import restart_strategy_of
 from coordinator.high_availability import HighAvailability, JobStores
 from coordinator.io import IoExecutor
 from coordinator.job_registry import JobRegistry, LiveJob
-from coordinator.jobmaster.effects import JobReachedTerminalState, ReportJobStatus
-from coordinator.jobmaster.events import JobMasterStarted, JobMasterSuspended
+from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
+from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended
 from coordinator.jobmaster.job_master import JobMaster, JobMasterIdentity
 from coordinator.jobmaster.operations import Reply
 from coordinator.jobmaster.settings import JobMasterSettings
@@ -45,7 +45,11 @@ from runtime.connections import ResourceManagerLeaderChanged
 from runtime.leader_retrieval import LeaderAddress
 from runtime.logs import Logger
 from runtime.state_storages import StateStorages
+from runtime.storage import StorageError
 from runtime.timers import TimerService
+
+STORE_RETRY_MS = 1_000
+"""Pause before durable stores that do not answer are asked again."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class JobMasterRunner:
             f"open the stores of job {self._job_graph.job_id}",
             lambda: self._services.high_availability.open_job(self._job_graph.job_id),
             self._begin,
-            self._could_not_begin,
+            self._could_not_open,
         )
 
     def tell(self, event: Any) -> bool:
@@ -127,9 +131,10 @@ class JobMasterRunner:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
-    def _could_not_begin(self, error: BaseException) -> None:
-        failure = SerializedFailure(f"the job's durable state cannot be opened: {error}", Blame.EXTERNAL)
-        self._end(JobStatus.CREATED, failure)
+    def _could_not_open(self, error: BaseException) -> None:
+        """An outage of the storage must not end a job."""
+        self._logger.warning("the job's durable state cannot be opened, trying on", reason=str(error))
+        self._again_later(self.start)
 
     def _begin(self, stores: JobStores) -> None:
         if self._ended:
@@ -186,6 +191,7 @@ class JobMasterRunner:
                 **checkpoint_io.performers(checkpoints.stats),
                 Reply: services.replies.perform,
                 ReportJobStatus: self._report_status,
+                ForgetJobGraph: lambda _: self._forget_graph(),
                 JobReachedTerminalState: self._reached_terminal_state,
             },
             services.timers,
@@ -219,7 +225,7 @@ class JobMasterRunner:
         try:
             data = stores.statistics.read()
             return None if data is None else decode_statistics(data, history_size)
-        except StatisticsUnreadable as error:
+        except (StatisticsUnreadable, StorageError) as error:
             self._logger.warning("checkpoint statistics start anew", reason=str(error))
             return None
 
@@ -232,6 +238,23 @@ class JobMasterRunner:
         if self._deactivator is not None:
             tell_if_alive(self._deactivator, effect.change)
         self._services.registry.touch(effect.change.job_id)
+
+    def _forget_graph(self) -> None:
+        """Until it is gone, however long that takes."""
+        graphs, job_id = self._services.high_availability.job_graphs, self._job_graph.job_id
+
+        def work() -> JobGraphForgotten:
+            graphs.remove(job_id)
+            return JobGraphForgotten()
+
+        self._services.io.submit(
+            f"forget job {job_id}", work, self.tell, lambda _: self._again_later(self._forget_graph)
+        )
+
+    def _again_later(self, action: Callable[[], None]) -> None:
+        """The durable stores do not answer now: try again, unless the process ends meanwhile."""
+        services = self._services
+        services.timers.schedule(services.clock.now_ms() + STORE_RETRY_MS, lambda: None if self._ended else action())
 
     def _reached_terminal_state(self, effect: JobReachedTerminalState) -> None:
         if self._outbox is not None:

@@ -51,6 +51,8 @@ class JobPhase(Enum):
     """Where a job that is not over stands with the Dispatcher."""
 
     STORING = "being submitted"
+    TAKING_BACK = "being refused"
+    """It could not be stored, or perhaps it was: whatever is there must go before the client hears that it failed."""
     RUNNING = "with its JobMaster"
 
 
@@ -133,8 +135,8 @@ class Dispatcher:
                 return []
             case JobMasterEnded():
                 return self._job_master_ended(event, now_ms)
-            case JobGraphRemoved():
-                return []
+            case JobGraphRemoved(job_id):
+                return self._removed(job_id)
 
     def _submit(self, request_id: RequestID, graph: JobGraph, now_ms: int) -> list[DispatcherEffect]:
         problem = self._why_not(graph)
@@ -177,13 +179,22 @@ class Dispatcher:
         job = self._jobs.get(job_id)
         if job is None or job.phase is not JobPhase.STORING:
             return []
-        del self._jobs[job_id]
-        if job.submitter is None:
-            return []
         if event.user_can_mend:
-            return [_refuse(event.reason)(job.submitter)]
-        refusal = _refuse(f"the job could not be stored: {event.reason}", Blame.EXTERNAL, retryable=True)
-        return [refusal(job.submitter)]
+            del self._jobs[job_id]
+            return [_refuse(event.reason)(job.submitter)] if job.submitter is not None else []
+        job.phase = JobPhase.TAKING_BACK
+        job.failure = SerializedFailure(f"the job could not be stored: {event.reason}", Blame.EXTERNAL, retryable=True)
+        return [RemoveJobGraph(job_id)]
+
+    def _removed(self, job_id: JobID) -> list[DispatcherEffect]:
+        """A graph is gone, or could not be removed; the latter is all that could be done."""
+        job = self._jobs.get(job_id)
+        if job is None or job.phase is not JobPhase.TAKING_BACK:
+            return []
+        del self._jobs[job_id]
+        if job.submitter is None or job.failure is None:
+            return []
+        return [Reply(job.submitter, OperationFailed(job.failure))]
 
     def _operate(self, request_id: RequestID, job_id: JobID, operation: JobOperation) -> list[DispatcherEffect]:
         job = self._jobs.get(job_id)
@@ -191,7 +202,7 @@ class Dispatcher:
             over = self._history.get(job_id)
             what = f"no job {job_id} is known here" if over is None else f"job {job_id} is {over.status.value}"
             return [_refuse(what)(request_id)]
-        if job.phase is JobPhase.STORING:
+        if job.phase is not JobPhase.RUNNING:
             return [_refuse(f"job {job_id} is still being submitted; ask again", retryable=True)(request_id)]
         return [ForwardToJobMaster(request_id, job_id, operation)]
 

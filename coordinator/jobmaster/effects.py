@@ -42,6 +42,15 @@ class LoadSavepoint:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetJobGraph:
+    """The job is over for good: remove its graph from the job graph store, trying until it is certain that it is gone ->
+    JobGraphForgotten. Before anything that the job could start from is removed: a coordinator that comes after would run it again
+    from the beginning otherwise."""
+
+    job_id: JobID
+
+
+@dataclass(frozen=True, slots=True)
 class JobReachedTerminalState:
     """Last effect of a job: FINISHED, CANCELED, FAILED (globally terminal) or SUSPENDED. Tasks are gone, slots given back,
     the checkpoint core is shut down. The shell tells the Dispatcher and stops."""
@@ -54,6 +63,7 @@ class JobReachedTerminalState:
 JobMasterEffect = (
     ReportJobStatus
     | LoadSavepoint
+    | ForgetJobGraph
     | JobReachedTerminalState
     | Reply
     | ConnectionEffect

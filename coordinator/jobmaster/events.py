@@ -47,6 +47,11 @@ class SavepointLoadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class JobGraphForgotten:
+    """Answers ForgetJobGraph: nobody will find the graph any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class OperationRequested:
     """A client wants something of this job; answered by one Reply with this id."""
 
@@ -65,6 +70,7 @@ JobMasterEvent = (
     JobMasterStarted
     | SavepointLoaded
     | SavepointLoadFailed
+    | JobGraphForgotten
     | OperationRequested
     | JobMasterSuspended
     | ResourceManagerLeaderChanged

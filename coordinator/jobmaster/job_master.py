@@ -48,8 +48,15 @@ from coordinator.checkpoint.events import (
 from coordinator.execution.deployment import RestoredTasks
 from coordinator.execution.execution_graph import with_parallelism
 from coordinator.execution.restart_strategy import RestartStrategy
-from coordinator.jobmaster.effects import JobMasterEffect, JobReachedTerminalState, LoadSavepoint, ReportJobStatus
+from coordinator.jobmaster.effects import (
+    ForgetJobGraph,
+    JobMasterEffect,
+    JobReachedTerminalState,
+    LoadSavepoint,
+    ReportJobStatus,
+)
 from coordinator.jobmaster.events import (
+    JobGraphForgotten,
     JobMasterEvent,
     JobMasterStarted,
     JobMasterSuspended,
@@ -290,6 +297,8 @@ class JobMaster:
                 self._operate(request_id, operation)
             case SavepointLoaded(metadata, location):
                 self._savepoint_loaded(metadata, location)
+            case JobGraphForgotten():
+                self._checkpoint(Shutdown(self.status))
             case SavepointLoadFailed(detail, retryable):
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
             case TimerFired(key):
@@ -399,7 +408,10 @@ class JobMaster:
         self._declare_required_slots()
         self._out += self._resource_manager.send(Disconnect(f"the job is {status.value}"))
         self._of_resource_manager(self._resource_manager.handle(StopRegistration(), self._now_ms))
-        self._checkpoint(Shutdown(status))
+        if status.is_globally_terminal:
+            self._out.append(ForgetJobGraph(self.job_id))
+        else:
+            self._checkpoint(Shutdown(status))
 
     # --- restoring ----------------------------------------------------------------------------------------------------
 

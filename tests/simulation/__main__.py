@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 import time
@@ -50,8 +51,10 @@ def _many(start: int, count: int, jobs: int, *, faults: bool) -> int:
     work = [(seed, faults) for seed in range(start, start + count)]
     failed: list[Report] = []
     totals: Counter[str] = Counter()
+    digest = hashlib.blake2b(digest_size=8)
     with ProcessPoolExecutor(jobs) if jobs > 1 else _Here() as pool:
         for report in pool.map(_one, work, chunksize=4):
+            digest.update(report.story_hash.encode())
             totals.update(
                 checkpoints=report.checkpoints, restarts=report.restarts, faults=report.faults, steps=report.steps
             )
@@ -61,7 +64,8 @@ def _many(start: int, count: int, jobs: int, *, faults: bool) -> int:
     seconds = time.perf_counter() - begun
     print(
         f"{count} seeds from {start} in {seconds:.0f} s ({60 * count / seconds:.0f} a minute, {jobs} processes of "
-        f"{os.cpu_count()} cores): {len(failed)} failed; {dict(totals)}"
+        f"{os.cpu_count()} cores): {len(failed)} failed; {dict(totals)}; all stories: "
+        f"{digest.hexdigest()}"
     )
     if failed:
         print("failing seeds:", " ".join(str(report.seed) for report in failed))

@@ -176,8 +176,6 @@ class SimulatedCluster:
                 dispatcher = coordinator.dispatcher.core
                 if dispatcher.find(graph.job_id) is not None or self.terminal is not None:
                     return
-                if self.disk.files.exists(f"ha/jobs/{graph.job_id}"):
-                    return
                 coordinator.submit(graph)
             self.world.clock.after(500, attempt)
 

@@ -36,8 +36,14 @@ from coordinator.dispatcher.events import (
     SubmitJob,
 )
 from coordinator.execution.restart_strategy import restart_strategy_of
-from coordinator.jobmaster.effects import JobMasterEffect, JobReachedTerminalState, ReportJobStatus
-from coordinator.jobmaster.events import JobMasterEvent, JobMasterStarted, JobMasterSuspended, OperationRequested
+from coordinator.jobmaster.effects import ForgetJobGraph, JobMasterEffect, JobReachedTerminalState, ReportJobStatus
+from coordinator.jobmaster.events import (
+    JobGraphForgotten,
+    JobMasterEvent,
+    JobMasterStarted,
+    JobMasterSuspended,
+    OperationRequested,
+)
 from coordinator.jobmaster.job_master import CheckpointCoordinatorCore, JobMaster, JobMasterIdentity
 from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
 from coordinator.jobmaster.settings import JobMasterSettings
@@ -365,6 +371,9 @@ class JobMasterShell:
                 cluster.clock.after(0, lambda: self.feed(rule))
             case Reply():
                 cluster.answers[effect.request_id] = effect.answer
+            case ForgetJobGraph(job_id):
+                cluster.job_graphs.pop(job_id, None)
+                cluster.clock.after(0, lambda: self.feed(JobGraphForgotten()))
             case JobReachedTerminalState(job_id, status, failure):
                 self.ended = True
                 cluster.to_dispatcher(JobMasterEnded(job_id, status, failure))
@@ -461,11 +470,12 @@ class Cluster:
         self.resource_manager = self._new_resource_manager()
         self._resource_manager_timers = self._timers_of_resource_manager()
         self.to_resource_manager(ResourceManagerStarted())
-        leader = ResourceManagerLeaderChanged(f"{COORDINATOR}:6123", self.resource_manager.session)
-        for process in self.alive():
-            self.clock.after(self.network.delay_ms(), lambda p=process: p.feed(leader))  # type: ignore[misc]
-        for job_master in self.job_masters.values():
-            self.clock.after(self.network.delay_ms(), lambda j=job_master: j.feed(leader))  # type: ignore[misc]
+        for follower in (*self.alive(), *self.job_masters.values()):
+            self.clock.after(self.network.delay_ms(), lambda f=follower: self._tell_leader(f))  # type: ignore[misc]
+
+    def _tell_leader(self, follower: TaskManagerProcess | JobMasterShell) -> None:
+        """Leader retrieval tells who is leader now, not who was when somebody became it."""
+        follower.feed(ResourceManagerLeaderChanged(f"{COORDINATOR}:6123", self.resource_manager.session))
 
     def suspend_job_master(self, job_id: JobID) -> None:
         """Leadership of one job is lost: its core lets go; nothing is told to anybody but by broken connections."""

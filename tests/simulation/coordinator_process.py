@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from coordinator.actors.checkpoint_io import CheckpointIo
+from coordinator.actors.job_master_runner import STORE_RETRY_MS
 from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from coordinator.checkpoint.coordinator import CheckpointCoordinator
 from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
@@ -28,8 +29,8 @@ from coordinator.dispatcher.events import (
 from coordinator.execution.restart_strategy import restart_strategy_of
 from coordinator.ha.embedded import EmbeddedHighAvailability
 from coordinator.high_availability import JobStores
-from coordinator.jobmaster.effects import JobReachedTerminalState, ReportJobStatus
-from coordinator.jobmaster.events import JobMasterStarted, JobMasterSuspended, OperationRequested
+from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
+from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended, OperationRequested
 from coordinator.jobmaster.job_master import JobMaster, JobMasterIdentity
 from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
 from coordinator.jobmaster.settings import JobMasterSettings
@@ -37,7 +38,7 @@ from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from coordinator.resource.events import ResourceManagerStarted
 from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
 from dataflow.config import Configuration
-from dataflow.failures import Blame, SerializedFailure
+from dataflow.failures import SerializedFailure
 from dataflow.ids import AllocationID, JobID, LeaderSessionID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import JobStatus
@@ -302,7 +303,7 @@ class SimulatedJobMaster:
             "open the stores",
             lambda: process.high_availability.open_job(self.graph.job_id),
             self._begin,
-            lambda error: process.later(0, lambda: self._could_not_begin(error)),
+            lambda error: process.later(STORE_RETRY_MS, self.start),
         )
 
     def tell(self, event: Any) -> bool:
@@ -316,8 +317,16 @@ class SimulatedJobMaster:
         if self.actor is not None:
             self.actor.stop()
 
-    def _could_not_begin(self, error: BaseException) -> None:
-        self._end(JobStatus.CREATED, SerializedFailure(f"durable state cannot be opened: {error}", Blame.EXTERNAL))
+    def _forget_graph(self) -> None:
+        process = self._process
+
+        def work() -> JobGraphForgotten:
+            process.high_availability.job_graphs.remove(self.graph.job_id)
+            return JobGraphForgotten()
+
+        process.io.submit(
+            "forget the graph", work, self.tell, lambda error: process.later(STORE_RETRY_MS, self._forget_graph)
+        )
 
     def _begin(self, stores: JobStores) -> None:
         process, graph = self._process, self.graph
@@ -373,6 +382,7 @@ class SimulatedJobMaster:
                 **checkpoint_io.performers(self.checkpoints.stats),
                 Reply: lambda effect: process.answers.__setitem__(effect.request_id, effect.answer),
                 ReportJobStatus: lambda effect: self._report_status(effect, checkpointing),
+                ForgetJobGraph: lambda effect: self._forget_graph(),
                 JobReachedTerminalState: lambda effect: self._end(effect.status, effect.failure),
             },
             process.observe,

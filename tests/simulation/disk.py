@@ -35,7 +35,8 @@ class Disk:
     rng: random.Random
     files: MemoryStorage = field(default_factory=MemoryStorage)
     faults: DiskFaults = field(default_factory=DiskFaults)
-    on_written: Callable[[str], None] = lambda path: None
+    on_written: Callable[[str, bool], None] = lambda path, late: None
+    """`late`: the writer was gone when the write landed."""
     on_deleted: Callable[[str], None] = lambda path: None
 
     def copy_from(self, files: dict[str, bytes]) -> None:
@@ -117,14 +118,14 @@ class ProcessStorage:
         self._before(where)
         disk, process = self._disk, self._process
 
-        def land() -> None:
+        def land(*, late: bool = False) -> None:
             write()
-            disk.on_written(where)
+            disk.on_written(where, late)
 
         if self._drawn(disk.faults.kill):
             process.world.story.say(process.name, f"killed while it writes {where}")
             if self._drawn(disk.faults.land_late):
-                process.world.clock.after(disk.rng.randint(1, 3000), lambda: _if_possible(land))
+                process.world.clock.after(disk.rng.randint(1, 3000), lambda: _if_possible(lambda: land(late=True)))
             elif self._drawn(0.5):
                 _if_possible(land)
             process.kill_here()

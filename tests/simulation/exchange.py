@@ -194,7 +194,9 @@ class ConsumerStream:
                 self.closed = True
                 if self.is_open:
                     self.is_open = False
-                    self._process.world.network.close(self._process.name, self.connection, "no channel is read any more")
+                    self._process.world.network.close(
+                        self._process.name, self.connection, "no channel is read any more"
+                    )
                 return
             if known is None:
                 return
@@ -316,7 +318,9 @@ class ProducerStream:
             if polled.more_available:
                 self._queue.notify_available(turn.channel_id, priority=False)
             self._transmit(
-                ElementFrame(turn.channel_id, polled.element, polled.sequence_number, polled.backlog, polled.is_priority)
+                ElementFrame(
+                    turn.channel_id, polled.element, polled.sequence_number, polled.backlog, polled.is_priority
+                )
             )
             if isinstance(polled.element, EndOfPartition):
                 self._release(turn.channel_id)

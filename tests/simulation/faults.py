@@ -21,9 +21,7 @@ from tests.simulation.world import World
 class FaultInjector:
     """All faults of one run."""
 
-    def __init__(
-        self, world: World, cluster: SimulatedCluster, disk: Disk, ledger: Ledger, options: Options
-    ) -> None:
+    def __init__(self, world: World, cluster: SimulatedCluster, disk: Disk, ledger: Ledger, options: Options) -> None:
         self._world = world
         self._cluster = cluster
         self._disk = disk

@@ -77,20 +77,20 @@ class CheckpointOracle:
         elif earlier != session:
             raise Violation(f"checkpoint id {message.checkpoint_id} was used by two leaders: {earlier} and {session}")
 
-    def _written(self, path: str) -> None:
+    def _written(self, path: str, late: bool) -> None:
         if not _is_pointer(path):
             return
         checkpoint_id = self._id_of(path)
         if checkpoint_id in self._known:
             raise Violation(f"checkpoint {checkpoint_id} completed twice")
-        if checkpoint_id < max(self._known, default=0):
+        if checkpoint_id < max(self._known, default=0) and not late:
             raise Violation(f"checkpoint {checkpoint_id} completed after {max(self._known)}")
         metadata = f"checkpoints/{path.split('/')[-3]}/chk-{checkpoint_id}/_metadata"
         if not self._disk.files.exists(metadata):
             raise Violation(f"checkpoint {checkpoint_id} has a pointer and no metadata")
         self._known.add(checkpoint_id)
         self.completed.append(checkpoint_id)
-        self._world.story.say("checkpoints", f"{checkpoint_id} is complete")
+        self._world.story.say("checkpoints", f"{checkpoint_id} is complete{', late' if late else ''}")
         self._keep(checkpoint_id)
 
     def _keep(self, checkpoint_id: int) -> None:
