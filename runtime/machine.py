@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 EventT = TypeVar("EventT", contravariant=True)
-EffectT = TypeVar("EffectT", covariant=True)
+EffectT = TypeVar("EffectT")
 
 
 class InvariantViolation(Exception):
