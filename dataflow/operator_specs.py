@@ -63,9 +63,9 @@ class MapRowsSpec:
 
 @dataclass(frozen=True)
 class FlatMapRowsSpec:
-    """Row in, any number of rows out."""
+    """Row in, any number of rows out; None is none."""
 
-    function: Callable[[Row], Iterable[Row]]
+    function: Callable[[Row], Iterable[Row] | None]
     output_schema: pa.Schema | None = None
 
 
@@ -136,7 +136,7 @@ class SinkFunctionSpec:
 class CustomOperatorSpec:
     """A runtime operator that the user brings, built by a callable in the task."""
 
-    factory: Callable[[], Any]
+    factory: Callable[..., Any]
     arguments: dict[str, Any] = field(default_factory=dict)
 
 

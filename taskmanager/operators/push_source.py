@@ -270,10 +270,13 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
             if self._is_idle:
                 self._is_idle = False
                 self.output.emit_watermark_status(WatermarkStatus.ACTIVE)
+            if self._generator is None or self._cadence is None:
+                self.output.emit_batch(element)
+                return
+            self._cadence.before_batch(now_ms, self.output)
             self.output.emit_batch(element)
-            if self._generator is not None and self._cadence is not None:
-                self._generator.on_batch(element)
-                self._cadence.on_batch(now_ms, self.output)
+            self._generator.on_batch(element)
+            self._cadence.after_batch(now_ms, self.output)
         elif isinstance(element, Watermark):
             self.output.emit_watermark(element)
         elif not self._is_idle:

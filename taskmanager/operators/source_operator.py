@@ -124,11 +124,14 @@ class SourceOperator(SourceOperatorContract):
         polled = self._reader.poll_next(now_ms)
         generator, cadence = self._generator, self._cadence
         if polled.batch is not None and polled.batch.num_rows:
-            self.output.emit_batch(polled.batch)
-            if generator is not None and cadence is not None:
+            if generator is None or cadence is None:
+                self.output.emit_batch(polled.batch)
+            else:
+                cadence.before_batch(now_ms, self.output)
+                self.output.emit_batch(polled.batch)
                 generator.on_batch(polled.batch, polled.split_id)
                 self._finish_splits(polled.finished_splits)
-                cadence.on_batch(now_ms, self.output)
+                cadence.after_batch(now_ms, self.output)
         elif generator is not None and cadence is not None:
             self._finish_splits(polled.finished_splits)
             cadence.on_time(now_ms, self.output)

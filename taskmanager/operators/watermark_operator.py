@@ -34,13 +34,16 @@ class WatermarkCadence:
         self._idle = False
         self._dirty = False
 
-    def on_batch(self, now_ms: int, output: Output) -> None:
-        """Rows went out; emit a watermark if one is due."""
-        self._dirty = True
+    def before_batch(self, now_ms: int, output: Output) -> None:
+        """Rows are about to go out: the stream takes part in the watermark again."""
         self._active_ms = now_ms
         if self._idle:
             self._idle = False
             output.emit_watermark_status(WatermarkStatus.ACTIVE)
+
+    def after_batch(self, now_ms: int, output: Output) -> None:
+        """Rows went out; emit a watermark if one is due."""
+        self._dirty = True
         self.on_time(now_ms, output)
 
     def on_time(self, now_ms: int, output: Output) -> None:
@@ -101,9 +104,11 @@ class WatermarkOperator(StreamOperator):
             self._on_timer(self.context.processing_time.now_ms())
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        now_ms = self.context.processing_time.now_ms()
+        self._cadence.before_batch(now_ms, self.output)
         self.output.emit_batch(batch)
         self._generator.on_batch(batch)
-        self._cadence.on_batch(self.context.processing_time.now_ms(), self.output)
+        self._cadence.after_batch(now_ms, self.output)
         self._arm()
 
     def process_watermark(self, watermark: Watermark) -> None:

@@ -53,7 +53,7 @@ class WindowAggregateOperator(KeyedOperator):
         self._to_drop: list[int] = []
         """Heap of the starts of windows that are kept for late rows."""
         self._known: set[int] = set()
-        """Starts in `_to_fire`."""
+        """Starts in one of the two."""
         self._work: _Work | None = None
         self._output_schema: pa.Schema | None = None
         self.late_rows_dropped = 0
@@ -102,10 +102,16 @@ class WindowAggregateOperator(KeyedOperator):
             return
         for start_ms in self._windows.window_starts:
             entries = self._windows.entries_of_windows([start_ms])
-            if not self._windows.fired[entries].all():
+            fired = self._windows.fired[entries]
+            if not self._lateness_ms:  # there may have been some when the snapshot was taken
+                self._windows.remove(entries[fired])
+            if not fired.all():
                 self._note_window(start_ms)
             elif self._lateness_ms:
                 heapq.heappush(self._to_drop, start_ms)
+                self._known.add(start_ms)
+            else:
+                self._windows.drop_windows([start_ms])
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""

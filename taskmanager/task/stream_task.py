@@ -212,7 +212,7 @@ class StreamTask:
         """The next piece of work, by phase."""
         chain = parts.chain
         if chain is not None and chain.has_pending_work:
-            if parts.input is not None and parts.input.gate.gate.has_priority_channel and self._poll(parts, now_ms):
+            if parts.input is not None and self._poll(parts, now_ms, priority_only=True):
                 return ProgressKind.WORKED, None
             if not has_room:
                 return ProgressKind.BACKPRESSURED, None
@@ -238,7 +238,7 @@ class StreamTask:
     def _process(self, parts: TaskParts, now_ms: int, *, has_room: bool) -> tuple[ProgressKind, int | None]:
         task_input = parts.input
         if not has_room:
-            if task_input is not None and task_input.gate.gate.has_priority_channel and self._poll(parts, now_ms):
+            if task_input is not None and self._poll(parts, now_ms, priority_only=True):
                 return ProgressKind.WORKED, None
             return ProgressKind.BACKPRESSURED, None
         if task_input is not None:
@@ -264,11 +264,11 @@ class StreamTask:
 
     # --- input ----------------------------------------------------------------------------------------------------------
 
-    def _poll(self, parts: TaskParts, now_ms: int) -> bool:
+    def _poll(self, parts: TaskParts, now_ms: int, *, priority_only: bool = False) -> bool:
         """Take one element from the gates. Returns whether there was one."""
         task_input = parts.input
         assert task_input is not None  # noqa: S101 - only called with gates
-        polled = task_input.gate.poll_next(now_ms)
+        polled = task_input.gate.poll_next(now_ms, priority_only=priority_only)
         if polled is None:
             return False
         if polled.effects:

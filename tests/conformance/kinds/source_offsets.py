@@ -67,8 +67,10 @@ def replay(scenario: dict[str, Any]) -> list[str]:
             request = {**step, **step["checkpoint_requested_between_emit_and_offset"]}
             source = LockedSource(offsets)
             source.emitted = emitted
-            checkpoint_id = next((request[name] for name in ("cp", "id", "checkpoint", "snapshot") if name in request), 1)
-            moved = next((request[name] for name in ("then_offset", "offset", "offsets") if name in request), {})
+            checkpoint_id = next(
+                (request[name] for name in ("cp", "id", "checkpoint", "snapshot") if name in request), 1
+            )
+            moved: Any = next((request[name] for name in ("then_offset", "offset", "offsets") if name in request), {})
             seen = source.run(list(request.get("emit", [])), _offsets(moved), checkpoint_id)
             got.update(seen, one_of=seen)
         elif "emit" in step:
@@ -82,7 +84,11 @@ def replay(scenario: dict[str, Any]) -> list[str]:
         for key, wanted in (step.get("expect") or {}).items():
             if key == "one_of":
                 ok = any(
-                    all(seen_value == got["one_of"].get(name) for name, seen_value in option.items() if name in got["one_of"])
+                    all(
+                        seen_value == got["one_of"].get(name)
+                        for name, seen_value in option.items()
+                        if name in got["one_of"]
+                    )
                     for option in wanted
                 )
             else:

@@ -60,7 +60,7 @@ class Harness:
         attempt: int = 0,
         max_parallelism: int = 128,
     ) -> None:
-        self.operator = operator
+        self.operator: Any = operator
         self.time = TaskProcessingTime()
         self.emitted: list[Any] = []
         """Batches, watermarks and statuses, in order."""
@@ -83,8 +83,8 @@ class Harness:
         )
         operator.setup(self.context, self)
 
-    def start(self, restored: RestoredState = RestoredState()) -> Harness:
-        self.operator.initialize_state(restored)
+    def start(self, restored: RestoredState | None = None) -> Harness:
+        self.operator.initialize_state(restored or RestoredState())
         self.operator.open()
         return self
 

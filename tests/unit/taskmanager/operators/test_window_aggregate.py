@@ -296,6 +296,19 @@ def test_a_snapshot_of_other_windows_is_refused() -> None:
         Harness(WindowAggregateOperator(spec(20))).start(restored_state([written]))
 
 
+def test_windows_that_were_kept_for_late_rows_go_when_none_are_allowed_any_more() -> None:
+    """The lateness is no part of the state: a restored job may change it."""
+    rows = rows_to_batch([{"k": "a", "g": 0, "t": 1, "v": 1}])
+    kept = Harness(WindowAggregateOperator(spec(lateness=100))).start().process(rows).watermark(20)
+    operator = WindowAggregateOperator(spec())
+    again = Harness(operator).start(restored_state([kept.snapshot()])).watermark(500)
+
+    assert len(kept.rows()) == 1
+    assert again.rows() == []
+    assert operator._windows is not None
+    assert operator._windows.window_count == 0
+
+
 def test_floats_fold_like_floats() -> None:
     """NaN does not hide other values in min and max."""
     described = WindowAggregateSpec(

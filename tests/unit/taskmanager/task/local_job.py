@@ -148,7 +148,7 @@ class Running:
 
     descriptor: TaskDeploymentDescriptor
     world: TaskWorld
-    task: StreamTask
+    task: Any
     wake_at_ms: int | None = None
     paused: bool = False
 
@@ -233,7 +233,7 @@ class LocalJob:
                 state = states.get(ExecutionVertexID(vertex.vertex_id, index), EMPTY_TASK_STATE)
                 if restored is not None:
                     descriptor = replace(descriptor, restore_checkpoint_id=restored.checkpoint_id, restore_state=state)
-                world = TaskWorld(self.exchange)
+                world: Any = TaskWorld(self.exchange)
                 self.tasks.append(Running(descriptor, world, StreamTask(descriptor, world)))
         self.next_checkpoint_id = (restored.checkpoint_id if restored else 0) + 1
 
@@ -561,7 +561,8 @@ class StagingSink(Sink):
 
 class StagingWriter(SinkWriter):
     def __init__(self, name: str, context) -> None:
-        self.name, self.context, self.batches, self.count = name, context, [], 0
+        self.name, self.context, self.count = name, context, 0
+        self.batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)

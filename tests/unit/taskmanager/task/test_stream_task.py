@@ -270,7 +270,7 @@ def test_a_broken_invariant_stops_the_shell() -> None:
         ]
     )
     running = job.tasks[0]
-    raised = None
+    raised: BaseException | None = None
     for _ in range(10):
         try:
             job.step(running)

@@ -1,0 +1,162 @@
+"""Sources over splits, their snapshots, and the watermarks of what was read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from dataflow.connector_api import InputStatus
+from dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from dataflow.operator_specs import SourceSpec, WatermarkSpec
+from dataflow.watermarks import WatermarkStrategy
+from taskmanager.operators.source_operator import SourceOperator
+from taskmanager.operators.watermark_operator import WatermarkOperator
+from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
+from tests.unit.taskmanager.task.local_job import ListSource
+
+
+def times(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"t": pa.array(values, pa.int64())})
+
+
+def source(splits: list[list[pa.RecordBatch]], strategy: WatermarkStrategy | None = None, **pauses: int) -> SourceSpec:
+    made = ListSource(splits, pauses)
+    return SourceSpec(made, made.spec_splits(), strategy)
+
+
+def read(harness: Harness, polls: int = 100) -> list[Any]:
+    for _ in range(polls):
+        if harness.operator.emit_next() is not InputStatus.MORE_AVAILABLE:
+            break
+    return [item.column("t").to_pylist() if isinstance(item, pa.RecordBatch) else item for item in harness.take()]
+
+
+def values(emitted: list[Any]) -> list[int]:
+    return [value for item in emitted if isinstance(item, list) for value in item]
+
+
+def test_splits_are_assigned_by_index() -> None:
+    """Split i to subtask i modulo parallelism."""
+    spec = source([[times(0)], [times(1)], [times(2)], [times(3)], [times(4)]])
+
+    assert [values(read(Harness(SourceOperator(spec), subtask=i, parallelism=2).start())) for i in (0, 1)] == [
+        [0, 2, 4],
+        [1, 3],
+    ]
+
+
+def test_a_restored_source_goes_on_behind_its_position() -> None:
+    """Finished splits stay finished."""
+    spec = source([[times(0)], [times(1), times(2), times(3)]])
+    harness = Harness(SourceOperator(spec)).start()
+    assert values(read(harness, 3)) == [0, 1]
+
+    assert values(read(Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()])))) == [2, 3]
+
+
+def test_splits_that_the_snapshot_does_not_know_are_read_from_their_start() -> None:
+    """Files that came between two runs; each by one subtask only."""
+    written = Harness(SourceOperator(source([[times(0)]]))).start()
+    read(written)
+    grown = source([[times(0)], [times(1)], [times(2)]])
+    snapshot = written.snapshot()
+    split = Written.__new__(Written)
+    split.keyed, split.lists = [], tuple(state for state in snapshot.lists if state.name != "source-splits")
+    subtasks = [
+        Harness(SourceOperator(grown), subtask=0, parallelism=2).start(restored_state([snapshot])),
+        Harness(SourceOperator(grown), subtask=1, parallelism=2).start(restored_state([split])),
+    ]
+
+    assert [values(read(one)) for one in subtasks] == [[2], [1]]
+
+
+def test_a_source_whose_reader_had_finished_reads_nothing_again() -> None:
+    """Its subtask left nothing in the snapshot but that the operator was there."""
+    spec = source([[times(0)], [times(1)]])
+    empty = Written.__new__(Written)
+    empty.keyed, empty.lists = [], ()
+
+    assert values(read(Harness(SourceOperator(spec)).start(restored_state([empty])))) == []
+
+
+def test_the_watermark_is_the_least_of_the_unfinished_splits() -> None:
+    """A split that was not begun holds it back; a finished one does not."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("t", 5)
+    harness = Harness(SourceOperator(source([[times(100), times(200)], [times(50), times(300)]], strategy))).start()
+
+    assert read(harness) == [[100], [200], [50], Watermark(44), [300], Watermark(294)]
+
+
+def test_the_watermark_of_all_rows_when_splits_are_not_told_apart() -> None:
+    """`per_split` off: the greatest time of the subtask counts."""
+    strategy = WatermarkStrategy("t", per_split=False)
+    harness = Harness(SourceOperator(source([[times(100), times(90)], [times(50), times(300)]], strategy))).start()
+
+    assert read(harness) == [[100], Watermark(99), [90], [50], [300], Watermark(299)]
+
+
+def test_the_watermark_survives_a_restore() -> None:
+    """What was late before is late after."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    spec = source([[times(100), times(10), times(20)]], strategy)
+    harness = Harness(SourceOperator(spec)).start()
+    assert read(harness, 1) == [[100], Watermark(99)]
+    again = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
+
+    assert read(again) == [[10], Watermark(99), [20]]
+
+
+def test_watermarks_keep_their_interval() -> None:
+    """One at once, the next when the interval is over, also without rows."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    spec = source([[times(1), times(2), times(3)]], strategy, s0=2)
+    harness = Harness(SourceOperator(spec), configuration={"pipeline.auto-watermark-interval": "200 ms"})
+    harness.time.advance(1000)
+    harness.start()
+
+    assert read(harness) == [[1], Watermark(0), [2]]
+    assert harness.operator.wake_at_ms == 1200
+    harness.time.advance(1200)
+    assert read(harness) == [Watermark(1)]
+
+
+def test_a_silent_source_leaves_the_watermark_to_others() -> None:
+    """Idle after the timeout, active with the next row."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    spec = source([[times(1), times(2)]], strategy, s0=1)
+    harness = Harness(SourceOperator(spec)).start()
+    read(harness)
+    harness.time.advance(49)
+    assert read(harness) == []
+    assert harness.operator.wake_at_ms == 50
+    harness.time.advance(50)
+    assert read(harness) == [WatermarkStatus.IDLE]
+
+    harness.operator._reader.source.pauses.clear()
+    assert read(harness) == [WatermarkStatus.ACTIVE, [2], Watermark(1)]
+
+
+def test_watermarks_in_the_middle_of_a_stream() -> None:
+    """Those from upstream are replaced, but for the last; the greatest time lies in the snapshot."""
+    spec = WatermarkSpec(WatermarkStrategy.for_bounded_out_of_orderness("t", 10))
+    harness = Harness(WatermarkOperator(spec)).start()
+    harness.process(times(100)).watermark(5, work=False).process(times(90))
+    assert [i for i in harness.take() if isinstance(i, Watermark)] == [Watermark(89)]
+
+    again = Harness(WatermarkOperator(spec)).start(restored_state([harness.snapshot()]))
+    again.process(times(20)).watermark(MAX_WATERMARK_MS, work=False)
+    assert [i for i in again.take() if isinstance(i, Watermark)] == [Watermark(89), Watermark(MAX_WATERMARK_MS)]
+
+
+def test_a_watermark_that_waited_for_its_interval_comes_with_the_clock() -> None:
+    """No row has to push it."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    harness.process(times(1)).process(times(7))
+    assert [i for i in harness.take() if isinstance(i, Watermark)] == [Watermark(0)]
+
+    harness.advance(100)
+    assert harness.take() == [Watermark(6)]
+    harness.advance(600)
+    assert harness.take() == [WatermarkStatus.IDLE]

@@ -1,0 +1,200 @@
+"""Outgoing edges: where rows go, how batches are filled, cut and flushed, what waits for what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dataflow.elements import CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
+from dataflow.ids import CheckpointID, OperatorID
+from dataflow.jobgraph import Partitioning
+from dataflow.key_groups import split_batch
+from dataflow.messages import ResultPartitionDescriptor
+from taskmanager.network.local_exchange import LocalExchange
+from taskmanager.task.record_writer import MAX_BATCH_BYTES, RecordWriter
+
+BARRIER = CheckpointBarrier(CheckpointID(1), 0)
+
+
+class Edge:
+    """A writer and what arrives at each of its subpartitions."""
+
+    def __init__(
+        self,
+        how: Partitioning = Partitioning.FORWARD,
+        subpartitions: int = 1,
+        *,
+        timeout_ms: int = 100,
+        target_rows: int = 10,
+        subtask: int = 0,
+        max_queued: int = 1000,
+    ) -> None:
+        exchange = LocalExchange(max_queued_batches=max_queued)
+        self.parts = exchange.create_result_partition("p", "e", subpartitions)
+        self.views = [part.create_view() for part in self.parts]
+        descriptor = ResultPartitionDescriptor("e", OperatorID("o"), "", how, subpartitions, subpartitions, ("k",), 128)
+        self.writer = RecordWriter(
+            descriptor, self.parts, subtask_index=subtask, buffer_timeout_ms=timeout_ms, target_rows=target_rows
+        )
+
+    def arrived(self, subpartition: int = 0) -> list[Any]:
+        found = []
+        while (polled := self.views[subpartition].poll()) is not None:
+            element = polled.element
+            found.append(element["k"].to_pylist() if isinstance(element, pa.RecordBatch) else element)
+        return found
+
+
+def rows(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"k": pa.array(values, pa.int64())})
+
+
+def test_large_batches_leave_at_once_small_ones_together() -> None:
+    """Half of the target is large; what waits goes first."""
+    edge = Edge()
+    edge.writer.emit(rows(1, 2))
+    edge.writer.emit(rows(3))
+    assert edge.arrived() == []
+
+    edge.writer.emit(rows(*range(4, 10)))
+    assert edge.arrived() == [[1, 2, 3], [4, 5, 6, 7, 8, 9]]
+
+    for value in range(12):
+        edge.writer.emit(rows(value))
+    assert edge.arrived() == [list(range(10))]
+    assert (edge.writer.records_out, edge.writer.bytes_out) == (21, 21 * 8)
+
+
+def test_rows_leave_when_their_time_is_over() -> None:
+    """The timeout runs from the first `flush_due` after the first row; idle tasks do not wait for it."""
+    edge = Edge()
+    edge.writer.emit(rows(1))
+    assert edge.writer.flush_due(1000, idle=False) == 1100
+    edge.writer.emit(rows(2))
+    assert edge.writer.flush_due(1099, idle=False) == 1100
+    assert edge.arrived() == []
+    assert edge.writer.flush_due(1100, idle=False) is None
+    assert edge.arrived() == [[1, 2]]
+
+    edge.writer.emit(rows(3))
+    assert edge.writer.flush_due(1101, idle=True) == 1105
+    assert edge.writer.flush_due(1105, idle=True) is None
+    assert edge.arrived() == [[3]]
+
+
+def test_a_timeout_of_zero_never_waits() -> None:
+    """Rows and watermarks leave as they come."""
+    edge = Edge(timeout_ms=0)
+    edge.writer.emit(rows(1))
+    edge.writer.emit_watermark(Watermark(5))
+    edge.writer.emit(rows(2))
+
+    assert edge.arrived() == [[1], Watermark(5), [2]]
+
+
+def test_a_watermark_waits_with_the_rows_before_it_and_the_latest_counts() -> None:
+    """It may come late, never early; tiny batches are not flushed for it."""
+    edge = Edge()
+    edge.writer.emit(rows(1))
+    edge.writer.emit_watermark(Watermark(1))
+    edge.writer.emit(rows(2))
+    edge.writer.emit_watermark(Watermark(2))
+    assert edge.arrived() == []
+
+    edge.writer.flush()
+    assert edge.arrived() == [[1, 2], Watermark(2)]
+
+
+@pytest.mark.parametrize("element", [BARRIER, EndOfData(), WatermarkStatus.IDLE])
+def test_control_elements_push_out_what_waits(element: Any) -> None:
+    """Order is order of emission."""
+    edge = Edge(Partitioning.BROADCAST, 2)
+    edge.writer.emit(rows(1))
+    edge.writer.emit_watermark(Watermark(1))
+    if isinstance(element, WatermarkStatus):
+        edge.writer.emit_watermark_status(element)
+    else:
+        edge.writer.broadcast(element)
+    edge.writer.emit(rows(2))
+
+    assert edge.arrived(0) == edge.arrived(1) == [[1], Watermark(1), element]
+
+
+def test_a_priority_barrier_overtakes_what_waits_too() -> None:
+    """Rows that were only gathered are in the queue before it overtakes them."""
+    edge = Edge(Partitioning.REBALANCE, 2)
+    edge.writer.emit(rows(1))
+    unaligned = BARRIER.as_unaligned()
+    overtaken = dict(edge.writer.broadcast(unaligned, priority=True))
+
+    assert [[b["k"].to_pylist() for b in overtaken[i]] for i in (0, 1)] == [[[1]], []]
+    assert edge.arrived(0) == [unaligned, [1]]
+
+
+def test_hash_sends_each_key_to_its_subtask() -> None:
+    """The same subtask that owns its key group, in order."""
+    edge = Edge(Partitioning.HASH, 3, target_rows=1000)
+    batch = rows(*range(50))
+    edge.writer.emit(batch)
+    edge.writer.flush()
+
+    assert [edge.arrived(i) for i in range(3)] == [[p["k"].to_pylist()] for p in split_batch(batch, ["k"], 128, 3)]
+
+
+def test_a_missing_key_column_is_named() -> None:
+    """With the columns that are there."""
+    edge = Edge(Partitioning.HASH, 2)
+    with pytest.raises(KeyError, match="no key column 'k'"):
+        edge.writer.emit(pa.record_batch({"x": [1]}))
+
+
+@pytest.mark.parametrize("how", [Partitioning.REBALANCE, Partitioning.RESCALE])
+def test_batches_go_round(how: Partitioning) -> None:
+    """Whole batches; small ones are gathered before the turn; subtasks begin at different places."""
+    edge = Edge(how, 3, subtask=1)
+    for value in range(0, 50, 10):
+        edge.writer.emit(rows(*range(value, value + 5)))
+    edge.writer.emit(rows(1))
+    edge.writer.emit(rows(2))
+    edge.writer.flush()
+
+    assert [[b[0] for b in edge.arrived(i)] for i in range(3)] == [[20, 1], [0, 30], [10, 40]]
+
+
+def test_batches_that_are_too_large_are_cut() -> None:
+    """By rows and by bytes; nothing is copied, nothing lost."""
+    edge = Edge(target_rows=10)
+    edge.writer.emit(rows(*range(95)))
+    cut = edge.arrived()
+    assert [len(b) for b in cut] == [32, 32, 31]
+    assert [value for b in cut for value in b] == list(range(95))
+
+    wide = pa.record_batch({"k": pa.array([0, 1, 2]), "blob": pa.array([b"x" * MAX_BATCH_BYTES] * 3)})
+    edge.writer.emit(wide)
+    assert edge.arrived() == [[0], [1], [2]]
+
+
+def test_rows_of_another_schema_do_not_share_a_batch() -> None:
+    """Each keeps its own."""
+    edge = Edge()
+    edge.writer.emit(rows(1))
+    edge.writer.emit(pa.record_batch({"k": ["x"]}))
+    edge.writer.flush()
+
+    assert edge.arrived() == [[1], ["x"]]
+
+
+def test_nothing_is_flushed_into_a_full_queue() -> None:
+    """Nobody would take it; barriers go all the same."""
+    edge = Edge(max_queued=1)
+    edge.writer.emit(rows(*range(5)))
+    assert not edge.writer.is_available
+    edge.writer.emit(rows(1))
+    assert edge.writer.flush_due(0, idle=True) is None
+    assert edge.writer.flush_due(10_000, idle=True) is None
+
+    assert edge.arrived() == [[0, 1, 2, 3, 4]]
+    assert edge.writer.flush_due(10_001, idle=True) is None
+    assert edge.arrived() == [[1]]
