@@ -18,6 +18,7 @@ Mirrors Flink's EmbeddedHaServices, DefaultCompletedCheckpointStore with a State
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Sequence
 
@@ -65,28 +66,39 @@ class LeadershipFence:
             )
 
 
+_KEPT_NUMBERS = 16
+"""Files of a counter that stay behind its greatest: a file is gone only when the counter is that much further."""
+
+
 class EmbeddedCheckpointIDCounter:
-    """`counters/<job>/`: an id belongs to whoever creates the file of its successor (CheckpointIDCounter)."""
+    """`counters/<job>/`: an id belongs to whoever creates the file of its successor (CheckpointIDCounter).
+
+    Threads of one process take turns. Of several processes one wins each file; one that slept while its file was created,
+    and deleted again, would win it a second time, but then it finds the counter far ahead and has lost.
+    """
 
     def __init__(self, storage: Storage, job_id: JobID, fence: LeadershipFence) -> None:
         self._storage = storage
         self._directory = f"counters/{job_id}"
         self._fence = fence
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Go on where the predecessor stopped."""
-        if not self._numbers():
-            self._create_if_missing(int(INITIAL_CHECKPOINT_ID))
+        with self._lock:
+            if not self._numbers():
+                self._create_if_missing(int(INITIAL_CHECKPOINT_ID))
 
     def get_and_increment(self) -> CheckpointID:
         """The next id; tried again while others are faster."""
-        self._fence.check()
-        while True:
-            numbers = self._numbers()
-            drawn = numbers[-1] if numbers else int(INITIAL_CHECKPOINT_ID)
-            if self._create_if_missing(drawn + 1):
-                self._delete(numbers)
-                return CheckpointID(drawn)
+        with self._lock:
+            self._fence.check()
+            while True:
+                numbers = self._numbers()
+                drawn = numbers[-1] if numbers else int(INITIAL_CHECKPOINT_ID)
+                if self._create_if_missing(drawn + 1) and self._numbers()[-1] < drawn + 1 + _KEPT_NUMBERS:
+                    self._delete([number for number in numbers if number <= drawn + 1 - _KEPT_NUMBERS])
+                    return CheckpointID(drawn)
 
     def get(self) -> CheckpointID:
         """The id that `get_and_increment` would return."""
@@ -95,10 +107,11 @@ class EmbeddedCheckpointIDCounter:
 
     def set_count(self, next_id: CheckpointID) -> None:
         """Make this the next id."""
-        self._fence.check()
-        numbers = self._numbers()
-        self._create_if_missing(int(next_id))
-        self._delete([number for number in numbers if number != next_id])
+        with self._lock:
+            self._fence.check()
+            numbers = self._numbers()
+            self._create_if_missing(int(next_id))
+            self._delete([number for number in numbers if number != next_id])
 
     def shutdown(self, status: JobStatus) -> None:
         """Remove what is stored, when the job is over for good."""
@@ -131,7 +144,7 @@ class EmbeddedCheckpointIDCounter:
         return True
 
     def _delete(self, numbers: Sequence[int]) -> None:
-        """What is left behind is overruled by the greatest number, and goes with the next draw."""
+        """What is left behind is overruled by the greatest number, and goes with a later draw."""
         for number in numbers:
             try:
                 self._storage.delete(f"{self._directory}/{number:020d}")

@@ -1,0 +1,181 @@
+"""One suite for every implementation of the high availability ports: what a successor finds, and what a deposed leader cannot do."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from coordinator.high_availability import HighAvailability, JobStores, PointerExists
+from dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
+from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
+from dataflow.messages import JobStatus
+from tests.contract.high_availability_stores import PLACES, Place
+
+JOB = JobID("0" * 32)
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place."""
+    return PLACES[request.param](tmp_path)
+
+
+@pytest.fixture
+def leader(place: Place) -> HighAvailability:
+    """The coordinator that leads."""
+    return place.lead("first")
+
+
+@pytest.fixture
+def stores(leader: HighAvailability) -> JobStores:
+    """Its stores of one job."""
+    return leader.open_job(JOB)
+
+
+def graph(name: str) -> JobGraph:
+    node = OperatorNode(OperatorID("a" * 32), "uid", "source", b"payload", is_source=True)
+    return JobGraph(JobID(name * 32), f"job {name}", (JobVertex(JobVertexID("b" * 32), "v", 1, 128, (node,)),), ())
+
+
+def test_ids_rise_from_one(stores: JobStores) -> None:
+    """`get` shows the next one without taking it."""
+    counter = stores.counter
+
+    assert [counter.get_and_increment() for _ in range(3)] == [1, 2, 3]
+    assert counter.get() == 4
+
+
+def test_ids_go_on_with_the_next_leader(place: Place, stores: JobStores) -> None:
+    """Across leaders no id is drawn twice."""
+    stores.counter.get_and_increment()
+    stores.counter.get_and_increment()
+    stores.counter.shutdown(JobStatus.SUSPENDED)
+
+    assert place.lead("second").open_job(JOB).counter.get_and_increment() == 3
+
+
+def test_id_counter_can_be_set(stores: JobStores) -> None:
+    """Behind a savepoint, and back."""
+    stores.counter.set_count(CheckpointID(57))
+    assert stores.counter.get_and_increment() == 57
+    stores.counter.set_count(CheckpointID(5))
+    assert stores.counter.get_and_increment() == 5
+    assert stores.counter.get() == 6
+
+
+def test_ids_are_drawn_once_by_many_threads(stores: JobStores) -> None:
+    """No two calls get the same id, none is left out."""
+    drawn: list[int] = []
+
+    def draw() -> None:
+        drawn.extend(stores.counter.get_and_increment() for _ in range(15))
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(drawn) == list(range(1, 61))
+
+
+def test_counter_of_a_finished_job_is_gone(place: Place, stores: JobStores) -> None:
+    """A job with the same id would start from one again."""
+    stores.counter.get_and_increment()
+    stores.counter.shutdown(JobStatus.FINISHED)
+
+    assert place.lead("second").open_job(JOB).counter.get() == 1
+
+
+def test_pointers_are_found_by_the_next_leader(place: Place, stores: JobStores) -> None:
+    """In order of their ids; removed ones are not."""
+    for number in (10, 9, 2):
+        stores.pointers.add(CheckpointID(number), f"p{number}".encode())
+    assert stores.pointers.remove(CheckpointID(9))
+    stores.pointers.release()
+
+    assert list(place.lead("second").open_job(JOB).pointers.load()) == [b"p2", b"p10"]
+
+
+def test_pointer_is_created_once(stores: JobStores) -> None:
+    """Two coordinators that finish one id: the second is told, and changes nothing."""
+    stores.pointers.add(CheckpointID(1), b"first")
+
+    with pytest.raises(PointerExists):
+        stores.pointers.add(CheckpointID(1), b"second")
+    assert stores.pointers.contains(CheckpointID(1), b"first")
+    assert not stores.pointers.contains(CheckpointID(1), b"second")
+    assert not stores.pointers.contains(CheckpointID(2), b"first")
+
+
+def test_pointer_that_is_not_there_can_be_removed(stores: JobStores) -> None:
+    """Removing twice is no error."""
+    stores.pointers.add(CheckpointID(1), b"p")
+
+    assert stores.pointers.remove(CheckpointID(1))
+    assert stores.pointers.remove(CheckpointID(1))
+
+
+def test_jobs_do_not_see_each_other(leader: HighAvailability, stores: JobStores) -> None:
+    """Counters, pointers and statistics belong to one job."""
+    stores.counter.get_and_increment()
+    stores.pointers.add(CheckpointID(1), b"p")
+    stores.statistics.write(b"s")
+
+    other = leader.open_job(JobID("1" * 32))
+
+    assert (other.counter.get(), list(other.pointers.load()), other.statistics.read()) == (1, [], None)
+
+
+def test_statistics_are_replaced(place: Place, stores: JobStores) -> None:
+    """The last ones are found."""
+    assert stores.statistics.read() is None
+    stores.statistics.write(b"one")
+    stores.statistics.write(b"two")
+
+    assert place.lead("second").open_job(JOB).statistics.read() == b"two"
+
+
+def test_job_graphs_are_found_in_order(place: Place, leader: HighAvailability) -> None:
+    """By submission; a graph that was put again keeps its place, a removed one is gone."""
+    for name in ("c", "a", "b"):
+        leader.job_graphs.put(graph(name))
+    leader.job_graphs.put(graph("c"))
+    leader.job_graphs.remove(graph("a").job_id)
+    leader.job_graphs.remove(graph("a").job_id)
+
+    assert list(place.lead("second").job_graphs.load()) == [graph("c"), graph("b")]
+
+
+def test_forgotten_job_leaves_nothing(place: Place, leader: HighAvailability, stores: JobStores) -> None:
+    """Only its graph is removed apart."""
+    stores.counter.get_and_increment()
+    stores.pointers.add(CheckpointID(1), b"p")
+    stores.statistics.write(b"s")
+    leader.forget_job(JOB)
+
+    after = place.lead("second").open_job(JOB)
+
+    assert (after.counter.get(), list(after.pointers.load()), after.statistics.read()) == (1, [], None)
+
+
+def test_deposed_leader_writes_nothing(place: Place, leader: HighAvailability, stores: JobStores) -> None:
+    """Once another one leads, nothing of the old one arrives; it can still let go."""
+    stores.pointers.add(CheckpointID(1), b"p")
+    successor = place.lead("second").open_job(JOB)
+
+    for write in (
+        lambda: stores.counter.get_and_increment(),
+        lambda: stores.counter.set_count(CheckpointID(9)),
+        lambda: stores.pointers.add(CheckpointID(2), b"q"),
+        lambda: stores.pointers.remove(CheckpointID(1)),
+        lambda: stores.statistics.write(b"s"),
+        lambda: leader.job_graphs.put(graph("a")),
+        lambda: leader.forget_job(JOB),
+    ):
+        with pytest.raises(Exception, match="second"):
+            write()
+    assert list(successor.pointers.load()) == [b"p"]
+    assert successor.counter.get_and_increment() == 1
