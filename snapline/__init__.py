@@ -23,6 +23,7 @@ from dataflow.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
 from dataflow.watermarks import WatermarkStrategy
 from dataflow.windows import Aggregate, TumblingEventTimeWindows
 from snapline.aggregates import count, max_, mean, min_, sum_
@@ -53,6 +54,7 @@ __all__ = [
     "Row",
     "RuntimeContext",
     "Sink",
+    "SinkFunction",
     "SinkWriter",
     "SnaplineError",
     "Source",
@@ -61,6 +63,7 @@ __all__ = [
     "SourceReader",
     "StreamExecutionEnvironment",
     "TumblingEventTimeWindows",
+    "TwoPhaseCommitSinkFunction",
     "ValueStateDescriptor",
     "WatermarkStrategy",
     "WindowedStream",

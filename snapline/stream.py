@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dataflow.connector_api import Sink
 from dataflow.errors import JobDefinitionError
-from dataflow.functions import KeyedProcessFunction, Row
+from dataflow.functions import CheckpointListener, KeyedProcessFunction, Row
 from dataflow.jobgraph import Partitioning
 from dataflow.operator_specs import (
     BatchFunction,
@@ -29,11 +29,13 @@ from dataflow.operator_specs import (
     MapRowsSpec,
     OperatorSpec,
     RunningAggregateSpec,
+    SinkFunctionSpec,
     SinkSpec,
     WatermarkSpec,
     WindowAggregateSpec,
 )
 from dataflow.stream_graph import StreamEdge, StreamNode
+from dataflow.two_phase_commit import SinkFunction
 from dataflow.watermarks import WatermarkStrategy
 from dataflow.windows import Aggregate, WindowAssigner
 
@@ -209,6 +211,20 @@ class DataStream:
             uid,
             stateful=sink.two_phase,
             commits=sink.two_phase,
+            schema=None,
+        )
+        return DataStreamSink(stream)
+
+    def add_sink(
+        self, function: SinkFunction, *, row_wise: bool = False, uid: str = "", name: str = ""
+    ) -> DataStreamSink:
+        """Hand every batch (or row) to a function of your own; a TwoPhaseCommitSinkFunction makes it exactly-once (Flink:
+        DataStream.addSink)."""
+        stream = self.add_operator(
+            name or type(function).__name__,
+            SinkFunctionSpec(function, row_wise),
+            uid,
+            commits=isinstance(function, CheckpointListener),
             schema=None,
         )
         return DataStreamSink(stream)
