@@ -27,7 +27,8 @@ from protos import client_pb2 as pb
 from runtime.logs import silent_logger
 from snapline import SnaplineError, StreamExecutionEnvironment
 from snapline.client import ClusterClient
-from snapline.execution import JobExecutionResult, rows_read, run_in
+from snapline.execution import JobExecutionResult, run_in
+from snapline.progress import RowsRead
 from snapline.session import EmbeddedCluster, open_spark, slots_required
 
 FLIGHTS = Path(sys.prefix) / "data" / "flights.parquet"
@@ -40,6 +41,7 @@ class Progress:
     """What the job's watcher saw last."""
 
     details: pb.JobDetails | None = None
+    rows: RowsRead = field(default_factory=RowsRead)
     kills: list[str] = field(default_factory=list)
     finished: threading.Event = field(default_factory=threading.Event)
     failure_seen_ms: int = 0
@@ -60,7 +62,7 @@ class Progress:
             return f"{elapsed_s:6.1f} s  waiting for TaskManagers"
         overview = self.details.overview
         return (
-            f"{elapsed_s:6.1f} s  {decode_job_status(overview.status).value:<10} {rows_read(self.details):>9,} rows read  "
+            f"{elapsed_s:6.1f} s  {decode_job_status(overview.status).value:<10} {self.rows.total:>9,} rows read  "
             f"{self.checkpoints:>3} checkpoints  {overview.restarts:>2} restarts  {len(self.kills):>2} kills"
         )
 
@@ -115,6 +117,7 @@ def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, 
 
     def note(details: pb.JobDetails) -> None:
         progress.details = details
+        progress.rows.note(details)
         for failure in reversed(details.failures):
             if failure.timestamp_ms > progress.failure_seen_ms:
                 progress.failure_seen_ms = failure.timestamp_ms

@@ -23,7 +23,7 @@ from protos import client_pb2 as pb
 from runtime.logs import make_logger
 from snapline.client import ClusterClient, raise_unless_finished
 from snapline.environment import StreamExecutionEnvironment
-from snapline.progress import ProgressDisplay, rows_expected
+from snapline.progress import ProgressDisplay, RowsRead, rows_expected
 from snapline.session import EmbeddedCluster, open_spark, slots_required
 
 CHECK_INTERVAL_S = 0.5
@@ -126,15 +126,17 @@ def _follow(
 ) -> JobExecutionResult:
     latest: list[pb.JobDetails] = []
     failure: list[BaseException] = []
+    rows = RowsRead()
     ended = threading.Event()
 
     def watch() -> None:
         try:
             for details in client.watch_job(job_graph.job_id):
                 latest[:] = [details]
+                rows.note(details)
                 if on_change:
                     on_change(details)
-                display.show(details)
+                display.show(details, rows.total)
         except BaseException as error:
             failure.append(error)
         finally:
@@ -153,10 +155,10 @@ def _follow(
     if failure:
         raise failure[0]
     raise_unless_finished(latest[0])
-    return _result(latest[0])
+    return _result(latest[0], rows.total)
 
 
-def _result(details: pb.JobDetails) -> JobExecutionResult:
+def _result(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
     overview = details.overview
     return JobExecutionResult(
         job_id=JobID(overview.job_id),
@@ -165,18 +167,7 @@ def _result(details: pb.JobDetails) -> JobExecutionResult:
         duration_ms=max(0, overview.end_time_ms - overview.start_time_ms),
         restarts=overview.restarts,
         checkpoints_completed=details.checkpoint_counts.completed,
-        rows_read=rows_read(details),
-    )
-
-
-def rows_read(details: pb.JobDetails) -> int:
-    """Rows that the sources emitted so far: subtasks of vertices without inputs."""
-    with_input = {edge.target for edge in details.edges}
-    return sum(
-        subtask.records_out
-        for vertex in details.vertices
-        if vertex.vertex_id not in with_input
-        for subtask in vertex.subtasks
+        rows_read=rows_read,
     )
 
 

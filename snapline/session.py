@@ -13,11 +13,13 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dataflow.config import (
     CHECKPOINTS_DIRECTORY,
+    LOG_LEVEL,
     SECURITY_TOKEN,
     TASKMANAGER_INSTANCES,
     TASKMANAGER_SLOTS,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
     from coordinator.process import CoordinatorProcess
 
+QUIET_LOGS = Path(__file__).parent / "spark" / "log4j2.properties"
+"""For the Java of sessions that we open."""
 LOOPBACK_MASTERS = ("local", "spark://127.0.0.1", "spark://localhost")
 
 
@@ -72,10 +76,11 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
             raise NoSpark(str(error)) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
-    if active is not None:
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question for it
+        active = SparkSession.builder.getOrCreate()
         _refuse_idle_kill(active)
         return SparkHandle(active, ours=False)
     builder = SparkSession.builder.appName(app_name)
@@ -85,20 +90,28 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
         wanted.setdefault("spark.master", master)
         wanted.setdefault("spark.ui.enabled", "false")
         wanted.setdefault("spark.ui.showConsoleProgress", "false")
+        wanted.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={QUIET_LOGS.as_uri()}")
         if master.startswith(LOOPBACK_MASTERS):
             wanted.setdefault("spark.driver.host", "127.0.0.1")
             wanted.setdefault("spark.driver.bindAddress", "127.0.0.1")
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for key, value in wanted.items():
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NoSpark(f"Spark does not start: {first}") from None
+        raise NoSpark(f"Spark does not start: {_reason(error)}") from None
     if not under_submit:
         session.sparkContext.setLogLevel("OFF")
     _refuse_idle_kill(session)
     return SparkHandle(session, ours=True)
+
+
+def _reason(error: Exception) -> str:
+    """What Java said, in one line: Py4J's own first line only says that something was called."""
+    java = getattr(error, "java_exception", None)
+    lines = [line.strip() for line in str(java.toString() if java is not None else error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _refuse_idle_kill(session: SparkSession) -> None:
@@ -151,6 +164,11 @@ class EmbeddedCluster:
         else:
             self._directory = None
         self.configuration = configuration
+        self._task_manager_settings = {k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key}
+        if master.startswith("local") and not master.startswith("local-cluster"):
+            self._task_manager_settings.setdefault(
+                LOG_LEVEL.key, "WARNING"
+            )  # they write to the terminal of this process
         self._coordinator: CoordinatorProcess | None = None
         self.pool: TaskManagerPool | None = None
         self.client: ClusterClient | None = None
@@ -176,7 +194,7 @@ class EmbeddedCluster:
                     slots=self.slots_each,
                     token=self.token,
                     token_from_spark=self._token_from_spark,
-                    settings={k: v for k, v in self.configuration.items() if k != SECURITY_TOKEN.key},
+                    settings=self._task_manager_settings,
                 ),
                 self.logger,
             )
