@@ -75,6 +75,9 @@ class ClientView:
                 found[job.job_id] = _minimal(job).overview
         return sorted(found.values(), key=lambda overview: overview.start_time_ms, reverse=True)
 
+    async def knows(self, job_id: JobID) -> bool:
+        return job_id in self._registry or any(job.job_id == job_id for job in await self._of_dispatcher())
+
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
         details = await self._registry.details(job_id)
         if details is not None:
@@ -86,7 +89,7 @@ class ClientView:
 
     async def list_checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
         found = await self._registry.checkpoints(job_id)
-        if found is None and await self.job_details(job_id) is not None:
+        if found is None and await self.knows(job_id):
             # accepted, and its JobMaster has only now begun, or never did
             found = await self._registry.checkpoints(job_id) or pb.ListCheckpointsResponse(counts=pb.CheckpointCounts())
         return found

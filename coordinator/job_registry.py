@@ -113,6 +113,10 @@ class JobRegistry:
         """Those with a JobMaster."""
         return list(self._live.values())
 
+    def __contains__(self, job_id: JobID) -> bool:
+        """Whether the job has a JobMaster, or had one."""
+        return job_id in self._live or job_id in self._ended
+
     def known(self) -> list[JobID]:
         """All of them."""
         return [*self._live, *(job_id for job_id in self._ended if job_id not in self._live)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import pykka
@@ -22,7 +23,7 @@ import pykka
 from dataflow.ids import LeaderSessionID
 from dataflow.messages import Fenced
 from runtime.clock import Clock
-from runtime.connections import ConnectionID, MessageReceived
+from runtime.connections import ConnectionID, MessageReceived, MessagesReceived
 from runtime.logs import Logger, logs_debug
 from runtime.machine import CancelTimer, InvariantViolation, Machine, StartTimer
 from runtime.timers import TimerDue, TimerService, TimerTable
@@ -101,7 +102,9 @@ class MachineActor(pykka.ThreadingActor):
         logger: Logger,
         on_crash: Callable[[ActorCrashed], None],
         after_events: Callable[[], None] = lambda: None,
+        taken_together: frozenset[type] = frozenset(),
     ) -> None:
+        """`taken_together`: types of messages that the core takes as MessagesReceived."""
         super().__init__()
         self._name = name
         self._machine = machine
@@ -110,6 +113,7 @@ class MachineActor(pykka.ThreadingActor):
         self._logger = logger
         self._on_crash = on_crash
         self._after_events = after_events
+        self._taken_together = taken_together
         self._timers = TimerTable(timers, self._tell_timer)
         self._performers[StartTimer] = lambda effect: self._timers.start(effect.key, effect.at_ms)
         self._performers[CancelTimer] = lambda effect: self._timers.cancel(effect.key)
@@ -134,9 +138,7 @@ class MachineActor(pykka.ThreadingActor):
     def _receive(self, message: Any) -> None:
         kind = type(message)
         if kind is Incoming:
-            connection, session = message.connection, message.session
-            for content in message.messages:
-                self._handle(MessageReceived(connection, Fenced(session, content)))
+            self._receive_incoming(message)
         elif kind is TimerDue:
             fired = self._timers.fired(message)
             if fired is not None:
@@ -149,6 +151,15 @@ class MachineActor(pykka.ThreadingActor):
                 self._handle(event)
         else:
             self._handle(message)
+
+    def _receive_incoming(self, incoming: Incoming) -> None:
+        connection, session = incoming.connection, incoming.session
+        for kind, run in groupby(incoming.messages, type):
+            if kind in self._taken_together:
+                self._handle(MessagesReceived(connection, session, tuple(run)))
+                continue
+            for content in run:
+                self._handle(MessageReceived(connection, Fenced(session, content)))
 
     def _handle(self, event: Any) -> None:
         now_ms = self._clock.now_ms()

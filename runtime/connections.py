@@ -65,6 +65,15 @@ class MessageReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesReceived:
+    """Event: messages of one type came in, one right after the other. Only for types that a core takes together."""
+
+    connection: ConnectionID
+    session: LeaderSessionID
+    messages: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceManagerLeaderChanged:
     """Event for whoever registers there: leader retrieval found the ResourceManager here; an empty address: there is none
     at the moment."""
@@ -100,5 +109,5 @@ class Send:
     envelope: Fenced[Any]
 
 
-ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived
+ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived | MessagesReceived
 ConnectionEffect = OpenConnection | CloseConnection | Send

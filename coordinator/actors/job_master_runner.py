@@ -28,7 +28,7 @@ from coordinator.io import IoExecutor
 from coordinator.job_registry import JobRegistry, LiveJob
 from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
 from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended
-from coordinator.jobmaster.job_master import JobMaster, JobMasterIdentity
+from coordinator.jobmaster.job_master import TAKEN_TOGETHER, JobMaster, JobMasterIdentity
 from coordinator.jobmaster.operations import Reply
 from coordinator.jobmaster.settings import JobMasterSettings
 from coordinator.rpc.leaders import LeaderPublisher
@@ -199,6 +199,7 @@ class JobMasterRunner:
             self._logger.bind(actor="job-master"),
             self._crashed,
             outbox.flush,
+            TAKEN_TOGETHER,
         )
         self._deactivator = CheckpointCoordinatorDeActivator.start(
             job_id, self.tell, lambda: _draw_delay(checkpointing)

@@ -1,7 +1,7 @@
 """Checkpoint statistics as bytes, so that a coordinator that restarts, or its successor, goes on counting.
 
-Decides the form (`CheckpointStatistics` of `protos/metadata.proto`) and how much detail is kept: details by subtask are kept for the
-newest `DETAILED_CHECKPOINTS` checkpoints of the history, totals for all.
+Decides the form (`CheckpointStatistics` of `protos/metadata.proto`) and how much detail is kept: totals for all, details by subtask
+for the newest checkpoints of the history, as long as these are not too many to be written on the way of every checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from protos import checkpoint_pb2
 from protos import metadata_pb2 as pb
 
 DETAILED_CHECKPOINTS = 3
-"""Ten thousand subtasks need about 300 kB each time; nobody looks further back across a restart."""
+"""Nobody looks further back across a restart."""
+DETAILED_SUBTASKS = 1_000
+"""Over all checkpoints: about 10 ms of work and 30 kB each time. Larger jobs keep totals alone."""
 
 _TYPE_TO_NUMBER, _TYPE_FROM_NUMBER = enum_tables(
     SnapshotType, pb.CheckpointStats.DESCRIPTOR.fields_by_name["snapshot_type"]
@@ -47,7 +49,12 @@ def encode_statistics(tracker: CheckpointStatsTracker) -> bytes:
         failed=tracker.counts.failed,
         restored=tracker.counts.restored,
     )
-    detailed = {stats.checkpoint_id for stats in tracker.history[-DETAILED_CHECKPOINTS:]}
+    detailed: set[CheckpointID] = set()
+    subtasks = 0
+    for stats in reversed(tracker.history[-DETAILED_CHECKPOINTS:]):
+        subtasks += len(stats.reports)
+        if subtasks <= DETAILED_SUBTASKS:
+            detailed.add(stats.checkpoint_id)
     for stats in tracker.history:
         _encode_stats(stats, message.history.add(), detailed=stats.checkpoint_id in detailed)
     for latest, target in (

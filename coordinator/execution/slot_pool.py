@@ -45,6 +45,8 @@ class SlotPool:
         self._free_since_ms: dict[AllocationID, int] = {}
         """All and only the free slots, and since when they are, longest first."""
         self._by_resource: dict[ResourceID, dict[AllocationID, None]] = {}
+        self._held: tuple[SlotsHeld, ...] | None = ()
+        """`held`, until the slots change: it is asked for after every event of a job."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -85,8 +87,10 @@ class SlotPool:
 
     @property
     def held(self) -> tuple[SlotsHeld, ...]:
-        """How many slots there are on each TaskManager."""
-        return tuple(SlotsHeld(resource_id, len(slots)) for resource_id, slots in self._by_resource.items())
+        """How many slots there are on each TaskManager; the same object until that changes."""
+        if self._held is None:
+            self._held = tuple(SlotsHeld(resource_id, len(slots)) for resource_id, slots in self._by_resource.items())
+        return self._held
 
     # --- moving -------------------------------------------------------------------------------------------------------
 
@@ -110,6 +114,7 @@ class SlotPool:
                 self._slots[slot.allocation_id] = slot
                 self._free_since_ms[slot.allocation_id] = now_ms
                 self._by_resource.setdefault(resource_id, {})[slot.allocation_id] = None
+                self._held = None
                 accepted.append(offer.allocation_id)
             else:
                 rejected.append(offer.allocation_id)
@@ -132,6 +137,7 @@ class SlotPool:
         slot = self._slots.pop(allocation_id, None)
         if slot is None:
             return None
+        self._held = None
         self._free_since_ms.pop(allocation_id, None)
         of_resource = self._by_resource[slot.resource_id]
         del of_resource[allocation_id]

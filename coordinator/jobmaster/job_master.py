@@ -131,6 +131,7 @@ from runtime.connections import (
     ConnectionLost,
     ConnectionOpened,
     MessageReceived,
+    MessagesReceived,
     Peer,
     PeerKind,
     ResourceManagerLeaderChanged,
@@ -161,6 +162,9 @@ from runtime.registration import (
     Reregister,
     StopRegistration,
 )
+
+TAKEN_TOGETHER = frozenset({AcknowledgeCheckpoint})
+"""Messages that may come as MessagesReceived."""
 
 RESTORE_PREFIX = "restore-"
 """Of the ids of restore requests; the round follows."""
@@ -268,7 +272,7 @@ class JobMaster:
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
         """Take one event."""
         if self._is_ended:
-            return [CloseConnection(event.connection)] if isinstance(event, MessageReceived) else []
+            return [CloseConnection(event.connection)] if isinstance(event, MessageReceived | MessagesReceived) else []
         self._now_ms = now_ms
         self._out = []
         self._take(event)
@@ -303,6 +307,8 @@ class JobMaster:
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
             case TimerFired(key):
                 self._timer_fired(event, key)
+            case MessagesReceived():
+                self._acknowledges_received(event)
             case ConnectionOpened() | ConnectionLost() | MessageReceived():
                 if self._resource_manager.owns(event):
                     self._of_resource_manager(self._resource_manager.handle(event, self._now_ms))
@@ -458,23 +464,35 @@ class JobMaster:
     def _tell_tasks(
         self, notification: SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted
     ) -> None:
-        for attempt_id in notification.attempt_ids:
-            execution = self.scheduler.graph.find(attempt_id)
-            if execution is not None and execution.resource_id:
-                self._send(execution.resource_id, self._message_to(attempt_id, notification))
-
-    def _message_to(
-        self,
-        attempt_id: ExecutionAttemptID,
-        notification: SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted,
-    ) -> TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted:
+        """A message for each of the tasks. With acknowledgements, the hot path of a large job."""
+        job_id, session, out = self.job_id, self.identity.session, self._out
+        message_to: Callable[[ExecutionAttemptID], Any]
         match notification:
             case SendTriggerCheckpoint(_, checkpoint_id, timestamp_ms, options):
-                return TriggerCheckpoint(self.job_id, attempt_id, checkpoint_id, timestamp_ms, options)
+                message_to = lambda attempt: TriggerCheckpoint(job_id, attempt, checkpoint_id, timestamp_ms, options)  # noqa: E731
             case SendNotifyCheckpointComplete(_, checkpoint_id, timestamp_ms, subsumed_id):
-                return NotifyCheckpointComplete(self.job_id, attempt_id, checkpoint_id, timestamp_ms, subsumed_id)
+                message_to = lambda attempt: NotifyCheckpointComplete(  # noqa: E731
+                    job_id, attempt, checkpoint_id, timestamp_ms, subsumed_id
+                )
             case SendNotifyCheckpointAborted(_, checkpoint_id, latest_id, timestamp_ms):
-                return NotifyCheckpointAborted(self.job_id, attempt_id, checkpoint_id, latest_id, timestamp_ms)
+                message_to = lambda attempt: NotifyCheckpointAborted(  # noqa: E731
+                    job_id, attempt, checkpoint_id, latest_id, timestamp_ms
+                )
+        find, connection_of = self.scheduler.graph.find, self.task_managers.connection_of
+        for attempt_id in notification.attempt_ids:
+            execution = find(attempt_id)
+            connection = connection_of(execution.resource_id) if execution is not None else None
+            if connection is not None:
+                out.append(Send(connection, Fenced(session, message_to(attempt_id))))
+
+    def _acknowledges_received(self, event: MessagesReceived) -> None:
+        """Many at once, of one TaskManager."""
+        resource_id = self.task_managers.resource_of(event.connection)
+        if resource_id is None:
+            self._out.append(CloseConnection(event.connection))
+        elif event.session == self.identity.session:
+            self._heartbeat(HeartbeatReceived(resource_id))
+            self._checkpoint(AcknowledgesReceived(event.messages))
 
     def _message_received(self, connection: ConnectionID, envelope: Fenced[Any]) -> None:
         resource_id = self.task_managers.resource_of(connection)
@@ -611,7 +629,9 @@ class JobMaster:
 
     def _declare_required_slots(self) -> None:
         """Say what is needed and held, unless the ResourceManager knows."""
-        pool = self.scheduler.pool
+        pool, declared = self.scheduler.pool, self._declared
+        if declared is not None and declared.held is pool.held and declared.required == pool.required:
+            return
         declaration = DeclareRequiredSlots(self.job_id, pool.required, pool.held)
         if self._resource_manager.is_registered and declaration != self._declared:
             self._declared = declaration

@@ -50,6 +50,10 @@ class Cluster(Protocol):
         """All that are known, newest first."""
         ...
 
+    async def knows(self, job_id: JobID) -> bool:
+        """Whether there is, or was, such a job."""
+        ...
+
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
         """One job; None: unknown."""
         ...
@@ -161,7 +165,8 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         return found
 
     async def GetCheckpoint(self, request: pb.GetCheckpointRequest, context: Any) -> pb.CheckpointDetails:  # noqa: N802
-        await self._details(request.job_id, context)
+        if not await self._cluster.knows(JobID(request.job_id)):
+            await _no_such_job(context, request.job_id)
         found = await self._cluster.checkpoint_details(JobID(request.job_id), request.checkpoint_id)
         if found is None:
             text = f"checkpoint {request.checkpoint_id} of job {request.job_id} is not known, or not any more"
@@ -220,7 +225,8 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
 
     async def _operate(self, job_id: str, operation: JobOperation, context: Any, *, snapshot: bool = False) -> Answer:
         """A snapshot that failed is an answer; anything else that was refused is a status."""
-        await self._details(job_id, context)
+        if not await self._cluster.knows(JobID(job_id)):
+            await _no_such_job(context, job_id)
         answer = await self._cluster.operate(JobID(job_id), operation)
         if isinstance(answer, OperationFailed) and not snapshot:
             await _refuse(context, answer)

@@ -92,7 +92,7 @@ class Switchboard:
             self._job_masters[job_id] = tell
 
     def remove_job_master(self, job_id: JobID, tell: Tell) -> None:
-        """This JobMaster has stopped; its successor stays."""
+        """The JobMaster has stopped; its successor stays."""
         with self._lock:
             if self._job_masters.get(job_id) == tell:
                 del self._job_masters[job_id]
