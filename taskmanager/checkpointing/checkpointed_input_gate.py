@@ -55,9 +55,11 @@ class CheckpointedInputGate:
         #: Channels that wait at the end of their restored data for the others.
         self._recovered: dict[InputChannelInfo, None] = {}
 
-    def poll_next(self, now_ms: int) -> PolledInput | None:
-        """The next element, or what the barrier handler made of it; None when nothing is available."""
-        while (polled := self.gate.poll_next()) is not None:
+    def poll_next(self, now_ms: int, *, priority_only: bool = False) -> PolledInput | None:
+        """The next element, or what the barrier handler made of it; None when nothing is available. `priority_only`: while
+        the outputs have no room."""
+        poll = self.gate.poll_priority if priority_only else self.gate.poll_next
+        while (polled := poll()) is not None:
             result = self.process(polled, now_ms)
             if result.element is not None or result.effects:
                 return result

@@ -42,6 +42,8 @@ class BufferAndBacklog:
     """Data batches still queued behind it."""
     is_priority: bool = False
     more_available: bool = False
+    more_priority: bool = False
+    """The next element has priority, too."""
 
 
 class SubpartitionView(Protocol):

@@ -93,6 +93,7 @@ class InputChannelCore:
             arrived.backlog,
             is_priority=is_priority,
             more_available=self.has_available_element,
+            more_priority=self.has_priority_element,
         )
 
     def inflight_batches(self) -> tuple[pa.RecordBatch, ...]:

@@ -20,7 +20,7 @@ from dataflow.elements import CheckpointBarrier, EndOfData, EndOfPartition, Stre
 from dataflow.ids import CheckpointID
 from runtime.machine import check
 from taskmanager.network.channel_state_persister import ChannelStatePersister
-from taskmanager.network.contract import InputChannel, InputChannelInfo
+from taskmanager.network.contract import BufferAndBacklog, InputChannel, InputChannelInfo
 from taskmanager.network.prioritized_deque import PrioritizedDeque
 
 RESTORED_SEQUENCE_NUMBER = -1
@@ -50,6 +50,8 @@ class InputGate:
     def __init__(self, gate_index: int, channels: Sequence[InputChannel]) -> None:
         self.gate_index = gate_index
         self._channels = tuple(channels)
+        #: Polled when a priority element was looked for, and not one; at the front of their channel, behind its restored data.
+        self._early: dict[int, deque[BufferAndBacklog]] = {}
         #: Restored data in flight that has not been polled, by channel.
         self._restored: dict[int, deque[pa.RecordBatch]] = {}
         self._infos = tuple(InputChannelInfo(gate_index, index) for index in range(len(self._channels)))
@@ -96,11 +98,25 @@ class InputGate:
 
     def poll_next(self) -> BufferOrEvent | None:
         """The next element of the first channel in the line that has one."""
-        while (place := self._line.poll()) is not None:
-            del self._places[place.channel_index]
-            polled = self.poll_channel(place.channel_index)
+        while (channel_index := self._first_in_line()) is not None:
+            polled = self.poll_channel(channel_index)
             if polled is not None:
                 return polled
+        return None
+
+    def poll_priority(self) -> BufferOrEvent | None:
+        """The next priority element, None when there is none; never anything else. A channel that said it had one may have
+        been polled since: what it gives instead is kept for its turn."""
+        while self.has_priority_channel:
+            channel_index = self._first_in_line()
+            if channel_index is None or channel_index in self._ended:
+                continue
+            polled = self._channels[channel_index].poll() if channel_index not in self._restored else None
+            if polled is not None and polled.is_priority:
+                return self._take(channel_index, polled)
+            if polled is not None:
+                self._early.setdefault(channel_index, deque()).append(polled)
+            self.notify_channel_non_empty(channel_index, priority=False)
         return None
 
     def poll_channel(self, channel_index: int) -> BufferOrEvent | None:
@@ -109,23 +125,39 @@ class InputGate:
             return None
         if channel_index in self._restored:
             return self._poll_restored(channel_index)
-        channel = self._channels[channel_index]
-        polled = channel.poll()
-        if polled is None:
+        early = self._early.get(channel_index)
+        if early:
+            polled: BufferAndBacklog | None = early.popleft()
+            self.notify_channel_non_empty(channel_index, priority=False)
+        else:
+            polled = self._channels[channel_index].poll()
+        return None if polled is None else self._take(channel_index, polled)
+
+    def _first_in_line(self) -> int | None:
+        place = self._line.poll()
+        if place is None:
             return None
+        del self._places[place.channel_index]
+        return place.channel_index
+
+    def _take(self, channel_index: int, polled: BufferAndBacklog) -> BufferOrEvent:
+        """An element has left its channel."""
         element = polled.element
         persister = self._persisters[channel_index]
         if isinstance(element, pa.RecordBatch):
             persister.maybe_persist(element)
         elif isinstance(element, CheckpointBarrier):
-            persister.barrier_polled(element.checkpoint_id, channel.inflight_batches())
+            kept = [early.element for early in self._early.get(channel_index, ())] if polled.is_priority else []
+            early_batches = [batch for batch in kept if isinstance(batch, pa.RecordBatch)]
+            overtaken = [*early_batches, *self._channels[channel_index].inflight_batches()]
+            persister.barrier_polled(element.checkpoint_id, overtaken)
         elif isinstance(element, EndOfData):
             self._data_ended[channel_index] = element.drain
         elif isinstance(element, EndOfPartition):
             persister.end_of_partition_polled()
             self._ended.add(channel_index)
         if polled.more_available:
-            self.notify_channel_non_empty(channel_index, priority=False)
+            self.notify_channel_non_empty(channel_index, priority=polled.more_priority)
         return BufferOrEvent(element, self._infos[channel_index], polled.sequence_number, polled.is_priority)
 
     def _poll_restored(self, channel_index: int) -> BufferOrEvent:
@@ -238,8 +270,16 @@ class UnionInputGate:
         )
         self._next = 0
 
+    def poll_priority(self) -> BufferOrEvent | None:
+        """The next priority element, None when there is none; never anything else."""
+        for gate in self._gates:
+            polled = gate.poll_priority()
+            if polled is not None:
+                return polled
+        return None
+
     def poll_next(self) -> BufferOrEvent | None:
-        """The next element: of a gate with a priority element first, else of the gates in turn."""
+        """The next element: of a channel that said it had a priority element first, else of the gates in turn."""
         for gate in self._gates:
             if gate.has_priority_channel:
                 polled = gate.poll_next()

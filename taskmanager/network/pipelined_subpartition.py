@@ -148,6 +148,7 @@ class PipelinedSubpartition:
             self._backlog,
             is_priority=is_priority,
             more_available=self.has_available_element,
+            more_priority=self.has_priority_element,
         )
 
     def resume_consumption(self) -> None:

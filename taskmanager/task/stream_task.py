@@ -477,8 +477,12 @@ class StreamTask:
             case FailMail(failure):
                 raise _Stopped(ExecutionState.FAILED, failure)
             case ChannelFailedMail(gate_index, channel_index, cause):
-                edge = self.descriptor.input_gates[gate_index].edge_id
-                raise ChannelFailure(f"input {gate_index} (edge {edge}), channel {channel_index}: {cause}")
+                gate = self.descriptor.input_gates[gate_index]
+                producer = gate.channels[channel_index]
+                raise ChannelFailure(
+                    f"the input from {gate.producer_name or gate.edge_id!r}, subtask {producer.producer.subtask_index + 1}, on "
+                    f"TaskManager {producer.resource_id} broke: {cause}"
+                )
             case ChannelNonEmptyMail():
                 check(condition=False, why="wake-ups are handled before")
 

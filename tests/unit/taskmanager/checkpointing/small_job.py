@@ -207,16 +207,20 @@ class Task:
                 self._add(self.outputs[index], batch)
                 self.sent[index] += rows_of([batch])
 
-    def step(self) -> bool:
-        """Poll once and process. False when nothing was there."""
+    def step(self, *, priority_only: bool = False) -> bool:
+        """Poll once and process. False when nothing was there. `priority_only`: as if the outputs had no room."""
         assert self.gate is not None
-        polled = self.gate.poll_next(self.job.now_ms)
+        if self.job.random.random() < 0.1:  # a notification that is late: what it is about may have been polled
+            late = self.job.random.choice(self.gate.gate.channel_infos)
+            self.gate.gate.notify_channel_non_empty(late, priority=True)
+        polled = self.gate.poll_next(self.job.now_ms, priority_only=priority_only)
         if polled is None:
             return False
         self.perform(polled.effects)
         if polled.element is not None:
             element = polled.element.element
             if isinstance(element, pa.RecordBatch):
+                assert not priority_only, "data was processed without room in the outputs"
                 rows = rows_of([element])
                 self.processed += [(polled.element.channel.channel_index, row) for row in rows]
                 self.emit(rows)
@@ -399,7 +403,7 @@ class Job:
         elif choice < 0.65:
             draw.choice(self.links).transfer()
         elif choice < 0.90:
-            draw.choice(self.others).step()
+            draw.choice(self.others).step(priority_only=draw.random() < 0.3)
         elif choice < 0.94:
             draw.choice([task for task in self.tasks if task.uploading] or self.tasks).upload()
         elif choice < 0.97:

@@ -1,0 +1,250 @@
+"""Which channel is polled next, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from dataflow.elements import (
+    AlignmentType,
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfChannelState,
+    EndOfData,
+    EndOfPartition,
+    StreamElement,
+)
+from dataflow.ids import CheckpointID
+from runtime.machine import InvariantViolation
+from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
+from taskmanager.network.contract import BufferAndBacklog, InputChannelInfo
+from taskmanager.network.input_channel import InputChannelCore
+from taskmanager.network.input_gate import InputGate, UnionInputGate
+
+UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED)
+
+
+def batch(number: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array([number], pa.int64())})
+
+
+def shown(element: StreamElement) -> object:
+    return element.column("n")[0].as_py() if isinstance(element, pa.RecordBatch) else element
+
+
+class Channel:
+    """A remote channel whose network is the test."""
+
+    def __init__(self) -> None:
+        self.core = InputChannelCore()
+        self.resumed = 0
+        self.gate: InputGate | None = None
+        self.index = 0
+
+    def arrive(self, *elements: StreamElement) -> None:
+        for element in elements:
+            priority = isinstance(element, CheckpointBarrier) and element.options.is_unaligned
+            received = self.core.on_element(element, self.core._next_sequence_number, 0, priority=priority)
+            if self.gate is not None and (received.notify or received.notify_priority):
+                self.gate.notify_channel_non_empty(self.index, priority=received.notify_priority)
+
+    def poll(self) -> BufferAndBacklog | None:
+        return self.core.poll()
+
+    def resume_consumption(self) -> None:
+        self.resumed += 1
+        self.core.resume_consumption()
+
+    def inflight_batches(self) -> Sequence[pa.RecordBatch]:
+        return self.core.inflight_batches()
+
+    def convert_to_priority(self, sequence_number: int) -> None:
+        self.core.convert_to_priority(sequence_number)
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None: ...
+
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None: ...
+
+    def release(self) -> None:
+        self.core.release()
+
+
+def gate_of(count: int, index: int = 0) -> tuple[InputGate, list[Channel]]:
+    channels = [Channel() for _ in range(count)]
+    gate = InputGate(index, channels)
+    for channel_index, channel in enumerate(channels):
+        channel.gate, channel.index = gate, channel_index
+    return gate, channels
+
+
+def drain(gate: InputGate | UnionInputGate) -> list[object]:
+    elements = []
+    while (polled := gate.poll_next()) is not None:
+        elements.append(shown(polled.element))
+    return elements
+
+
+def test_channels_take_turns() -> None:
+    """One that has more goes to the end of the line."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(batch(1), batch(2), batch(3))
+    second.arrive(batch(11), batch(12))
+
+    assert drain(gate) == [1, 11, 2, 12, 3]
+
+
+def test_channel_with_a_priority_element_goes_first() -> None:
+    """Over data of all channels."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(batch(1))
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    second.arrive(batch(11), barrier)
+
+    assert gate.has_priority_channel
+    assert drain(gate) == [barrier, 1, 11]
+
+
+def test_gates_take_turns_and_priority_comes_first() -> None:
+    """The union of two inputs."""
+    left, (a,) = gate_of(1, 0)
+    right, (b,) = gate_of(1, 1)
+    union = UnionInputGate([left, right])
+    a.arrive(batch(1), batch(2))
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    b.arrive(batch(11), barrier)
+
+    assert union.poll_priority() is not None
+    assert union.poll_priority() is None
+    assert drain(union) == [1, 11, 2]
+    assert union.number_of_channels == 2
+    assert union.channel_infos == (InputChannelInfo(0, 0), InputChannelInfo(1, 0))
+
+
+def test_gates_stand_in_order() -> None:
+    """A union with the wrong gate first is a defect."""
+    with pytest.raises(InvariantViolation, match="order of their index"):
+        UnionInputGate([gate_of(1, 1)[0]])
+
+
+def test_data_in_flight_is_what_comes_before_the_barrier() -> None:
+    """Polled after the start, or overtaken; per channel, in order."""
+    gate, (first, second, third) = gate_of(3)
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    first.arrive(batch(1), barrier, batch(2))
+    polled = gate.poll_next()
+    assert polled is not None
+    assert polled.element is barrier
+    gate.checkpoint_started(barrier)
+    second.arrive(batch(11))
+    drain(gate)
+    second.arrive(batch(12), barrier, batch(13))
+    third.arrive(barrier)
+    drain(gate)
+
+    assert {
+        info.channel_index: [shown(part) for part in batches]
+        for info, batches in gate.checkpoint_stopped(CheckpointID(1)).items()
+    } == {0: [1], 1: [11, 12]}
+    assert gate.checkpoint_stopped(CheckpointID(1)) == {}
+
+
+def test_barrier_of_a_newer_checkpoint_keeps_what_it_overtook() -> None:
+    """Although the older checkpoint is stopped between the barrier and its start."""
+    gate, (first, second) = gate_of(2)
+    old, new = (CheckpointBarrier(CheckpointID(n), 0, UNALIGNED) for n in (1, 2))
+    second.arrive(old)
+    drain(gate)
+    gate.checkpoint_started(old)
+    first.arrive(batch(1), new)
+    assert gate.poll_next() is not None
+    assert gate.checkpoint_stopped(CheckpointID(1)) == {}
+    gate.checkpoint_started(new)
+    second.arrive(new)
+    drain(gate)
+
+    remembered = gate.checkpoint_stopped(CheckpointID(2))
+
+    assert [shown(part) for part in remembered[InputChannelInfo(0, 0)]] == [1]
+
+
+def test_restored_data_comes_first_and_only_then_anything_new() -> None:
+    """Over all channels: rows of a key may have moved to another one."""
+    gate, (first, second) = gate_of(2)
+    gate.restore(0, [batch(1), batch(2)])
+    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    first.arrive(batch(3), EndOfChannelState(), batch(4))
+    polled = []
+    while (result := checkpointed.poll_next(0)) is not None:
+        polled.append(shown(result.element.element) if result.element else None)
+    assert polled == [1, 2, 3]
+    assert gate.is_recovered
+
+    second.arrive(batch(11), EndOfChannelState(), batch(12))
+    while (result := checkpointed.poll_next(0)) is not None:
+        polled.append(shown(result.element.element) if result.element else None)
+
+    assert polled[3] == 11
+    assert sorted(map(str, polled[4:])) == ["12", "4"]
+    assert (first.resumed, second.resumed) == (1, 1)
+
+
+def test_a_channel_that_ends_is_not_waited_for_after_a_restore() -> None:
+    """Its producer had finished in the snapshot."""
+    gate, (first, second) = gate_of(2)
+    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    first.arrive(EndOfChannelState(), batch(1))
+    assert checkpointed.poll_next(0) is None
+    second.arrive(EndOfPartition())
+
+    polled = [result.element.element for _ in range(2) if (result := checkpointed.poll_next(0)) and result.element]
+
+    assert [shown(element) for element in polled] == [EndOfPartition(), 1]
+
+
+def test_ends_of_data_and_channels_are_counted() -> None:
+    """Drained only if every channel said so; an ended channel is not polled again."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(EndOfData(drain=True), EndOfPartition())
+    drain(gate)
+    received = [gate.has_received_end_of_data]
+    second.arrive(EndOfData(drain=False))
+    drain(gate)
+    assert [*received, gate.has_received_end_of_data] == [False, True]
+    assert not gate.should_drain
+    assert gate.open_channels == (InputChannelInfo(0, 1),)
+    gate.notify_channel_non_empty(0, priority=False)
+    assert drain(gate) == []
+    second.arrive(EndOfPartition())
+    drain(gate)
+    assert gate.is_finished
+
+
+def test_looking_for_priority_never_takes_data() -> None:
+    """Although a notification may come after its element was polled; what was taken keeps its place, and is in flight."""
+    gate, (channel,) = gate_of(1)
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    channel.arrive(batch(1), batch(2))
+    gate.notify_channel_non_empty(0, priority=True)
+
+    assert gate.poll_priority() is None
+    channel.arrive(barrier)
+    gate.notify_channel_non_empty(0, priority=True)
+    polled = gate.poll_priority()
+    assert polled is not None
+    assert polled.element is barrier
+    gate.checkpoint_started(barrier)
+    assert [shown(part) for part in gate.checkpoint_stopped(CheckpointID(1))[InputChannelInfo(0, 0)]] == [1, 2]
+    assert drain(gate) == [1, 2]
+
+
+def test_two_priority_elements_come_one_after_the_other() -> None:
+    """Before data of other channels."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(batch(1))
+    barriers = [CheckpointBarrier(CheckpointID(n), 0, UNALIGNED) for n in (1, 2)]
+    second.arrive(*barriers)
+
+    assert drain(gate) == [*barriers, 1]
