@@ -6,7 +6,7 @@ client's TriggerCheckpoint to its answer, which comes when the checkpoint is dur
 until all notifications have left.
 
     python -m benchmarks.coordinator --json
-    python -m benchmarks.coordinator --run 10000x100 --checkpoints 30
+    python -m benchmarks.coordinator --subtasks 10000 --task-managers 10 500 --checkpoints 30
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from dataflow.wire import decode_job_status
 from runtime.grpc_channels import Security
 from snapline.client import ClusterClient
 
-RUNS = ("1000x10", "1000x100", "2000x100", "5000x100", "10000x10", "10000x100", "10000x500")
-"""Subtasks x TaskManagers."""
 SETTINGS = {
     "heartbeat.interval": "10 s",
     "heartbeat.timeout": "60 s",
@@ -159,25 +157,35 @@ def _rounded(values: list[float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in spread(values).items()}
 
 
+def _line(result: dict[str, Any]) -> str:
+    took, cpu = result["trigger_to_complete_ms"], result["coordinator_cpu_us_per_subtask"]
+    return (
+        f"{result['subtasks']:>7,} subtasks on {result['task_managers']:>3} TaskManagers: trigger to complete "
+        f"{took['median']:>6.0f} ms median, {took['max']:>6.0f} ms max; coordinator CPU {cpu['median']:>5.1f} us per subtask "
+        f"(min {cpu['min']:.1f}, max {cpu['max']:.1f})"
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run and report."""
     cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    cli.add_argument("--run", action="append", metavar="SUBTASKSxTASKMANAGERS", help=f"default: {' '.join(RUNS)}")
+    cli.add_argument("--subtasks", type=int, nargs="+", default=[1_000, 2_000, 5_000, 10_000])
+    cli.add_argument("--task-managers", type=int, nargs="+", default=[10, 100, 500])
     cli.add_argument("--checkpoints", type=int, default=15)
     cli.add_argument("--warm-up", type=int, default=3)
     cli.add_argument("--json", action="store_true", help="the last line is one JSON object")
     options = cli.parse_args(arguments)
-    runs: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     try:
-        for run in options.run or RUNS:
-            subtasks, task_managers = (int(part) for part in run.split("x"))
-            runs.append(measure(subtasks, task_managers, options.checkpoints, options.warm_up))
-            if not options.json:
-                report(f"coordinator, {subtasks:,} subtasks on {task_managers} TaskManagers", runs[-1], as_json=False)
-    except (SnaplineError, RuntimeError, ValueError) as error:
+        for subtasks in options.subtasks:
+            for task_managers in options.task_managers:
+                results.append(measure(subtasks, task_managers, options.checkpoints, options.warm_up))
+                if not options.json:
+                    print(_line(results[-1]), flush=True)
+    except (SnaplineError, RuntimeError) as error:
         return fail(error)
     if options.json:
-        report("coordinator", {"runs": runs, "versions": versions()}, as_json=True)
+        report("coordinator", {"results": results, "versions": versions()}, as_json=True)
     return 0
 
 
