@@ -11,6 +11,7 @@ from dataflow.elements import (
     CheckpointBarrier,
     CheckpointOptions,
     ControlElement,
+    EndOfChannelState,
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
@@ -44,6 +45,7 @@ BARRIERS = [
         EndOfData(drain=True),
         EndOfData(drain=False),
         EndOfPartition(),
+        EndOfChannelState(),
     ],
 )
 @pytest.mark.parametrize("priority", [True, False])
