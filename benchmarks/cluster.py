@@ -124,9 +124,17 @@ def measure_rate(
     idle = time.monotonic() + seconds
     while time.monotonic() < idle:
         time.sleep(SAMPLE_S)
-        peak_mib = max(peak_mib, resident_mib(client))
+        samples.append(resident_mib(client))
     end_rows, end = _at_change(client, graph, vertex)
-    return {"events_per_s": (end_rows - begin_rows) / (end - begin), "peak_rss_mib": round(peak_mib, 1)}
+    tenth = max(1, len(samples) // 10)
+    return {
+        "events_per_s": (end_rows - begin_rows) / (end - begin),
+        "peak_rss_mib": round(max(samples), 1),
+        "rss_mib": {
+            "first_tenth": round(statistics.median(samples[:tenth]), 1),
+            "last_tenth": round(statistics.median(samples[-tenth:]), 1),
+        },
+    }
 
 
 def _at_change(client: ClusterClient, graph: JobGraph, vertex: str) -> tuple[int, float]:

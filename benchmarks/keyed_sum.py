@@ -37,7 +37,13 @@ from snapline import (
     sum_,
 )
 
+STRING_KEY = pa.field("key", pa.string())
 OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])
+
+
+def with_string_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The key as text."""
+    return batch.set_column(0, STRING_KEY, batch.column(0).cast(pa.string()))
 
 
 class RunningSum(KeyedProcessFunction):
@@ -63,6 +69,10 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument(
         "--batch-rows", type=int, default=0, help="rows per generated batch (default: 65,536; 8,192 with --rows)"
     )
+    cli.add_argument(
+        "--rate", type=int, default=0, help="events per second at the source (default: as fast as it goes)"
+    )
+    cli.add_argument("--string-keys", action="store_true", help="keys as strings")
     options = cli.parse_args(arguments)
     directory = checkpoint_directory()
     try:
