@@ -375,6 +375,8 @@ class InputGateDescriptor:
     channels: tuple[ShuffleDescriptor, ...]
     key_columns: tuple[str, ...] = ()
     """Of a hash edge: restored data in flight is filtered by them after a rescale."""
+    producer_name: str = ""
+    """Of the vertex, for messages to people."""
 
 
 @dataclass(frozen=True, slots=True)

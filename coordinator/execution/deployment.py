@@ -116,7 +116,12 @@ class TaskDeploymentDescriptorFactory:
                 )
             )
         return InputGateDescriptor(
-            edge.edge_id, edge.target_input, edge.partitioning, tuple(channels), edge.key_columns
+            edge.edge_id,
+            edge.target_input,
+            edge.partitioning,
+            tuple(channels),
+            edge.key_columns,
+            self._graph.job_vertices[edge.source].name,
         )
 
     def _partition(self, edge: JobEdge, producer: int) -> ResultPartitionDescriptor:

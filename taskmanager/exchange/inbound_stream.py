@@ -238,7 +238,7 @@ class InboundStream:
                 return f"TaskManager {self._peer.address}: {frame.cause}"
 
     def _lost(self, why: str) -> str:
-        return f"connection to TaskManager {self._peer.address} lost (edge {self._peer.edge_id}): {why}"
+        return f"connection to {self._peer.address} lost: {why}"
 
     def _explain(self, error: Exception) -> str:
         from pyarrow import flight
@@ -250,6 +250,8 @@ class InboundStream:
             )
         if isinstance(error, (frames.ProtocolError, ValueError)):
             return f"edge {self._peer.edge_id} from TaskManager {self._peer.address}: {error}"
+        if isinstance(error, flight.FlightUnavailableError):
+            return self._lost("the other side is gone")
         text = str(error).split(". gRPC client debug context")[0].split(". Client context")[0]
         return self._lost(text[:_LONGEST_CAUSE])
 

@@ -162,7 +162,7 @@ def test_cancel_ends_a_running_task() -> None:
     assert state_names(source) == ["INITIALIZING", "RUNNING", "CANCELED"]
     assert sink.state is ExecutionState.FAILED
     assert sink.failure.blame is Blame.EXTERNAL
-    assert "channel 0" in sink.failure.summary
+    assert "subtask 1, on TaskManager" in sink.failure.summary
 
 
 def test_cancel_before_the_first_step_restores_nothing() -> None:
