@@ -116,11 +116,12 @@ def rows_in(details: pb.JobDetails, vertex_name_part: str) -> int:
 
 def measure_rate(
     client: ClusterClient, graph: JobGraph, vertex: str, warm_up_s: float, seconds: float
-) -> dict[str, float]:
-    """Rows per second into `vertex` over `seconds`, after `warm_up_s`; and the peak memory of all TaskManagers."""
+) -> dict[str, Any]:
+    """Rows per second into `vertex` over `seconds`, after `warm_up_s`; and the memory of all TaskManagers: its peak, and its
+    medians over the first and the last tenth of the time."""
     time.sleep(warm_up_s)
     begin_rows, begin = _at_change(client, graph, vertex)
-    peak_mib = 0.0
+    samples: list[float] = []
     idle = time.monotonic() + seconds
     while time.monotonic() < idle:
         time.sleep(SAMPLE_S)
