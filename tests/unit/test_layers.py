@@ -30,6 +30,7 @@ CORES = (
     "runtime.machine",
     "runtime.heartbeat",
     "runtime.registration",
+    "runtime.leader_connection",
     "runtime.connections",
     "coordinator.checkpoint",
     "coordinator.dispatcher",

@@ -1,0 +1,176 @@
+"""Dispatcher: submissions, refusals, operations, history."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher
+from coordinator.dispatcher.effects import (
+    ForwardToJobMaster,
+    RemoveJobGraph,
+    StartJobMaster,
+    StoreJobGraph,
+    SuspendJobMaster,
+)
+from coordinator.dispatcher.events import (
+    DispatcherStarted,
+    DispatcherSuspended,
+    JobGraphRemoved,
+    JobGraphStored,
+    JobGraphStoreFailed,
+    JobMasterEnded,
+    JobStatusReported,
+    OperateJob,
+    SubmitJob,
+)
+from coordinator.jobmaster.operations import CancelJob, JobSubmitted, OperationFailed, Reply, RequestID
+from dataflow.failures import Blame, SerializedFailure
+from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph
+from dataflow.messages import JobStatus, JobStatusChanged
+from tests.simulation.jobs import job, keyed_job
+
+R = RequestID("r")
+GRAPH = keyed_job()
+JOB = GRAPH.job_id
+
+
+def started(history: int = 10) -> Dispatcher:
+    core = Dispatcher(history)
+    core.handle(DispatcherStarted(), 0)
+    return core
+
+
+def running() -> Dispatcher:
+    core = started()
+    core.handle(SubmitJob(R, GRAPH), 0)
+    core.handle(JobGraphStored(JOB), 1)
+    return core
+
+
+def refusal(core: Dispatcher, graph: JobGraph) -> str:
+    (reply,) = core.handle(SubmitJob(R, graph), 0)
+    assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
+    return reply.answer.failure.summary
+
+
+def test_a_job_is_acknowledged_when_it_is_durable() -> None:
+    """Stored first, then started and answered."""
+    core = started()
+
+    assert core.handle(SubmitJob(R, GRAPH), 0) == [StoreJobGraph(GRAPH)]
+    assert core.handle(JobGraphStored(JOB), 1) == [StartJobMaster(GRAPH, False), Reply(R, JobSubmitted(JOB))]
+    assert core.handle(JobGraphStored(JOB), 2) == []
+
+
+def test_a_store_that_fails_leaves_nothing() -> None:
+    """Whatever may be there goes before the client hears of it; the job may be submitted again."""
+    core = started()
+    core.handle(SubmitJob(R, GRAPH), 0)
+
+    assert core.handle(JobGraphStoreFailed(JOB, "disk full"), 1) == [RemoveJobGraph(JOB)]
+    (reply,) = core.handle(JobGraphRemoved(JOB), 2)
+    assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
+    assert reply.answer.failure == SerializedFailure("the job could not be stored: disk full", Blame.EXTERNAL)
+    assert core.handle(SubmitJob(R, GRAPH), 3) == [StoreJobGraph(GRAPH)]
+
+
+def test_one_id_and_one_name_are_one_job() -> None:
+    """Both are refused, naming the job that is there."""
+    core = running()
+
+    assert "was submitted before" in refusal(core, GRAPH)
+    again = JobGraph(JobID("another"), GRAPH.name, GRAPH.vertices, GRAPH.edges)
+    assert f"a job named 'keyed' is here already ({JOB}" in refusal(core, again)
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (job("empty", [], []), "has no vertices"),
+        (keyed_job(configuration={"restart-strategy.typ": "none"}), "restart-strategy.type"),
+        (keyed_job(configuration={"restart-strategy.type": "sometimes"}), "one of none, fixed-delay"),
+    ],
+)
+def test_what_cannot_run_is_refused_at_once(graph: JobGraph, message: str) -> None:
+    """Before anything is stored."""
+    assert message in refusal(started(), graph)
+
+
+def test_without_leadership_nothing_is_taken() -> None:
+    """The client asks another coordinator."""
+    assert "not the leader" in refusal(Dispatcher(), GRAPH)
+
+
+def test_operations_go_to_the_job_master() -> None:
+    """Of a job that runs; others are refused with what is known."""
+    core = running()
+
+    assert core.handle(OperateJob(R, JOB, CancelJob()), 2) == [ForwardToJobMaster(R, JOB, CancelJob())]
+    (reply,) = core.handle(OperateJob(R, JobID("nobody"), CancelJob()), 2)
+    assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
+    assert reply.answer.failure.summary == "no job nobody is known here"
+
+
+def test_a_job_that_is_over_enters_the_history() -> None:
+    """Its graph is removed, its name is free, its status stays known; the history is bounded."""
+    core = started(history=2)
+    for number in range(3):
+        graph = keyed_job(f"job-{number}")
+        core.handle(SubmitJob(R, graph), number)
+        core.handle(JobGraphStored(graph.job_id), number)
+        assert core.handle(JobMasterEnded(graph.job_id, JobStatus.FINISHED), 10 + number) == [
+            RemoveJobGraph(graph.job_id)
+        ]
+
+    assert [(overview.name, overview.status, overview.end_time_ms) for overview in core.jobs()] == [
+        ("job-2", JobStatus.FINISHED, 12),
+        ("job-1", JobStatus.FINISHED, 11),
+    ]
+    (reply,) = core.handle(OperateJob(R, JobID("job-job-2"), CancelJob()), 20)
+    assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
+    assert reply.answer.failure.summary == "job job-job-2 is FINISHED"
+
+
+def test_statuses_are_remembered() -> None:
+    """With the failure."""
+    core = running()
+    failure = SerializedFailure("x")
+    core.handle(JobStatusReported(JobStatusChanged(JOB, JobStatus.FAILING, 9, failure)), 9)
+
+    overview = core.find(JOB)
+    assert overview is not None
+    assert (overview.status, overview.failure) == (JobStatus.FAILING, failure)
+
+
+def test_a_broken_job_master_is_started_again_a_few_times() -> None:
+    """From what is durable; then the job is given up."""
+    core = running()
+    broken = JobMasterEnded(JOB, JobStatus.RUNNING, SerializedFailure("invariant", Blame.INTERNAL))
+
+    for _ in range(JOB_MASTER_RESTARTS):
+        assert core.handle(broken, 5) == [StartJobMaster(GRAPH, True)]
+    assert core.handle(broken, 6) == [RemoveJobGraph(JOB)]
+    overview = core.find(JOB)
+    assert overview is not None and overview.failure is not None
+    assert (overview.status, overview.failure.summary) == (
+        JobStatus.FAILED,
+        "its JobMaster broke 4 times: invariant",
+    )
+
+
+def test_a_new_leader_goes_on_with_what_it_finds() -> None:
+    """Recovered jobs start from their latest checkpoint, unasked."""
+    core = Dispatcher()
+
+    assert core.handle(DispatcherStarted((GRAPH,)), 0) == [StartJobMaster(GRAPH, True)]
+    assert "was submitted before" in refusal(core, GRAPH)
+
+
+def test_lost_leadership_suspends_and_removes_nothing() -> None:
+    """The next leader needs the graphs."""
+    core = running()
+
+    assert core.handle(DispatcherSuspended("session expired"), 5) == [SuspendJobMaster(JOB)]
+    assert core.handle(JobMasterEnded(JOB, JobStatus.SUSPENDED), 6) == []
+    assert core.jobs() == ()

@@ -1,0 +1,345 @@
+"""ResourceManager: registrations, slots, losses, idleness; whole effect lists."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
+from coordinator.resource.events import ResourceManagerStarted, WorkerEnded, WorkersUnavailable
+from coordinator.resource.resource_manager import IdleTaskManagerTimer, ResourceManager, ResourceManagerSettings
+from dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
+from dataflow.messages import (
+    DeclareRequiredSlots,
+    Disconnect,
+    Fenced,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotEnoughResources,
+    NotifySlotAvailable,
+    NotifyTaskManagerLost,
+    RegisterJobMaster,
+    RegisterTaskExecutor,
+    RegistrationRejected,
+    RegistrationSuccess,
+    RequestSlot,
+    ShutDownTaskExecutor,
+    SlotReport,
+    SlotRequestRejected,
+    SlotsHeld,
+    SlotStatus,
+    TaskManagerInfo,
+)
+from runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
+from runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
+from runtime.machine import CancelTimer, StartTimer, TimerFired
+
+SESSION, STALE = LeaderSessionID("rm-1"), LeaderSessionID("rm-0")
+JOB, OTHER_JOB = JobID("job"), JobID("other")
+SUCCESS = RegistrationSuccess(10, 50)
+A, B = ResourceID("a"), ResourceID("b")
+
+
+def info(resource_id: ResourceID, slots: int = 2) -> TaskManagerInfo:
+    return TaskManagerInfo(resource_id, f"{resource_id}:1", slots, "0.1.4", "host", 100)
+
+
+def manager(idle_timeout_ms: int = 0) -> ResourceManager:
+    numbers = itertools.count(1)
+    settings = ResourceManagerSettings("0.1.0", HeartbeatSettings(10, 50), idle_timeout_ms)
+    return ResourceManager(settings, SESSION, lambda: AllocationID(f"alloc-{next(numbers)}"))
+
+
+def c(name: str) -> ConnectionID:
+    return ConnectionID(name)
+
+
+def said(connection: str, message: object, session: LeaderSessionID = SESSION) -> MessageReceived:
+    return MessageReceived(c(connection), Fenced(session, message))
+
+
+def send(connection: str, message: object) -> Send:
+    return Send(c(connection), Fenced(SESSION, message))
+
+
+def report(resource_id: ResourceID, *allocations: str, job: JobID = JOB) -> SlotReport:
+    """One entry per slot; "" is free."""
+    return SlotReport(
+        resource_id,
+        tuple(SlotStatus(n, job if a else JobID(""), AllocationID(a)) for n, a in enumerate(allocations)),
+    )
+
+
+def with_task_manager(core: ResourceManager, resource_id: ResourceID, slots: int = 2) -> None:
+    core.handle(said(f"tm-{resource_id}", RegisterTaskExecutor(info(resource_id, slots))), 0)
+    core.handle(said(f"tm-{resource_id}", report(resource_id, *[""] * slots)), 0)
+
+
+def with_job(core: ResourceManager, required: int, job: JobID = JOB) -> list[object]:
+    register = RegisterJobMaster(job, "name", "jm:1", LeaderSessionID(f"jm-{job}"))
+    core.handle(said(f"job-{job}", register), 0)
+    return list(core.handle(said(f"job-{job}", DeclareRequiredSlots(job, required)), 0))
+
+
+def request(slot: int, allocation: int, job: JobID = JOB) -> RequestSlot:
+    return RequestSlot(slot, job, AllocationID(f"alloc-{allocation}"), "jm:1", LeaderSessionID(f"jm-{job}"))
+
+
+def test_both_heartbeat_rounds_begin_with_leadership() -> None:
+    """It asks TaskManagers and JobMasters."""
+    assert manager().handle(ResourceManagerStarted(), 7) == [
+        StartTimer(HeartbeatTimer("task-executors", None), 7),
+        StartTimer(HeartbeatTimer("job-masters", None), 7),
+    ]
+
+
+def test_a_task_manager_registers_and_its_slots_count() -> None:
+    """The pool hears of it at once; slots are given away after the report."""
+    core = manager()
+
+    assert core.handle(said("tm-a", RegisterTaskExecutor(info(A))), 5) == [
+        send("tm-a", SUCCESS),
+        StartTimer(HeartbeatTimer("task-executors", A), 55),
+        DeclareWorkers(0, 2, 0, (A,)),
+    ]
+    assert core.handle(said("tm-a", report(A, "", "")), 6) == [DeclareWorkers(0, 2, 2, (A,))]
+
+
+def test_requests_wait_until_task_managers_come() -> None:
+    """Declared first, served as soon as somebody has reported free slots."""
+    core = manager()
+
+    assert with_job(core, 2) == [DeclareWorkers(2, 0, 0)]
+    core.handle(said("tm-a", RegisterTaskExecutor(info(A))), 0)
+    core.handle(said("tm-b", RegisterTaskExecutor(info(B))), 0)
+    assert core.handle(said("tm-a", report(A, "", "")), 1) == [
+        send("tm-a", request(0, 1)),
+        send("tm-a", request(1, 2)),
+    ]
+
+
+def test_slots_are_spread_over_task_managers() -> None:
+    """One from each, whoever has the smallest share in use."""
+    core = manager()
+    with_task_manager(core, A)
+    with_task_manager(core, B)
+
+    assert with_job(core, 3) == [
+        send("tm-a", request(0, 1)),
+        send("tm-b", request(0, 2)),
+        send("tm-a", request(1, 3)),
+        DeclareWorkers(3, 4, 1, (A, B)),
+    ]
+
+
+def test_a_rejected_request_is_made_elsewhere() -> None:
+    """The report that comes with it is what counts."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+    with_task_manager(core, B, slots=1)
+    rejected = SlotRequestRejected(AllocationID("alloc-1"), report(A, "foreign", job=OTHER_JOB))
+
+    assert core.handle(said("tm-a", rejected), 1) == [
+        send("tm-b", request(0, 2)),
+        DeclareWorkers(1, 2, 0, (A, B)),
+    ]
+
+
+def test_a_report_from_before_the_request_frees_nothing() -> None:
+    """PENDING stays; the slot is not given away twice."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+
+    assert core.handle(said("tm-a", HeartbeatResponse(report=report(A, ""))), 1) == []
+    assert core.slot_manager.held_by(JOB) == 1
+    assert core.handle(said("tm-a", report(A, "alloc-1")), 2) == []
+    core.handle(said("job-job", DeclareRequiredSlots(JOB, 0)), 3)
+    assert core.handle(said("tm-a", HeartbeatResponse(report=report(A, ""))), 4) == [DeclareWorkers(0, 1, 1, (A,))]
+
+
+def test_a_freed_slot_serves_the_job_that_waits() -> None:
+    """NotifySlotAvailable of an old allocation is ignored."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+    core.handle(said("tm-a", report(A, "alloc-1")), 0)
+    with_job(core, 1, OTHER_JOB)
+    core.handle(said("job-job", DeclareRequiredSlots(JOB, 0)), 0)
+
+    assert core.handle(said("tm-a", NotifySlotAvailable(0, AllocationID("alloc-0"))), 1) == []
+    assert core.handle(said("tm-a", NotifySlotAvailable(0, AllocationID("alloc-1"))), 1) == [
+        send("tm-a", request(0, 2, OTHER_JOB))
+    ]
+
+
+def test_a_broken_connection_loses_the_task_manager_at_once() -> None:
+    """The job is told, its slot is looked for elsewhere, the pool hears what is missing."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+
+    assert core.handle(ConnectionLost(c("tm-a"), "reset"), 9) == [
+        CancelTimer(HeartbeatTimer("task-executors", A)),
+        send("job-job", NotifyTaskManagerLost(A, "the connection broke: reset")),
+        DeclareWorkers(1, 0, 0),
+    ]
+
+
+def test_a_silent_task_manager_is_told_to_forget_us() -> None:
+    """It registers again if it still lives."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    core.handle(said("tm-a", HeartbeatResponse()), 20)
+    timer = HeartbeatTimer("task-executors", A)
+
+    assert core.handle(TimerFired(timer), 50) == [StartTimer(timer, 70)]
+    reason = "no heartbeat for 50 ms (heartbeat.timeout)"
+    assert core.handle(TimerFired(timer), 70) == [
+        send("tm-a", Disconnect(reason)),
+        CloseConnection(c("tm-a")),
+        CancelTimer(timer),
+        DeclareWorkers(0, 0, 0),
+    ]
+
+
+def test_registering_again_frees_the_old_slots_first() -> None:
+    """The old connection is closed; a late word about it hurts nobody."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+
+    assert core.handle(said("tm-a2", RegisterTaskExecutor(info(A, 1))), 3) == [
+        CloseConnection(c("tm-a")),
+        CancelTimer(HeartbeatTimer("task-executors", A)),
+        send("tm-a2", SUCCESS),
+        StartTimer(HeartbeatTimer("task-executors", A), 53),
+        DeclareWorkers(0, 1, 0, (A,)),
+    ]
+    assert core.handle(ConnectionLost(c("tm-a"), "late"), 4) == []
+
+
+def test_a_second_start_of_the_same_spark_task_is_rejected() -> None:
+    """Another process under the same resource id; the first one stays."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    second = replace(info(A, 1), pid=101)
+
+    effects = core.handle(said("tm-x", RegisterTaskExecutor(second)), 3)
+
+    assert isinstance(effects[0], Send) and isinstance(effects[0].envelope.message, RegistrationRejected)
+    assert "runs already as process 100 on host" in effects[0].envelope.message.reason
+    assert effects[1:] == [CloseConnection(c("tm-x"))]
+
+
+def test_another_minor_version_is_rejected_a_patch_is_not() -> None:
+    """The reason names both versions and the way out."""
+    core = manager()
+    old = replace(info(A), version="0.2.0")
+    effects = core.handle(said("tm-a", RegisterTaskExecutor(old)), 0)
+
+    assert effects[0] == send(
+        "tm-a",
+        RegistrationRejected(
+            "TaskManager a has Snapline 0.2.0, the coordinator 0.1.0: install the same minor version on both"
+        ),
+    )
+    assert A not in core.slot_manager
+
+
+def test_a_stale_session_gets_nothing() -> None:
+    """A registration closes the connection, so that the other side looks for the leader; a message is dropped."""
+    core = manager()
+
+    assert core.handle(said("tm-a", RegisterTaskExecutor(info(A)), STALE), 0) == [CloseConnection(c("tm-a"))]
+    with_task_manager(core, A)
+    assert core.handle(said("tm-a", report(A, "x", "y"), STALE), 0) == []
+    assert core.slot_manager.free_slots == 2
+
+
+def test_a_job_master_that_breaks_off_needs_nothing_until_it_comes_back() -> None:
+    """Its slots stay its own; its declaration is repeated by itself."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+    core.handle(said("tm-a", report(A, "alloc-1")), 0)
+
+    assert core.handle(ConnectionLost(c("job-job"), "reset"), 1) == [
+        CancelTimer(HeartbeatTimer("job-masters", JOB)),
+        DeclareWorkers(0, 1, 0, (A,)),
+    ]
+    assert core.slot_manager.held_by(JOB) == 1
+    assert with_job(core, 1) == [DeclareWorkers(1, 1, 0, (A,))]
+
+
+def test_slots_on_task_managers_that_only_the_job_sees_count() -> None:
+    """A ResourceManager that lost a TaskManager must not feed a job that still has it."""
+    core = manager()
+    with_task_manager(core, A, slots=2)
+    with_job(core, 0)
+    declared = DeclareRequiredSlots(JOB, 2, (SlotsHeld(B, 1),))
+
+    assert core.handle(said("job-job", declared), 1) == [
+        send("tm-a", request(0, 1)),
+        DeclareWorkers(2, 2, 1, (A,)),
+    ]
+
+
+def test_what_spark_cannot_give_is_said_with_the_numbers() -> None:
+    """Once per change, to the jobs that wait."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 3)
+
+    assert core.handle(WorkersUnavailable(1, "the cluster has 1 core"), 5) == [
+        send("job-job", NotEnoughResources(JOB, 3, 1, "the cluster has 1 core"))
+    ]
+    assert core.handle(said("tm-a", HeartbeatResponse()), 6) == []
+    assert core.handle(WorkersUnavailable(3, ""), 7) == []
+
+
+def test_an_ended_process_is_lost_for_certain() -> None:
+    """The pool saw it before any connection did."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+
+    assert core.handle(WorkerEnded(A, "exit code 137"), 1) == [
+        CloseConnection(c("tm-a")),
+        CancelTimer(HeartbeatTimer("task-executors", A)),
+        send("job-job", NotifyTaskManagerLost(A, "its process ended: exit code 137", terminated=True)),
+        DeclareWorkers(1, 0, 0),
+    ]
+
+
+def test_an_idle_task_manager_is_released() -> None:
+    """After the timeout without any slot in use; a busy one is not."""
+    core = manager(idle_timeout_ms=100)
+    with_task_manager(core, A, slots=1)
+    with_task_manager(core, B, slots=1)
+    core.handle(said("tm-a", HeartbeatResponse()), 40)
+
+    assert with_job(core, 1)[-1] == DeclareWorkers(1, 2, 1, (A, B))
+    reason = "idle for 100 ms (resourcemanager.taskmanager-timeout)"
+    assert core.handle(TimerFired(IdleTaskManagerTimer()), 100) == [
+        send("tm-b", ShutDownTaskExecutor(reason)),
+        CloseConnection(c("tm-b")),
+        CancelTimer(HeartbeatTimer("task-executors", B)),
+        ReleaseWorker(B, reason),
+        DeclareWorkers(1, 1, 0, (A,)),
+    ]
+
+
+def test_heartbeat_requests_go_to_everybody() -> None:
+    """One round, one request each."""
+    core = manager()
+    with_task_manager(core, A)
+    with_task_manager(core, B)
+    with_job(core, 0)
+    timer = HeartbeatTimer("task-executors", None)
+
+    assert core.handle(TimerFired(timer), 30) == [
+        send("tm-a", HeartbeatRequest()),
+        send("tm-b", HeartbeatRequest()),
+        StartTimer(timer, 40),
+    ]
