@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
+from tests.simulation.canary import CANARIES, planted_options
 from tests.simulation.options import draw_options
 from tests.simulation.simulation import Report, run_seed
 
@@ -23,7 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--no-faults", action="store_true", help="the same runs without faults")
     parser.add_argument("--quiet", action="store_true", help="no story")
+    parser.add_argument("--canary", choices=sorted(CANARIES), help="plant a bug; at most --seeds seeds (40) are tried")
     chosen = parser.parse_args(arguments)
+    if chosen.canary is not None:
+        return _plant(chosen.canary, chosen.start, chosen.seeds or 40)
     if chosen.seed is not None:
         return _replay(chosen.seed, faults=not chosen.no_faults, quiet=chosen.quiet)
     if chosen.seeds is None:
@@ -39,6 +43,19 @@ def _replay(seed: int, *, faults: bool, quiet: bool) -> int:
         print(line)
     print(report.line())
     return report.exit_code
+
+
+def _plant(name: str, start: int, seeds: int) -> int:
+    print(f"{name}: {CANARIES[name].what}")
+    with CANARIES[name].plant():
+        for seed in range(start, start + seeds):
+            report = run_seed(seed, options=planted_options(name, draw_options(seed)))
+            if not report.ok:
+                print(f"caught by seed {seed}, the {seed - start + 1}. that was tried")
+                print(report.line())
+                return 0
+    print(f"not caught by {seeds} seeds")
+    return 1
 
 
 def _one(argument: tuple[int, bool]) -> Report:

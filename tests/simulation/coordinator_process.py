@@ -59,6 +59,7 @@ from runtime.state_storages import StateStorages
 from runtime.version import VERSION
 from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.network import Endpoint
+from tests.simulation.oracles.failures import check_error
 from tests.simulation.world import Process, SilentLogger, SimulatedActor, World, WorldClock
 
 COORDINATOR_ADDRESS = "coordinator:6123"
@@ -101,6 +102,7 @@ class DelayedIo:
             try:
                 answer = work()
             except Exception as error:  # as in production: a core must never wait for an answer that does not come
+                check_error(error, name)
                 answer = failed(error)
             if answer is not None:
                 self._process.later(self._rng.randint(0, 2), lambda: tell(answer))

@@ -382,7 +382,7 @@ class CountWithTimers(KeyedProcessFunction):
                 return len(self._list.get())
             case "map":
                 self._map.put(row["s"], (self._map.get(row["s"]) or 0) + 1)
-                return sum(self._map.get(split) for split in self._map.keys())
+                return sum(self._map.get(split) for split, _ in self._map.items())
             case _:
                 self._reducing.add(1)
                 return int(self._reducing.get())

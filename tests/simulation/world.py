@@ -21,8 +21,12 @@ class ProcessKilled(BaseException):
     """SIGKILL in the middle of something. Not an Exception: no handler of the product may catch it."""
 
 
-class Violation(Exception):
-    """An oracle was contradicted."""
+class Violation(BaseException):
+    """An oracle was contradicted. Not an Exception: a task must not fail by it and be started again."""
+
+
+class Defect(BaseException):
+    """The product raised what nobody expects, and would have made a failure of a task or of an effect of it."""
 
 
 class Story:

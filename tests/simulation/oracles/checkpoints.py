@@ -14,8 +14,10 @@ from typing import Any
 from coordinator.jobmaster.effects import ReportJobStatus
 from dataflow.messages import JobStatus, TriggerCheckpoint
 from runtime.connections import Send
+from taskmanager.executor.events import TaskEnteredState
 from tests.simulation.disk import Disk
 from tests.simulation.options import Options
+from tests.simulation.oracles.failures import check_failure
 from tests.simulation.workload import Ledger, Transaction
 from tests.simulation.world import Violation, World
 
@@ -61,6 +63,8 @@ class CheckpointOracle:
 
     def observe(self, name: str, event: Any, effects: list[Any]) -> None:
         """What a core was told and wants."""
+        if type(event) is TaskEnteredState and event.failure is not None:
+            check_failure(event.failure)
         for effect in effects:
             if type(effect) is Send and type(effect.envelope.message) is TriggerCheckpoint:
                 self._triggered(effect.envelope.message, effect.envelope.leader_session_id)
@@ -115,11 +119,6 @@ class CheckpointOracle:
     def _published(self, checkpoint_id: int) -> None:
         if checkpoint_id not in self._known:
             raise Violation(f"a source was told that checkpoint {checkpoint_id} is complete, and it is not")
-
-    # --- the end ------------------------------------------------------------------------------------------------------
-
-    def check_end(self) -> None:
-        """Nothing that is pre-committed in a completed checkpoint may be left."""
 
 
 def _is_pointer(path: str) -> bool:

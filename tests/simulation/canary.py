@@ -1,0 +1,228 @@
+"""Bugs planted on purpose: a simulator that does not find these finds nothing.
+
+Each replaces one method of the product for the time of a run. `python -m tests.simulation --canary NAME` shows how soon it is
+caught; a test does so for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from coordinator.actors import checkpoint_io
+from coordinator.checkpoint.events import CheckpointStored
+from coordinator.ha.embedded import EmbeddedCheckpointIDCounter
+from dataflow.ids import CheckpointID
+from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from taskmanager.network import pipelined_subpartition
+from taskmanager.operators.event_time import WatermarkGenerator
+from taskmanager.operators.sink_operator import SinkOperator
+from taskmanager.operators.source_operator import SourceOperator
+from taskmanager.snapshots import uploader
+from taskmanager.task import task_wiring
+from taskmanager.task.task_restore import TaskRestore
+from tests.simulation.options import Options
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One planted bug."""
+
+    what: str
+    plant: Callable[[], Any]
+    """A context manager."""
+    options: Callable[[Options], Options] = lambda options: options
+    """Brings about what the bug needs, where seeds are rare that do."""
+
+
+def _setting(key: str, value: str) -> Callable[[Options], Options]:
+    return lambda options: replace(options, job_settings={**options.job_settings, key: value})
+
+
+def _exactly_once(options: Options) -> Options:
+    settings = {**options.job_settings, "execution.checkpointing.mode": "EXACTLY_ONCE"}
+    return replace(
+        options,
+        job_settings=settings,
+        faults=replace(options.faults, enabled=options.faults.enabled | {"kill task manager"}),
+    )
+
+
+def _aligned(options: Options) -> Options:
+    return _setting("execution.checkpointing.unaligned.enabled", "false")(_exactly_once(options))
+
+
+def _unaligned(options: Options) -> Options:
+    chosen = _exactly_once(options)
+    settings = {
+        **chosen.job_settings,
+        "execution.checkpointing.unaligned.enabled": "true",
+        "execution.checkpointing.aligned-checkpoint-timeout": "0 ms",
+        "execution.checkpointing.max-concurrent-checkpoints": "1",
+    }
+    cluster = {**chosen.cluster_settings, "taskmanager.network.max-queued-batches": "8"}
+    stages = tuple(
+        replace(s, partitioning=None) if s.partitioning and s.partitioning.value == "broadcast" else s
+        for s in chosen.job.stages
+    )
+    return replace(
+        chosen, job_settings=settings, cluster_settings=cluster, job=replace(chosen.job, stages=stages), pause_ms=0
+    )
+
+
+def _coordinator_dies(options: Options) -> Options:
+    return replace(options, faults=replace(options.faults, enabled=options.faults.enabled | {"kill coordinator"}))
+
+
+@contextmanager
+def _notify_before_durable() -> Iterator[None]:
+    original = checkpoint_io.CheckpointIo._store
+
+    def store(self: Any, effect: Any) -> None:
+        self._tell(CheckpointStored(effect.checkpoint.checkpoint_id))
+        tell, self._tell = self._tell, lambda event: None
+        try:
+            original(self, effect)
+        finally:
+            self._tell = tell
+
+    with patch.object(checkpoint_io.CheckpointIo, "_store", store):
+        yield
+
+
+@contextmanager
+def _commit_at_the_barrier() -> Iterator[None]:
+    original = SinkOperator.snapshot_state
+
+    def snapshot_state(self: Any, checkpoint_id: CheckpointID, timestamp_ms: int) -> Any:
+        taken = original(self, checkpoint_id, timestamp_ms)
+        self.notify_checkpoint_complete(checkpoint_id)
+        return taken
+
+    with patch.object(SinkOperator, "snapshot_state", snapshot_state):
+        yield
+
+
+@contextmanager
+def _forget_committables() -> Iterator[None]:
+    original = SinkOperator.snapshot_state
+
+    def snapshot_state(self: Any, checkpoint_id: CheckpointID, timestamp_ms: int) -> Any:
+        pending, self._pending = self._pending, {}
+        try:
+            return original(self, checkpoint_id, timestamp_ms)
+        finally:
+            self._pending = pending
+
+    with patch.object(SinkOperator, "snapshot_state", snapshot_state):
+        yield
+
+
+@contextmanager
+def _only_count_barriers() -> Iterator[None]:
+    def create(mode: str, channels: Any, **_: Any) -> Any:
+        return CheckpointBarrierTracker(channels)
+
+    with patch.object(task_wiring, "create_barrier_handler", create):
+        yield
+
+
+@contextmanager
+def _lose_data_in_flight() -> Iterator[None]:
+    original = uploader.plan_blobs
+
+    with patch.object(uploader, "plan_blobs", lambda snapshots, channel_state: original(snapshots, None)):
+        yield
+
+
+@contextmanager
+def _lose_state() -> Iterator[None]:
+    original = TaskRestore.state_of
+
+    def state_of(self: Any, operator_id: Any) -> Any:
+        return replace(original(self, operator_id), keyed=())
+
+    with patch.object(TaskRestore, "state_of", state_of):
+        yield
+
+
+@contextmanager
+def _position_of_the_last_snapshot() -> Iterator[None]:
+    """A source that snapshots where it was one checkpoint ago."""
+    original = SourceOperator._element
+
+    def element(self: Any, split: Any) -> dict[str, Any]:
+        current = original(self, split)
+        earlier = self.__dict__.setdefault("_canary", {})
+        late = {**current, "position": earlier.get(split.split_id, current["position"])}
+        earlier[split.split_id] = current["position"]
+        return late
+
+    with patch.object(SourceOperator, "_element", element):
+        yield
+
+
+@contextmanager
+def _count_from_one() -> Iterator[None]:
+    original = EmbeddedCheckpointIDCounter.start
+
+    def start(self: Any) -> None:
+        self._storage.delete_prefix(self._directory)
+        original(self)
+
+    with patch.object(EmbeddedCheckpointIDCounter, "start", start):
+        yield
+
+
+@contextmanager
+def _barrier_overtakes_unasked() -> Iterator[None]:
+    """Aligned barriers go to the front of the queue, and nobody keeps what they overtake."""
+    original = pipelined_subpartition.PipelinedSubpartition.add
+
+    def add(self: Any, element: Any, *, priority: bool = False) -> Any:
+        if isinstance(element, pipelined_subpartition.CheckpointBarrier) and not priority and not self._restored:
+            outcome = original(self, element, priority=True)
+            return replace(outcome, overtaken=())
+        return original(self, element, priority=priority)
+
+    with patch.object(pipelined_subpartition.PipelinedSubpartition, "add", add):
+        yield
+
+
+@contextmanager
+def _watermark_too_early() -> Iterator[None]:
+    """Watermarks run ahead of the rows."""
+    original = WatermarkGenerator.next_watermark_ms
+
+    def next_watermark_ms(self: Any) -> int | None:
+        watermark_ms = original(self)
+        return None if watermark_ms is None else watermark_ms + 200
+
+    with patch.object(WatermarkGenerator, "next_watermark_ms", next_watermark_ms):
+        yield
+
+
+CANARIES: dict[str, Canary] = {
+    "notify before durable": Canary("completion is announced before the pointer is written", _notify_before_durable),
+    "commit at the barrier": Canary("sinks commit without notification", _commit_at_the_barrier),
+    "forget committables": Canary("snapshots of sinks lack what is pre-committed", _forget_committables, _exactly_once),
+    "only count barriers": Canary("the aligner forgets to block", _only_count_barriers, _aligned),
+    "lose data in flight": Canary("unaligned snapshots lack the data in flight", _lose_data_in_flight, _unaligned),
+    "lose keyed state": Canary("keyed state is not restored", _lose_state, _exactly_once),
+    "position of the last snapshot": Canary(
+        "sources snapshot an old position", _position_of_the_last_snapshot, _exactly_once
+    ),
+    "count from one": Canary("a new leader begins again with checkpoint 1", _count_from_one, _coordinator_dies),
+    "barrier overtakes unasked": Canary(
+        "aligned barriers overtake data that nobody keeps", _barrier_overtakes_unasked, _aligned
+    ),
+    "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
+}
+
+
+def planted_options(name: str, options: Options) -> Options:
+    """The options of a seed, with what the bug needs."""
+    return CANARIES[name].options(options)
