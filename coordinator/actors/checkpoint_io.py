@@ -174,7 +174,7 @@ class CheckpointIo:
 
         def work() -> CompletedCheckpointRemoved:
             if self._pointers.remove(checkpoint.checkpoint_id) and effect.discard:
-                self._delete(checkpoint.location, effect.shared_paths)
+                self._delete(checkpoint.location, ())
             return CompletedCheckpointRemoved(checkpoint.checkpoint_id)
 
         removed = CompletedCheckpointRemoved(checkpoint.checkpoint_id)

@@ -135,6 +135,7 @@ class CheckpointCoordinator:
             configuration.max_retained_checkpoints, survives_suspension=store_survives_suspension
         )
         self.publication = CheckpointPublication(store)
+        self._store_survives_suspension = store_survives_suspension
         self._failures = CheckpointFailureManager(configuration.tolerable_failures)
         self._in_flight = CheckpointsInFlight(job_id, job_name, self.publication, self._failures, self.stats)
         self._restoration = Restoration(job_id, configuration, self.publication, self.hooks, self.stats)
@@ -521,8 +522,8 @@ class CheckpointCoordinator:
     def _check_storing(self, checkpoint_id: CheckpointID) -> None:
         check(self.publication.is_storing(checkpoint_id), f"checkpoint {checkpoint_id} was not being stored")
 
-    def _removed(self, _: CompletedCheckpointRemoved) -> None:
-        self.publication.removed()
+    def _removed(self, event: CompletedCheckpointRemoved) -> None:
+        self.publication.removed(event.checkpoint_id)
         self._ask_decider = True
 
     # --- restoring ----------------------------------------------------------------------------------------------------
@@ -535,10 +536,13 @@ class CheckpointCoordinator:
         self._restoration.request(event, self._out)
 
     def _recovered(self, event: CompletedCheckpointsRecovered) -> None:
-        self._restoration.recovered(event)
+        if not self._store_is_shut_down:
+            self._restoration.recovered(event)
 
     def _recovery_failed(self, event: CompletedCheckpointsRecoveryFailed) -> None:
         self._restoration.recovery_failed(event, self._out)
+        if self._shutdown_status is not None:
+            self._restoration.is_store_read = True  # what cannot be read now stays for its user
 
     def _id_count_set(self, event: CheckpointIdCountSet) -> None:
         self._restoration.id_count_set(event, self._out)
@@ -554,8 +558,12 @@ class CheckpointCoordinator:
         self._restoration.shut_down(self._out)
 
     def _finish_shutdown(self, status: JobStatus) -> None:
-        """What is being stored is decided first; then completed checkpoints stay or go as their retention says."""
+        """What is being stored is decided first; then completed checkpoints stay or go as their retention says, those of
+        former leaders too."""
         if not self._store_is_shut_down and not self._in_flight.is_deciding:
+            if self._store_survives_suspension and status.is_globally_terminal and not self._restoration.is_store_read:
+                self._restoration.read_store(self._out)
+                return
             self._store_is_shut_down = True
             self._out += self.publication.shutdown(status)
             self._out += [ShutdownIdCounter(status), PersistStatistics()]
@@ -563,6 +571,7 @@ class CheckpointCoordinator:
         is_cleaning = self.publication.cleaning_count > 0
         if self._store_is_shut_down and not is_drawing and not is_cleaning and not self._is_over:
             self._is_over = True
+            self._out += self.publication.close()
             self._out.append(CoordinatorShutDown(status))
 
     def _handler_table(self) -> dict[type, Callable[[Any], None]]:

@@ -123,13 +123,12 @@ class RemoveCompletedCheckpoint:
     """Give up a completed checkpoint: remove its pointer, and if it is gone for everybody and `discard`, delete the
     files -> CompletedCheckpointRemoved.
 
-    Files: everything below `checkpoint.location`, and each path in `shared_paths` (no other checkpoint needs them).
-    Without `discard` only the pointer goes. The pointer goes first, so that nobody finds a pointer to nothing.
+    Files: everything below `checkpoint.location`. Without `discard` only the pointer goes. The pointer goes first, so that
+    nobody finds a pointer to nothing. Shared files follow as DiscardState, once nobody can refer to them any more.
     """
 
     checkpoint: CompletedCheckpoint
     discard: bool
-    shared_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,13 +260,14 @@ class CheckpointsInFlight:
         """Make the first of the fully acknowledged checkpoints durable. Nothing else may be being stored."""
         pending = self._acknowledged.pop(0).pending
         completed = pending.finalize(self._job_name, vertices, self._final_states, now_ms)
-        if isinstance(completed, FinalizeRefused):
+        begun = completed if isinstance(completed, FinalizeRefused) else self._publication.begin(completed, pending)
+        if isinstance(begun, FinalizeRefused):
             reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
-            self.abort(pending, reason, now_ms, out, detail=completed.detail)
+            self.abort(pending, reason, now_ms, out, detail=begun.detail)
             return
         if pending.release_canceller():
             out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, pending.checkpoint_id)))
-        out.append(self._publication.begin(completed, pending))
+        out.append(begun)
 
     def stored(self, now_ms: int, out: Effects) -> PendingCheckpoint | None:
         """It is durable: count it, drop what is older, tell the tasks. Returns it; None for a snapshot that was adopted."""

@@ -20,6 +20,7 @@ from coordinator.checkpoint.effects import (
     StoreCompletedCheckpoint,
     VerifyStoredCheckpoint,
 )
+from coordinator.checkpoint.finalization import FinalizeRefused
 from coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
 from coordinator.checkpoint.recent_checkpoints import CheckpointOutcome
 from coordinator.checkpoint.shared_state_registry import SharedStateRegistry
@@ -27,6 +28,9 @@ from dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSna
 from dataflow.ids import CheckpointID
 from dataflow.messages import JobStatus
 from runtime.machine import check
+
+MAX_DELETED_SHARED = 100_000
+"""Shared files whose deletion is remembered, so that nothing that refers to one is ever taken for a checkpoint."""
 
 MAX_STRAYS = 1_000
 """Acknowledgements of unknown tasks whose files are remembered until their checkpoint is decided."""
@@ -49,19 +53,38 @@ class CheckpointPublication:
         self.store = store
         self.registry = SharedStateRegistry()
         self.storing: Storing | None = None
-        self.cleaning_count = 0
-        """Checkpoints given up whose files are still being deleted."""
+        self._removing: dict[CheckpointID, None] = {}
+        """Checkpoints given up whose pointers and files are still being deleted."""
+        self._is_store_known = False
+        """Whether what former leaders completed has been read, or there was no former leader."""
+        self._unreferenced: dict[str, tuple[CheckpointID, CheckpointID]] = {}
+        """Shared files that no retained checkpoint refers to: the last one that did, and the one that pushed it out."""
+        self._deleted_shared: dict[str, None] = {}
+        """Shared files that are gone, oldest first."""
         self._strays: dict[CheckpointID, list[TaskStateSnapshot]] = {}
         """State of unknown tasks by pending checkpoint: its files may be shared with tasks that count."""
 
+    @property
+    def cleaning_count(self) -> int:
+        """Checkpoints given up whose files are still being deleted."""
+        return len(self._removing)
+
     # --- storing
 
-    def begin(self, checkpoint: CompletedCheckpoint, pending: PendingCheckpoint) -> StoreCompletedCheckpoint:
+    def begin(
+        self, checkpoint: CompletedCheckpoint, pending: PendingCheckpoint
+    ) -> StoreCompletedCheckpoint | FinalizeRefused:
         """Make this durable now."""
         check(self.storing is None, f"checkpoint {checkpoint.checkpoint_id} was stored beside another one")
         operators, duplicates = self.registry.register_all(checkpoint.operators)
         if duplicates:
             checkpoint = replace(checkpoint, operators=operators)
+        lost = self._lost_file(checkpoint)
+        if lost:
+            self.registry.unregister_all(checkpoint)
+            return FinalizeRefused(
+                f"{lost} is not shared any more: the task that refers to it has not heard of a newer completed checkpoint"
+            )
         self.storing = Storing(checkpoint, pending, duplicates)
         properties = checkpoint.properties
         return StoreCompletedCheckpoint(checkpoint, register=not properties.is_savepoint or properties.is_synchronous)
@@ -69,6 +92,7 @@ class CheckpointPublication:
     def begin_adoption(self, checkpoint: CompletedCheckpoint) -> StoreCompletedCheckpoint:
         """Register a snapshot that is durable already: the job starts from it."""
         check(self.storing is None, f"snapshot {checkpoint.location} was registered beside another one")
+        self._is_store_known = True
         if not checkpoint.properties.is_unclaimed:
             self.registry.register_all(checkpoint.operators)
         self.storing = Storing(checkpoint, None)
@@ -94,15 +118,19 @@ class CheckpointPublication:
             removed = self.store.add(checkpoint)
         elif checkpoint.properties.is_synchronous:
             removed = self.store.remember_stop(checkpoint)
-        if storing.duplicates:
-            effects.append(DiscardState(checkpoint.checkpoint_id, (), self._orphaned_paths(storing.duplicates)))
+        duplicates = self._orphaned_paths(storing.duplicates)
+        if duplicates:
+            self._remember_deleted(duplicates)
+            effects.append(DiscardState(checkpoint.checkpoint_id, (), duplicates))
         strays = self._strays.pop(checkpoint.checkpoint_id, None)
         if strays:
             needed = frozenset(checkpoint.file_paths())
-            paths = tuple(path for path in _file_paths(strays) if path not in needed)
+            paths = tuple(path for path in self._unshared_paths(strays) if path not in needed)
             if paths:
                 effects.append(DiscardState(checkpoint.checkpoint_id, (), paths))
-        effects += [self.remove(old, discard=old.properties.discard_on_subsumed) for old in removed]
+        if self._unreferenced and not checkpoint.properties.is_savepoint:
+            effects += self._delete_unreferenced(checkpoint.checkpoint_id)
+        effects += [self._subsume(old, checkpoint.checkpoint_id) for old in removed]
         last_subsumed = max((old.checkpoint_id for old in removed), default=CheckpointID(0))
         return storing, last_subsumed, effects
 
@@ -123,36 +151,84 @@ class CheckpointPublication:
 
     def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
         """Take over what a former leader completed."""
-        known = {checkpoint.checkpoint_id for checkpoint in self.store.checkpoints}
+        self._is_store_known = True
         for checkpoint in checkpoints:
-            if checkpoint.checkpoint_id not in known and not checkpoint.properties.is_unclaimed:
+            checkpoint_id = checkpoint.checkpoint_id
+            if self.store.find(checkpoint_id) is not None or checkpoint_id in self._removing:
+                continue
+            if not checkpoint.properties.is_unclaimed:
                 self.registry.register_all(checkpoint.operators)
             self.store.recover((checkpoint,))
 
-    def remove(self, checkpoint: CompletedCheckpoint, *, discard: bool) -> RemoveCompletedCheckpoint:
-        """Give up a completed checkpoint; with `discard` its files too."""
-        orphans: tuple[StreamStateHandle, ...] = ()
-        if not self.registry.is_empty and not checkpoint.properties.is_unclaimed:
-            orphans = self.registry.unregister_all(checkpoint)
-        self.cleaning_count += 1
-        return RemoveCompletedCheckpoint(checkpoint, discard, self._orphaned_paths(orphans) if discard else ())
+    def _subsume(self, old: CompletedCheckpoint, newest: CheckpointID) -> RemoveCompletedCheckpoint:
+        """Give up a checkpoint that a newer one has pushed out.
 
-    def removed(self) -> None:
+        Shared files that nobody refers to any more stay until the next completion: a task that has not heard of the newest
+        checkpoint yet may build one more on the old one, and the file is then referred to again.
+        """
+        discard = old.properties.discard_on_subsumed
+        if not self.registry.is_empty and not old.properties.is_unclaimed:
+            for path in self._orphaned_paths(self.registry.unregister_all(old)):
+                if discard:
+                    self._unreferenced[path] = (old.checkpoint_id, newest)
+        self._removing[old.checkpoint_id] = None
+        return RemoveCompletedCheckpoint(old, discard)
+
+    def _delete_unreferenced(self, newest: CheckpointID) -> list[CheckpointCoordinatorEffect]:
+        gone = []
+        oldest_pointer = min(self._removing, default=newest)
+        for path, (last_user, since) in tuple(self._unreferenced.items()):
+            if self.registry.uses_file(path):
+                del self._unreferenced[path]
+            elif since < newest and last_user < oldest_pointer:  # no pointer leads to a checkpoint that has lost a file
+                del self._unreferenced[path]
+                gone.append(path)
+        if not gone:
+            return []
+        self._remember_deleted(gone)
+        return [DiscardState(newest, (), tuple(gone))]
+
+    def _remember_deleted(self, paths: Iterable[str]) -> None:
+        self._deleted_shared.update(dict.fromkeys(paths))
+        while len(self._deleted_shared) > MAX_DELETED_SHARED:
+            del self._deleted_shared[next(iter(self._deleted_shared))]
+
+    def _lost_file(self, checkpoint: CompletedCheckpoint) -> str:
+        """A shared file that the checkpoint refers to and that is deleted; empty if there is none."""
+        if not self._deleted_shared:
+            return ""
+        return next((path for path in checkpoint.file_paths() if path in self._deleted_shared), "")
+
+    def removed(self, checkpoint_id: CheckpointID) -> None:
         """A checkpoint that was given up is gone."""
-        check(self.cleaning_count > 0, "a checkpoint was removed that nobody wanted to remove")
-        self.cleaning_count -= 1
+        check(checkpoint_id in self._removing, f"checkpoint {checkpoint_id} was removed, and nobody wanted that")
+        del self._removing[checkpoint_id]
 
     def shutdown(self, status: JobStatus) -> list[CheckpointCoordinatorEffect]:
         """The job has ended with this status, or is suspended."""
         outcome = self.store.shutdown(status)
-        effects: list[CheckpointCoordinatorEffect] = [self.remove(old, discard=True) for old in outcome.discarded]
-        for kept in outcome.kept:
-            # Still registered: what it shares with the discarded ones stays.
-            self.cleaning_count += 1
+        effects: list[CheckpointCoordinatorEffect] = []
+        for discarded in outcome.discarded:
+            self._removing[discarded.checkpoint_id] = None
+            if not self.registry.is_empty and not discarded.properties.is_unclaimed:
+                orphans = _paths_of(self.registry.unregister_all(discarded))
+                last_user = discarded.checkpoint_id
+                self._unreferenced.update(dict.fromkeys(orphans, (last_user, last_user)))
+            effects.append(RemoveCompletedCheckpoint(discarded, discard=True))
+        for kept in outcome.kept:  # still registered: what it shares with the discarded ones stays
+            self._removing[kept.checkpoint_id] = None
             effects.append(RemoveCompletedCheckpoint(kept, discard=False))
-        self.registry.close()
+        if outcome.released:
+            self._unreferenced.clear()  # a successor may find pointers to their checkpoints
         effects.append(ReleaseCompletedCheckpoints())
         return effects
+
+    def close(self) -> list[CheckpointCoordinatorEffect]:
+        """All that had to be removed is; shared files that nobody kept follow."""
+        gone = tuple(path for path in self._unreferenced if not self.registry.uses_file(path))
+        self._unreferenced.clear()
+        self.registry.close()
+        return [DiscardState(CheckpointID(0), (), gone)] if gone else []
 
     # --- files that nobody needs
 
@@ -181,17 +257,22 @@ class CheckpointPublication:
             return tuple(path for path in self._unshared_paths((state,)) if path not in needed)
         if outcome is CheckpointOutcome.COMPLETED:
             return ()  # a savepoint: its user's, whatever this message says
+        if checkpoint_id in self._removing or (outcome is None and not self._is_store_known):
+            return ()
         if outcome is None:
             own = f"chk-{checkpoint_id}/"
             return tuple(path for path in self._unshared_paths((state,)) if path.startswith(own))
         return self._unshared_paths((state,))
 
     def _unshared_paths(self, states: Iterable[TaskStateSnapshot]) -> tuple[str, ...]:
-        """Files of these states without those that hold registered state; each once, in order."""
-        return tuple(path for path in _file_paths(states) if not self.registry.uses_file(path))
+        """Files of these states that hold no registered state, and none that may be registered again; each once."""
+        return tuple(path for path in _file_paths(states) if not self._is_shared(path))
+
+    def _is_shared(self, path: str) -> bool:
+        return self.registry.uses_file(path) or path in self._unreferenced
 
     def _orphaned_paths(self, handles: Iterable[StreamStateHandle]) -> tuple[str, ...]:
-        return tuple(path for path in _paths_of(handles) if not self.registry.uses_file(path))
+        return tuple(path for path in _paths_of(handles) if not self._is_shared(path))
 
 
 def _paths_of(handles: Iterable[StreamStateHandle]) -> tuple[str, ...]:

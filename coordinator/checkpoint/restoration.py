@@ -79,7 +79,8 @@ class Restoration:
         self._hooks = hooks
         self._stats = stats
         self._waiting: list[RestoreLatest | RestoreSavepoint] = []
-        self._is_store_read = False
+        self.is_store_read = False
+        """Whether it is known what former leaders completed."""
         self._is_reading_store = False
         self._adoption: _Adoption | None = None
         self._max_parallelism: dict[JobVertexID, int] = {}
@@ -92,21 +93,26 @@ class Restoration:
     @property
     def can_proceed(self) -> bool:
         """Whether the first waiting request can be served, as far as this file knows."""
-        return bool(self._waiting) and self._is_store_read and self._adoption is None
+        return bool(self._waiting) and self.is_store_read and self._adoption is None
 
     def request(self, event: RestoreLatest | RestoreSavepoint, out: Effects) -> None:
         """Somebody wants state. The store is read before the first restore; a job that starts from a snapshot is new,
         and has nothing in the store."""
         self._waiting.append(event)
         if isinstance(event, RestoreSavepoint):
-            self._is_store_read = True
-        elif not self._is_store_read and not self._is_reading_store:
+            self.is_store_read = True
+        elif not self.is_store_read:
+            self.read_store(out)
+
+    def read_store(self, out: Effects) -> None:
+        """Find out what former leaders completed, unless that is being done already."""
+        if not self._is_reading_store:
             self._is_reading_store = True
             out.append(RecoverCompletedCheckpoints())
 
     def recovered(self, event: CompletedCheckpointsRecovered) -> None:
         """The store was read."""
-        self._is_reading_store, self._is_store_read = False, True
+        self._is_reading_store, self.is_store_read = False, True
         self._publication.recover(event.checkpoints)
 
     def recovery_failed(self, event: CompletedCheckpointsRecoveryFailed, out: Effects) -> None:

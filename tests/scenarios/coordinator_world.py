@@ -416,15 +416,14 @@ def describe(effect: Any) -> str:
             return f"store {checkpoint.checkpoint_id} in {checkpoint.location} ({' and '.join(what)})"
         case asked.VerifyStoredCheckpoint(checkpoint):
             return f"find out whether {checkpoint.checkpoint_id} is stored"
-        case asked.RemoveCompletedCheckpoint(checkpoint, discard, paths):
-            files = f" and files{', ' + ', '.join(paths) if paths else ''}" if discard else ", keep files"
-            return f"remove {checkpoint.checkpoint_id}: pointer{files}"
+        case asked.RemoveCompletedCheckpoint(checkpoint, discard):
+            return f"remove {checkpoint.checkpoint_id}: pointer{' and files' if discard else ', keep files'}"
         case asked.RecoverCompletedCheckpoints():
             return "read the completed checkpoints"
         case asked.DiscardCheckpoint(_, location, _, paths):
             return f"delete {', '.join([location, *paths] if location else paths) or 'nothing'}"
         case asked.DiscardState(number, _, paths):
-            return f"state of {number} belongs to nothing, delete {', '.join(paths) or 'no file yet'}"
+            return f"state that belongs to nothing ({number}): delete {', '.join(paths) or 'no file yet'}"
         case asked.CheckpointRequestCompleted(request, number, location):
             return f"{request} completed: {number} in {location}"
         case asked.CheckpointRequestFailed(request, reason, detail):

@@ -173,12 +173,11 @@ def test_a_savepoint_has_no_pointer(desk):
 
 
 def test_a_checkpoint_is_removed(desk):
-    """Pointer and files, shared ones too; without `discard` the pointer only."""
+    """Pointer and files; without `discard` the pointer only."""
     for number in (3, 4):
         desk.ask(asked.StoreCompletedCheckpoint(checkpoint(number)))
     desk.files.put("chk-3/segment", b"state")
-    desk.files.put("shared/x", b"state")
-    removed = desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True, shared_paths=("shared/x",)))
+    removed = desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True))
     assert removed == CompletedCheckpointRemoved(CheckpointID(3))
     desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(4), discard=False))
     assert [path for path, _ in desk.files.list("")] == ["chk-4/_metadata"]
@@ -186,13 +185,11 @@ def test_a_checkpoint_is_removed(desk):
 
 
 def test_a_deletion_that_fails_is_not_a_failure_of_the_checkpoint(desk, monkeypatch):
-    """It is answered like one that worked, after everything else was tried."""
+    """It is answered like one that worked."""
     desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
-    desk.files.put("shared/x", b"state")
     monkeypatch.setattr(desk.files, "delete_prefix", fail)
-    removed = desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True, shared_paths=("shared/x",)))
+    removed = desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True))
     assert removed == CompletedCheckpointRemoved(CheckpointID(3))
-    assert not desk.files.exists("shared/x")
 
 
 def test_a_pointer_to_nothing_is_named(desk):

@@ -12,8 +12,10 @@ from coordinator.checkpoint.events import (
     CheckpointIdDrawn,
     CheckpointRequested,
     CheckpointRequestID,
+    CompletedCheckpointsRecovered,
     ExecutionChange,
     ExecutionsChanged,
+    RestoreLatest,
 )
 from dataflow.handles import (
     ByteStreamStateHandle,
@@ -80,7 +82,8 @@ def keyed_operator(uid: str, parallelism: int, max_parallelism: int = 8) -> Oper
 
 
 class Coordinator:
-    """A coordinator of `src` (2 subtasks) and `sink` (1), all running; statistics effects are left out of what it answers."""
+    """A coordinator of `src` (2 subtasks) and `sink` (1), started with an empty store, all tasks running. Statistics effects are
+    left out of what it answers."""
 
     def __init__(self, **settings: Any) -> None:
         self.core = CheckpointCoordinator(
@@ -94,6 +97,8 @@ class Coordinator:
         self.now_ms = 1_000_000
         self.sources = (attempt("src", 0), attempt("src", 1))
         self.tasks = (*self.sources, attempt("sink"))
+        self.tell(RestoreLatest(CheckpointRequestID("first")))
+        self.tell(CompletedCheckpointsRecovered(()))
         self.tell(running(*self.tasks))
 
     def tell(self, event: Any) -> list[CheckpointCoordinatorEffect]:

@@ -14,6 +14,7 @@ from coordinator.checkpoint.effects import (
     DrawCheckpointId,
     FailJob,
     PeriodicTriggerKey,
+    RecoverCompletedCheckpoints,
     ReleaseCompletedCheckpoints,
     RemoveCompletedCheckpoint,
     RestoreFailed,
@@ -155,8 +156,7 @@ def test_restore_waits_for_the_store_and_for_certainty() -> None:
     job.trigger("a", 1)
     job.acknowledge(1, state=None)
     job.tell(running(*job.tasks, state=ExecutionState.CANCELED))
-    job.tell(RestoreLatest(CheckpointRequestID("r")))
-    assert job.tell(CompletedCheckpointsRecovered(())) == []
+    assert job.tell(RestoreLatest(CheckpointRequestID("r"))) == []
 
     (verify,) = job.tell(CheckpointStoreFailed(ONE, "connection lost", outcome_unknown=True))
     effects = job.tell(CheckpointStored(ONE))
@@ -191,6 +191,28 @@ def test_shutdown_waits_for_store_and_deletions() -> None:
         ShutdownIdCounter,
     ]
     assert job.tell(CompletedCheckpointRemoved(ONE)) == [CoordinatorShutDown(JobStatus.FINISHED)]
+
+
+def test_job_that_ends_before_it_was_restored_cleans_up_after_former_leaders() -> None:
+    """What they completed is read first, so that it goes as its retention says."""
+    job = Coordinator()
+    job.trigger("a", 1)
+    job.acknowledge(1)
+    job.tell(CheckpointStored(ONE))
+    (completed,) = job.core.completed_store.checkpoints
+    successor = CheckpointCoordinator(
+        JOB,
+        "job",
+        job.core.configuration,
+        job.core.executions.vertices,
+        job.core.executions.edges,
+        store_survives_suspension=True,
+    )
+
+    assert RecoverCompletedCheckpoints() in successor.handle(Shutdown(JobStatus.CANCELED), 0)
+    effects = successor.handle(CompletedCheckpointsRecovered((completed,)), 0)
+
+    assert RemoveCompletedCheckpoint(completed, discard=True) in effects
 
 
 def test_suspension_keeps_everything() -> None:
