@@ -78,9 +78,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
         batch_rows = options.batch_rows or (8_192 if options.rows else 65_536)
-        keyed = environment.from_source(
-            GeneratorSource(keys=options.keys, batch_rows=batch_rows), uid="generator"
-        ).key_by("key")
+        source = GeneratorSource(keys=options.keys, batch_rows=batch_rows, rows_per_second=options.rate or None)
+        events = environment.from_source(source, uid="generator")
+        if options.string_keys:
+            events = events.map_batches(with_string_key, uid="string-keys", schema=source.schema().set(0, STRING_KEY))
+        keyed = events.key_by("key")
         if options.rows:
             result = keyed.process(RunningSum(), uid="sums", name="sums", schema=OUTPUT)
         else:
