@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -50,7 +50,10 @@ class InputGate:
     def __init__(self, gate_index: int, channels: Sequence[InputChannel]) -> None:
         self.gate_index = gate_index
         self._channels = tuple(channels)
-        #: Polled when a priority element was looked for, and not one; at the front of their channel, behind its restored data.
+        self.max_batch_rows = 1 << 62
+        """A batch with more is cut: what is left of it stays at the front of its channel."""
+        #: At the front of their channel, behind its restored data: polled when a priority element was looked for and not one,
+        #: or left of a batch that was cut.
         self._early: dict[int, deque[BufferAndBacklog]] = {}
         #: Restored data in flight that has not been polled, by channel.
         self._restored: dict[int, deque[pa.RecordBatch]] = {}
@@ -97,7 +100,12 @@ class InputGate:
     # --- polling ------------------------------------------------------------------------------------------------------
 
     def poll_next(self) -> BufferOrEvent | None:
-        """The next element of the first channel in the line that has one."""
+        """The next element of the first channel in the line that has one; a priority element before what waits at the front
+        of its channel."""
+        if self._early and self.has_priority_channel:
+            polled = self.poll_priority()
+            if polled is not None:
+                return polled
         while (channel_index := self._first_in_line()) is not None:
             polled = self.poll_channel(channel_index)
             if polled is not None:
@@ -131,7 +139,16 @@ class InputGate:
             self.notify_channel_non_empty(channel_index, priority=False)
         else:
             polled = self._channels[channel_index].poll()
-        return None if polled is None else self._take(channel_index, polled)
+        if polled is None:
+            return None
+        if isinstance(polled.element, pa.RecordBatch) and polled.element.num_rows > self.max_batch_rows:
+            polled = self._cut(channel_index, polled, polled.element)
+        return self._take(channel_index, polled)
+
+    def _cut(self, channel_index: int, polled: BufferAndBacklog, batch: pa.RecordBatch) -> BufferAndBacklog:
+        rest = replace(polled, element=batch.slice(self.max_batch_rows), more_available=False, more_priority=False)
+        self._early.setdefault(channel_index, deque()).appendleft(rest)
+        return replace(polled, element=batch.slice(0, self.max_batch_rows), more_available=True)
 
     def _first_in_line(self) -> int | None:
         place = self._line.poll()
@@ -158,12 +175,17 @@ class InputGate:
             self._ended.add(channel_index)
         if polled.more_available:
             self.notify_channel_non_empty(channel_index, priority=polled.more_priority)
+        elif self._early.get(channel_index):
+            self.notify_channel_non_empty(channel_index, priority=False)
         return BufferOrEvent(element, self._infos[channel_index], polled.sequence_number, polled.is_priority)
 
     def _poll_restored(self, channel_index: int) -> BufferOrEvent:
         """Nothing of the channel overtakes what was restored for it."""
         restored = self._restored[channel_index]
         batch = restored.popleft()
+        if batch.num_rows > self.max_batch_rows:
+            restored.appendleft(batch.slice(self.max_batch_rows))
+            batch = batch.slice(0, self.max_batch_rows)
         if not restored:
             del self._restored[channel_index]
         self._persisters[channel_index].maybe_persist(batch)

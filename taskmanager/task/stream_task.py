@@ -40,6 +40,7 @@ from runtime.machine import InvariantViolation, check
 from taskmanager.network.contract import InputChannel
 from taskmanager.network.input_gate import BufferOrEvent
 from taskmanager.operators.sink_operator import waits_for_final_checkpoint
+from taskmanager.task.batch_size import BatchSizeLimit
 from taskmanager.task.environment import Environment
 from taskmanager.task.mailbox import (
     AsyncSnapshotMail,
@@ -107,6 +108,7 @@ class StreamTask:
         self._time = TaskProcessingTime()
         self._position = InputPosition()
         self._meter = TaskMeter(descriptor.attempt_id)
+        self._batch_size = BatchSizeLimit()
         self._completion = TaskCompletion(
             waits_for_final_checkpoint=waits_for_final_checkpoint(descriptor.configuration)
             and not descriptor.restore_state.is_task_finished
@@ -169,6 +171,9 @@ class StreamTask:
             return OVER
         self._time.advance(now_ms)
         self._meter.step_begins(now_ms)
+        if self._batch_size.step_begins(now_ms) and self._parts is not None and self._parts.input is not None:
+            for gate in self._parts.input.gate.gate.gates:
+                gate.max_batch_rows = self._batch_size.rows
         try:
             progress = self._initialize() if self._state is ExecutionState.CREATED else self._step(self._time.now_ms())
         except InvariantViolation:
@@ -283,6 +288,7 @@ class StreamTask:
         descriptor = task_input.descriptors[gate_index]
         if isinstance(element, pa.RecordBatch):
             self._meter.batch_in(element)
+            self._batch_size.batch_taken(element.num_rows)
             position = self._position
             position.input_name = f"input {gate_index}, channel {channel_index}"
             position.batch_number += 1

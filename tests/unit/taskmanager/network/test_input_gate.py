@@ -248,3 +248,77 @@ def test_two_priority_elements_come_one_after_the_other() -> None:
     second.arrive(*barriers)
 
     assert drain(gate) == [*barriers, 1]
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(first, first + count), pa.int64())})
+
+
+def values(element: StreamElement) -> object:
+    return element.column("n").to_pylist() if isinstance(element, pa.RecordBatch) else element
+
+
+def polled_values(gate: InputGate) -> list[object]:
+    found = []
+    while (polled := gate.poll_next()) is not None:
+        found.append(values(polled.element))
+    return found
+
+
+def test_a_batch_that_is_too_large_comes_in_parts() -> None:
+    """In order, before anything else of its channel; the other channel has its turns in between."""
+    gate, (first, second) = gate_of(2)
+    gate.max_batch_rows = 3
+    first.arrive(rows(0, 8), EndOfData(drain=True))
+    second.arrive(rows(100, 2))
+
+    assert polled_values(gate) == [[0, 1, 2], [100, 101], [3, 4, 5], [6, 7], EndOfData(drain=True)]
+
+
+def test_a_barrier_overtakes_what_is_left_of_a_batch() -> None:
+    """What was not taken yet is in flight, with what has arrived behind it; nothing is remembered twice."""
+    gate, (channel,) = gate_of(1)
+    gate.max_batch_rows = 2
+    channel.arrive(rows(0, 5), rows(5, 1))
+    assert values(gate.poll_next().element) == [0, 1]  # type: ignore[union-attr]
+
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    channel.arrive(barrier)
+    polled = gate.poll_next()
+    assert polled is not None
+    assert polled.element is barrier
+    gate.checkpoint_started(barrier)
+    remembered = gate.checkpoint_stopped(CheckpointID(1))
+
+    assert [values(b) for b in remembered[InputChannelInfo(0, 0)]] == [[2, 3, 4], [5]]
+    assert polled_values(gate) == [[2, 3], [4], [5]]
+
+
+def test_parts_taken_before_the_barrier_are_remembered_once() -> None:
+    """The checkpoint was started by another channel, in the middle of a batch."""
+    gate, (first, second) = gate_of(2)
+    gate.max_batch_rows = 2
+    first.arrive(rows(0, 6))
+    assert values(gate.poll_next().element) == [0, 1]  # type: ignore[union-attr]
+
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    second.arrive(barrier)
+    assert gate.poll_next().element is barrier  # type: ignore[union-attr]
+    gate.checkpoint_started(barrier)
+    assert values(gate.poll_next().element) == [2, 3]  # type: ignore[union-attr]
+    first.arrive(barrier)
+    assert gate.poll_next().element is barrier  # type: ignore[union-attr]
+
+    remembered = gate.checkpoint_stopped(CheckpointID(1))
+    assert [values(b) for b in remembered[InputChannelInfo(0, 0)]] == [[2, 3], [4, 5]]
+    assert polled_values(gate) == [[4, 5]]
+
+
+def test_restored_batches_come_in_parts_too() -> None:
+    """And still before anything new."""
+    gate, (channel,) = gate_of(1)
+    gate.max_batch_rows = 2
+    gate.restore(0, [rows(0, 3)])
+    channel.arrive(rows(10, 1))
+
+    assert polled_values(gate) == [[0, 1], [2], [10]]
