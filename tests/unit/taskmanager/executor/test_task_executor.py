@@ -1,0 +1,487 @@
+"""TaskExecutor: registration, slots, tasks, lost leaders; whole effect lists."""
+
+from __future__ import annotations
+
+from dataflow.elements import CheckpointOptions
+from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
+from dataflow.ids import (
+    AllocationID,
+    CheckpointID,
+    ExecutionAttemptID,
+    JobID,
+    JobVertexID,
+    LeaderSessionID,
+    ResourceID,
+)
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    CancelTask,
+    DeclineCheckpoint,
+    Disconnect,
+    ExecutionState,
+    Fenced,
+    FreeSlot,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotifyCheckpointComplete,
+    NotifySlotAvailable,
+    OfferSlots,
+    RegisterTaskExecutor,
+    RegisterTaskExecutorAtJobMaster,
+    RegistrationRejected,
+    RegistrationSuccess,
+    RequestSlot,
+    ShutDownTaskExecutor,
+    SlotOffer,
+    SlotOffersAnswered,
+    SlotReport,
+    SlotRequestRejected,
+    SlotStatus,
+    SubmitTasks,
+    TaskDeploymentDescriptor,
+    TaskManagerInfo,
+    TaskStateChanged,
+    TriggerCheckpoint,
+)
+from runtime.connections import (
+    CloseConnection,
+    ConnectionID,
+    ConnectionLost,
+    ConnectionOpened,
+    MessageReceived,
+    OpenConnection,
+    Peer,
+    PeerKind,
+    ResourceManagerLeaderChanged,
+    Send,
+)
+from runtime.heartbeat import HeartbeatTimer
+from runtime.leader_connection import LEADER
+from runtime.machine import CancelTimer, StartTimer, TimerFired
+from runtime.registration import RegistrationSettings, RegistrationTimer
+from taskmanager.executor.effects import (
+    CancelTaskExecution,
+    DeliverToTask,
+    FailTaskExecution,
+    ReleaseJobResources,
+    SendHeartbeatResponse,
+    StartTask,
+    TerminateTaskManager,
+)
+from taskmanager.executor.events import (
+    JobMasterLeaderChanged,
+    ShutDownRequested,
+    TaskEnteredState,
+    TaskExecutorStarted,
+    TaskSaid,
+)
+from taskmanager.executor.task_executor import (
+    CancellationInterval,
+    CancellationTimeout,
+    JobMasterTimeout,
+    SlotTimeout,
+    TaskExecutor,
+    TaskExecutorSettings,
+)
+
+RM_SESSION, JM_SESSION, NEW_SESSION = LeaderSessionID("rm"), LeaderSessionID("jm"), LeaderSessionID("jm-2")
+JOB = JobID("job")
+TM = ResourceID("tm")
+INFO = TaskManagerInfo(TM, "tm:1", 2, "0.1.0", "host", 1)
+SUCCESS = RegistrationSuccess(10, 50)
+A0 = AllocationID("alloc-0")
+RM, JM = ConnectionID("dial-1"), ConnectionID("dial-2")
+JM_PEER = Peer(PeerKind.JOB_MASTER, "jm:1", JOB)
+RM_TOTAL, RM_ATTEMPT = RegistrationTimer("resource-manager", "total"), RegistrationTimer("resource-manager", "attempt")
+JM_ATTEMPT = RegistrationTimer("job-master-job", "attempt")
+JM_SILENCE = HeartbeatTimer("job-master-job", LEADER)
+FREE = SlotReport(TM, (SlotStatus(0), SlotStatus(1)))
+TAKEN = SlotReport(TM, (SlotStatus(0, JOB, A0), SlotStatus(1)))
+OFFER = OfferSlots(JOB, TM, (SlotOffer(A0, 0),))
+
+
+def attempt(number: int = 0) -> ExecutionAttemptID:
+    return ExecutionAttemptID("graph", JobVertexID("vertex"), 0, number)
+
+
+def descriptor(number: int = 0, configuration: dict[str, str] | None = None) -> TaskDeploymentDescriptor:
+    return TaskDeploymentDescriptor(
+        JOB, "name", attempt(number), A0, "vertex (1/1)", 1, 128, (), (), (), configuration or {}
+    )
+
+
+def from_rm(message: object) -> MessageReceived:
+    return MessageReceived(RM, Fenced(RM_SESSION, message))
+
+
+def from_jm(message: object, session: LeaderSessionID = JM_SESSION, connection: ConnectionID = JM) -> MessageReceived:
+    return MessageReceived(connection, Fenced(session, message))
+
+
+def to_rm(message: object) -> Send:
+    return Send(RM, Fenced(RM_SESSION, message))
+
+
+def to_jm(message: object, session: LeaderSessionID = JM_SESSION, connection: ConnectionID = JM) -> Send:
+    return Send(connection, Fenced(session, message))
+
+
+def fresh() -> TaskExecutor:
+    settings = TaskExecutorSettings(RegistrationSettings(100, 400, 20, 30, 5_000), 200, 1_000, 30, 300)
+    return TaskExecutor(INFO, settings)
+
+
+def registered() -> TaskExecutor:
+    core = fresh()
+    core.handle(TaskExecutorStarted(), 0)
+    core.handle(ResourceManagerLeaderChanged("rm:1", RM_SESSION), 0)
+    core.handle(ConnectionOpened(RM), 0)
+    core.handle(from_rm(SUCCESS), 0)
+    return core
+
+
+REQUEST = RequestSlot(0, JOB, A0, "jm:1", JM_SESSION)
+
+
+def with_slot() -> TaskExecutor:
+    """Slot 0 is ACTIVE for the job, the JobMaster is registered with."""
+    core = registered()
+    core.handle(from_rm(REQUEST), 0)
+    core.handle(ConnectionOpened(JM), 0)
+    core.handle(from_jm(SUCCESS), 0)
+    core.handle(from_jm(SlotOffersAnswered(JOB, (A0,), ())), 0)
+    return core
+
+
+def with_task() -> TaskExecutor:
+    core = with_slot()
+    core.handle(from_jm(SubmitTasks((descriptor(),))), 0)
+    core.handle(TaskEnteredState(attempt(), ExecutionState.RUNNING), 0)
+    return core
+
+
+def test_it_registers_and_reports_its_slots() -> None:
+    """The clock of taskmanager.registration.timeout runs from the start until then."""
+    core = fresh()
+
+    assert core.handle(TaskExecutorStarted(), 0) == [StartTimer(RM_TOTAL, 5_000)]
+    assert core.handle(ResourceManagerLeaderChanged("rm:1", RM_SESSION), 1) == [
+        OpenConnection(RM, Peer(PeerKind.RESOURCE_MANAGER, "rm:1")),
+        StartTimer(RM_ATTEMPT, 101),
+    ]
+    assert core.handle(ConnectionOpened(RM), 2) == [to_rm(RegisterTaskExecutor(INFO))]
+    assert core.handle(from_rm(SUCCESS), 3) == [
+        CancelTimer(RM_ATTEMPT),
+        CancelTimer(RM_TOTAL),
+        StartTimer(HeartbeatTimer("resource-manager", LEADER), 53),
+        to_rm(FREE),
+    ]
+
+
+def test_without_a_resource_manager_it_ends_itself() -> None:
+    """After the registration timeout, and at once when it is rejected."""
+    core = fresh()
+    core.handle(TaskExecutorStarted(), 0)
+
+    (end,) = core.handle(TimerFired(RM_TOTAL), 5_000)
+    assert isinstance(end, TerminateTaskManager) and end.exit_code == 1
+    assert "taskmanager.registration.timeout" in end.reason
+    assert core.handle(TaskExecutorStarted(), 5_001) == []
+
+    core = fresh()
+    core.handle(ResourceManagerLeaderChanged("rm:1", RM_SESSION), 0)
+    core.handle(ConnectionOpened(RM), 0)
+    effects = core.handle(from_rm(RegistrationRejected("another version")), 1)
+    assert effects[-1] == TerminateTaskManager("the ResourceManager rejected this TaskManager: another version", 1)
+
+
+def test_a_requested_slot_is_offered_to_its_job_master() -> None:
+    """Reported to the ResourceManager, dialled, registered, offered, accepted."""
+    core = registered()
+
+    assert core.handle(from_rm(REQUEST), 10) == [
+        StartTimer(SlotTimeout(A0), 210),
+        to_rm(TAKEN),
+        OpenConnection(JM, JM_PEER),
+        StartTimer(JM_ATTEMPT, 110),
+    ]
+    assert core.handle(ConnectionOpened(JM), 11) == [to_jm(RegisterTaskExecutorAtJobMaster(JOB, INFO))]
+    assert core.handle(from_jm(SUCCESS), 12) == [
+        CancelTimer(JM_ATTEMPT),
+        StartTimer(JM_SILENCE, 62),
+        StartTimer(SlotTimeout(A0), 212),
+        to_jm(OFFER),
+    ]
+    assert core.handle(from_jm(SlotOffersAnswered(JOB, (A0,), ())), 13) == [CancelTimer(SlotTimeout(A0))]
+
+
+def test_a_repeated_request_is_answered_again() -> None:
+    """Duplicates do no harm; another allocation for the same slot is rejected with what is true."""
+    core = with_slot()
+
+    assert core.handle(from_rm(REQUEST), 10) == [to_rm(TAKEN), to_jm(OFFER)]
+    other = RequestSlot(0, JobID("other"), AllocationID("alloc-9"), "jm:2", JM_SESSION)
+    assert core.handle(from_rm(other), 11) == [to_rm(SlotRequestRejected(AllocationID("alloc-9"), TAKEN))]
+
+
+def test_a_slot_that_nobody_accepts_is_free_again() -> None:
+    """taskmanager.slot.timeout; the connection to the job is given up as well."""
+    core = registered()
+    core.handle(from_rm(REQUEST), 0)
+
+    assert core.handle(TimerFired(SlotTimeout(A0)), 200) == [
+        CancelTimer(SlotTimeout(A0)),
+        to_rm(NotifySlotAvailable(0, A0)),
+        CancelTimer(JM_ATTEMPT),
+        CloseConnection(JM),
+        ReleaseJobResources(JOB),
+    ]
+    assert core.jobs == ()
+
+
+def test_a_rejected_offer_is_free_again() -> None:
+    """The JobMaster does not need it."""
+    core = registered()
+    core.handle(from_rm(REQUEST), 0)
+    core.handle(ConnectionOpened(JM), 0)
+    core.handle(from_jm(SUCCESS), 0)
+
+    assert core.handle(from_jm(SlotOffersAnswered(JOB, (), (A0,))), 5) == [
+        CancelTimer(SlotTimeout(A0)),
+        to_rm(NotifySlotAvailable(0, A0)),
+        to_jm(Disconnect("no slot of the job is left here")),
+        CancelTimer(JM_SILENCE),
+        CloseConnection(JM),
+        ReleaseJobResources(JOB),
+    ]
+
+
+def test_tasks_start_once_and_their_states_are_forwarded() -> None:
+    """A duplicate of SubmitTasks changes nothing."""
+    core = with_slot()
+
+    assert core.handle(from_jm(SubmitTasks((descriptor(),))), 1) == [StartTask(descriptor())]
+    assert core.handle(from_jm(SubmitTasks((descriptor(),))), 2) == []
+    assert core.handle(TaskEnteredState(attempt(), ExecutionState.RUNNING), 3) == [
+        to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.RUNNING))
+    ]
+    assert core.handle(TaskEnteredState(attempt(), ExecutionState.FINISHED), 4) == [
+        to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.FINISHED))
+    ]
+    assert core.tasks_of(JOB) == ()
+
+
+def test_a_task_for_a_slot_that_is_gone_fails() -> None:
+    """The failure is the cluster's, not the user's."""
+    core = with_slot()
+    core.handle(from_jm(FreeSlot(A0, "not needed")), 0)
+    core = with_slot()
+    wrong = TaskDeploymentDescriptor(JOB, "n", attempt(), AllocationID("alloc-7"), "t", 1, 1, (), (), ())
+
+    (sent,) = core.handle(from_jm(SubmitTasks((wrong,))), 1)
+
+    assert isinstance(sent, Send)
+    changed = sent.envelope.message
+    assert changed.state is ExecutionState.FAILED and changed.failure.blame is Blame.EXTERNAL
+    assert "has no slot alloc-7 of this job any more" in changed.failure.summary
+
+
+def test_a_cancelled_task_is_watched_until_it_ends() -> None:
+    """Cancelled again every interval; both timers go with its end."""
+    core = with_task()
+
+    assert core.handle(from_jm(CancelTask(attempt())), 10) == [
+        CancelTaskExecution(attempt()),
+        StartTimer(CancellationInterval(attempt()), 40),
+        StartTimer(CancellationTimeout(attempt()), 310),
+    ]
+    assert core.handle(from_jm(CancelTask(attempt())), 11) == []
+    assert core.handle(TimerFired(CancellationInterval(attempt())), 40) == [
+        CancelTaskExecution(attempt()),
+        StartTimer(CancellationInterval(attempt()), 70),
+    ]
+    assert core.handle(TaskEnteredState(attempt(), ExecutionState.CANCELED), 50) == [
+        to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.CANCELED)),
+        CancelTimer(CancellationInterval(attempt())),
+        CancelTimer(CancellationTimeout(attempt())),
+    ]
+
+
+def test_a_task_stuck_in_user_code_takes_the_process_down() -> None:
+    """The job's own timeout counts; the message names the task."""
+    core = with_slot()
+    core.handle(from_jm(SubmitTasks((descriptor(0, {"task.cancellation.timeout": "70 ms"}),))), 0)
+
+    assert StartTimer(CancellationTimeout(attempt()), 80) in core.handle(from_jm(CancelTask(attempt())), 10)
+    assert core.handle(TimerFired(CancellationTimeout(attempt())), 80) == [
+        TerminateTaskManager(
+            "task vertex (1/1) did not end within 70 ms after it was cancelled (task.cancellation.timeout): "
+            "it is stuck in user code",
+            1,
+        )
+    ]
+
+
+def test_cancelling_what_does_not_run_is_answered() -> None:
+    """The JobMaster must not wait for it."""
+    core = with_slot()
+
+    assert core.handle(from_jm(CancelTask(attempt(5))), 1) == [
+        to_jm(TaskStateChanged(JOB, attempt(5), ExecutionState.CANCELED))
+    ]
+
+
+def test_checkpoint_messages_go_to_the_task_and_back() -> None:
+    """An unknown attempt declines a trigger, and ignores notifications."""
+    core = with_task()
+    trigger = TriggerCheckpoint(JOB, attempt(), CheckpointID(3), 99, CheckpointOptions())
+    complete = NotifyCheckpointComplete(JOB, attempt(9), CheckpointID(3), 99)
+
+    assert core.handle(from_jm(trigger), 1) == [DeliverToTask(attempt(), trigger)]
+    acknowledge = AcknowledgeCheckpoint(JOB, attempt(), CheckpointID(3))
+    assert core.handle(TaskSaid(acknowledge), 2) == [to_jm(acknowledge)]
+    assert core.handle(from_jm(complete), 3) == []
+    unknown = TriggerCheckpoint(JOB, attempt(9), CheckpointID(4), 99, CheckpointOptions())
+    (sent,) = core.handle(from_jm(unknown), 4)
+    assert isinstance(sent, Send) and isinstance(sent.envelope.message, DeclineCheckpoint)
+    assert sent.envelope.message.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+
+
+def test_heartbeats_are_answered_with_what_each_asker_needs() -> None:
+    """All slots to the ResourceManager; its own slots and attempts to the JobMaster, metrics filled in by the shell."""
+    core = with_task()
+
+    assert core.handle(from_rm(HeartbeatRequest()), 1) == [to_rm(HeartbeatResponse(report=TAKEN))]
+    own = SlotReport(TM, (SlotStatus(0, JOB, A0),))
+    assert core.handle(from_jm(HeartbeatRequest((A0,))), 2) == [
+        SendHeartbeatResponse(JM, JM_SESSION, HeartbeatResponse(report=own, executions=(attempt(),)))
+    ]
+
+
+def test_a_slot_that_the_job_master_does_not_know_is_freed() -> None:
+    """Its tasks fail first; the slot is free when they have ended."""
+    core = with_task()
+    failure = SerializedFailure("slot 0 was freed: its JobMaster does not know it", Blame.EXTERNAL)
+
+    assert core.handle(from_jm(HeartbeatRequest(())), 10) == [
+        FailTaskExecution(attempt(), failure),
+        StartTimer(CancellationInterval(attempt()), 40),
+        StartTimer(CancellationTimeout(attempt()), 310),
+        SendHeartbeatResponse(JM, JM_SESSION, HeartbeatResponse(report=SlotReport(TM, ()), executions=(attempt(),))),
+    ]
+    effects = core.handle(TaskEnteredState(attempt(), ExecutionState.FAILED, failure), 20)
+    assert effects[0] == to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.FAILED, failure))
+    assert to_rm(NotifySlotAvailable(0, A0)) in effects and ReleaseJobResources(JOB) in effects
+
+
+def test_a_job_master_that_breaks_off_is_looked_for_while_tasks_go_on() -> None:
+    """Found again: what runs is reported before slots are offered, so that unwanted attempts are cancelled first."""
+    core = with_task()
+    again = ConnectionID("dial-3")
+
+    assert core.handle(ConnectionLost(JM, "reset"), 100) == [
+        CancelTimer(JM_SILENCE),
+        OpenConnection(again, JM_PEER),
+        StartTimer(JM_ATTEMPT, 200),
+        StartTimer(JobMasterTimeout(JOB), 1_100),
+    ]
+    core.handle(ConnectionOpened(again), 101)
+    own = SlotReport(TM, (SlotStatus(0, JOB, A0),))
+    assert core.handle(from_jm(SUCCESS, connection=again), 102) == [
+        CancelTimer(JM_ATTEMPT),
+        StartTimer(JM_SILENCE, 152),
+        CancelTimer(JobMasterTimeout(JOB)),
+        StartTimer(SlotTimeout(A0), 302),
+        SendHeartbeatResponse(again, JM_SESSION, HeartbeatResponse(report=own, executions=(attempt(),))),
+        to_jm(OFFER, connection=again),
+    ]
+
+
+def test_a_job_master_that_stays_away_fails_its_tasks() -> None:
+    """After heartbeat.timeout; slots are free when the tasks have ended."""
+    core = with_task()
+    core.handle(ConnectionLost(JM, "reset"), 100)
+    effects = core.handle(TimerFired(JobMasterTimeout(JOB)), 1_100)
+
+    assert effects[:2] == [CancelTimer(JM_ATTEMPT), CloseConnection(ConnectionID("dial-3"))]
+    (failed,) = [effect for effect in effects if isinstance(effect, FailTaskExecution)]
+    assert "did not come back within 1000 ms (heartbeat.timeout)" in failed.failure.summary
+    ended = core.handle(TaskEnteredState(attempt(), ExecutionState.FAILED, failed.failure), 1_110)
+    assert ended[-2:] == [to_rm(NotifySlotAvailable(0, A0)), ReleaseJobResources(JOB)]
+    assert core.jobs == ()
+
+
+def test_a_silent_job_master_is_lost_without_further_waiting() -> None:
+    """It had its heartbeat timeout."""
+    core = with_task()
+    effects = core.handle(TimerFired(JM_SILENCE), 50)
+
+    assert any(isinstance(effect, FailTaskExecution) for effect in effects)
+    opened = [e.connection for e in effects if isinstance(e, OpenConnection)]
+    closed = [e.connection for e in effects if isinstance(e, CloseConnection)]
+    assert set(opened) < set(closed), "nothing that was dialled is left open"
+
+
+def test_a_job_master_that_disconnects_gets_everything_back() -> None:
+    """The job is over: nobody is dialled any more."""
+    core = with_slot()
+
+    assert core.handle(from_jm(Disconnect("the job is FINISHED")), 5) == [
+        CancelTimer(JM_SILENCE),
+        CloseConnection(JM),
+        to_rm(NotifySlotAvailable(0, A0)),
+        ReleaseJobResources(JOB),
+    ]
+
+
+def test_another_job_master_leader_is_followed() -> None:
+    """Another session: registered with anew; messages of the old one are stale."""
+    core = with_task()
+    effects = core.handle(JobMasterLeaderChanged(JOB, "jm:2", NEW_SESSION), 10)
+
+    new = ConnectionID("dial-3")
+    assert effects == [
+        CancelTimer(JM_SILENCE),
+        CloseConnection(JM),
+        OpenConnection(new, Peer(PeerKind.JOB_MASTER, "jm:2", JOB)),
+        StartTimer(JM_ATTEMPT, 110),
+        StartTimer(JobMasterTimeout(JOB), 1_010),
+    ]
+    core.handle(ConnectionOpened(new), 11)
+    core.handle(from_jm(SUCCESS, NEW_SESSION, new), 12)
+    assert core.handle(from_jm(CancelTask(attempt()), JM_SESSION, new), 13) == []
+    assert core.handle(from_jm(CancelTask(attempt()), NEW_SESSION, new), 14)[0] == CancelTaskExecution(attempt())
+
+
+def test_an_accepted_slot_that_is_gone_is_reported_at_once() -> None:
+    """The JobMaster must not deploy into it."""
+    core = with_slot()
+    effects = core.handle(from_jm(SlotOffersAnswered(JOB, (AllocationID("alloc-8"),), ())), 5)
+
+    own = SlotReport(TM, (SlotStatus(0, JOB, A0),))
+    assert effects == [SendHeartbeatResponse(JM, JM_SESSION, HeartbeatResponse(report=own))]
+
+
+def test_a_lost_resource_manager_does_not_touch_tasks() -> None:
+    """It is dialled again; the registration clock runs."""
+    core = with_task()
+
+    assert core.handle(ConnectionLost(RM, "reset"), 10) == [
+        CancelTimer(HeartbeatTimer("resource-manager", LEADER)),
+        StartTimer(RM_TOTAL, 5_010),
+        OpenConnection(ConnectionID("dial-3"), Peer(PeerKind.RESOURCE_MANAGER, "rm:1")),
+        StartTimer(RM_ATTEMPT, 110),
+    ]
+    assert core.tasks_of(JOB) == (attempt(),)
+
+
+def test_it_says_goodbye_when_it_is_shut_down() -> None:
+    """By its host or the ResourceManager; exit code 0."""
+    core = with_slot()
+    assert core.handle(ShutDownRequested("the Spark task ends"), 1) == [
+        to_jm(Disconnect("the Spark task ends")),
+        to_rm(Disconnect("the Spark task ends")),
+        TerminateTaskManager("the Spark task ends", 0),
+    ]
+    core = registered()
+    assert core.handle(from_rm(ShutDownTaskExecutor("idle")), 1)[-1] == TerminateTaskManager("idle", 0)
