@@ -244,6 +244,15 @@ class FailJob:
     reason: CheckpointFailureReason
     detail: str
 
+    @property
+    def is_under_way(self) -> bool:
+        """The savepoint was lost because the job is failing over or ending already: there is nothing more to fail."""
+        return self.reason in (
+            CheckpointFailureReason.TASK_FAILURE,
+            CheckpointFailureReason.JOB_FAILOVER_REGION,
+            CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FailTask:

@@ -375,6 +375,8 @@ class JobMaster:
                 self._state_restored(effect)
             case RestoreFailed(request_id, detail, retryable):
                 self._restore_failed(_round_of(request_id), detail, retryable=retryable)
+            case FailJob(is_under_way=True):
+                pass
             case FailJob(reason, detail):
                 failure = SerializedFailure(
                     f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name
