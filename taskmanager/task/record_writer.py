@@ -82,6 +82,7 @@ class RecordWriter:
             if partitioning is Partitioning.HASH and len(self.subpartitions) > 1
             else self._emit_to_lane
         )
+        self._unsplit = _Lane(-1)
         self._watermark: Watermark | None = None
         self._something_waits = False
         self._deadline_ms: int | None = None
@@ -100,6 +101,33 @@ class RecordWriter:
         self._offer(self._lanes[0], batch)
 
     def _emit_hashed(self, batch: pa.RecordBatch) -> None:
+        """Small batches are gathered before they are split, too: splitting costs the same for ten rows and a thousand."""
+        unsplit = self._unsplit
+        if batch.num_rows >= self._large_rows:
+            if unsplit.batches:
+                self._split(unsplit.take())
+            self._split(batch)
+            return
+        if unsplit.batches and not unsplit.batches[0].schema.equals(batch.schema):
+            self._split(unsplit.take())
+        if not unsplit.batches:
+            self._check_key_columns(batch.schema)  # now, while it is clear whose batch it is
+        unsplit.batches.append(batch)
+        unsplit.rows += batch.num_rows
+        unsplit.byte_count += batch.nbytes
+        if unsplit.rows >= self._large_rows or unsplit.byte_count >= LARGE_BATCH_BYTES:
+            self._split(unsplit.take())
+        else:
+            self._something_waits = True
+
+    def _check_key_columns(self, schema: pa.Schema) -> None:
+        for name in self.descriptor.key_columns:
+            if schema.get_field_index(name) < 0:
+                raise KeyError(
+                    f"no key column {name!r} in the batch: its columns are {', '.join(map(repr, schema.names))}"
+                )
+
+    def _split(self, batch: pa.RecordBatch) -> None:
         descriptor = self.descriptor
         parts = split_batch(
             batch, descriptor.key_columns, descriptor.target_max_parallelism, descriptor.target_parallelism
@@ -201,6 +229,8 @@ class RecordWriter:
         """Send everything that waits."""
         if not self._something_waits:
             return
+        if self._unsplit.batches:
+            self._split(self._unsplit.take())
         for lane in self._lanes:
             if lane.batches:
                 self._send(lane.target, lane.take())

@@ -150,6 +150,22 @@ def test_a_missing_key_column_is_named() -> None:
         edge.writer.emit(pa.record_batch({"x": [1]}))
 
 
+def test_small_batches_are_split_together() -> None:
+    """By rows or by bytes they become many enough; a large batch or a flush does not leave them behind."""
+    edge = Edge(Partitioning.HASH, 2, target_rows=100)
+    for value in range(49):
+        edge.writer.emit(rows(value))
+    assert edge.arrived(0) == edge.arrived(1) == []
+
+    edge.writer.emit(rows(*range(49, 200)))
+    edge.writer.emit(rows(200))
+    edge.writer.flush()
+    arrived = [[value for batch in edge.arrived(i) for value in batch] for i in (0, 1)]
+    expected = split_batch(rows(*range(201)), ["k"], 128, 2)
+    assert arrived == [part["k"].to_pylist() for part in expected]
+    assert edge.writer.records_out == 201
+
+
 @pytest.mark.parametrize("how", [Partitioning.REBALANCE, Partitioning.RESCALE])
 def test_batches_go_round(how: Partitioning) -> None:
     """Whole batches; small ones are gathered before the turn; subtasks begin at different places."""
