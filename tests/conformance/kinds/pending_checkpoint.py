@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.finalization import FinalizeRefused
+from coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
 from coordinator.checkpoint.pending_checkpoint import (
     PendingCheckpoint,
     PendingCheckpointStatus,
@@ -13,7 +13,7 @@ from coordinator.checkpoint.pending_checkpoint import (
 from coordinator.checkpoint.plan import CheckpointPlan
 from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from dataflow.elements import SnapshotType
-from dataflow.handles import MasterState, OperatorState
+from dataflow.handles import MasterState
 from dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
 from dataflow.jobgraph import JobVertex, OperatorNode
 from runtime.machine import InvariantViolation
@@ -40,7 +40,6 @@ class Harness:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.tasks = [str(task) for task in config.get("tasks", ["T1"])]
-        self.operators: tuple[OperatorState, ...] = ()
         self.pending = self.construct()
 
     def construct(self) -> PendingCheckpoint:
@@ -91,10 +90,7 @@ class Harness:
                             got["discarded_state"] = discarded
                 case {"finalize": _}:
                     completed = pending.finalize("conformance", self.vertices(), {}, 0)
-                    if isinstance(completed, FinalizeRefused):
-                        got["error"] = True
-                    else:
-                        self.operators = completed.operators
+                    got["error"] = isinstance(completed, FinalizeRefused)
                 case {"set_canceller": _}:
                     got["accepted"] = pending.set_canceller()
                 case {"can_be_subsumed": _}:
@@ -118,11 +114,9 @@ class Harness:
         return got | self.state()
 
     def operator_states(self) -> dict[str, Any]:
-        """Finalizing decides them; before that, what the acknowledgements amount to."""
-        operators = self.operators
-        if not operators and self.pending.is_fully_acknowledged:
-            completed = self.pending.finalize("conformance", self.vertices(), {}, 0)
-            operators = () if isinstance(completed, FinalizeRefused) else completed.operators
+        """What the acknowledgements so far amount to."""
+        operators = operator_states_of(self.vertices(), self.pending._acknowledged, (), {}, frozenset())
+        assert not isinstance(operators, FinalizeRefused)
         with_state = [operator for operator in operators if operator.subtasks]
         names = sorted(
             handle.path  # type: ignore[union-attr]
