@@ -7,8 +7,9 @@ Nothing here runs anything; `describe` is what a replay prints first.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from dataflow.jobgraph import Partitioning
 from tests.simulation.job_plan import JobPlan, draw_job
 
 FAULT_KINDS = (
@@ -61,7 +62,10 @@ class Options:
     start_delay_ms: int = 300
     forks: int = 1
     """Completed checkpoints that are restored on the side and run to the end."""
-    extra: dict[str, str] = field(default_factory=dict)
+    rescale_forks: bool = False
+    """At another parallelism."""
+    operations: tuple[tuple[int, str], ...] = ()
+    """What the user does, and when: savepoint, checkpoint, rescale, stop (with a savepoint, and go on from it)."""
 
     @property
     def exactly_once(self) -> bool:
@@ -74,10 +78,12 @@ class Options:
     def describe(self) -> str:
         job = ", ".join(f"{key.removeprefix('execution.')}={value}" for key, value in self.job_settings.items())
         faults = ", ".join(sorted(self.faults.enabled)) or "none"
+        done = ", ".join(f"{kind} at {at_ms} ms" for at_ms, kind in self.operations) or "nothing"
         return (
             f"seed {self.seed}\n  cluster: {self.task_managers} TaskManagers with {self.slots} slots, messages take up to "
             f"{self.max_delay_ms} ms\n  job: {self.job.describe()}\n  sources pause up to {self.pause_ms} ms\n"
-            f"  settings: {job}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
+            f"  settings: {job}\n  the user: {done}; a checkpoint is started from on the side"
+            f"{', rescaled' if self.rescale_forks else ''}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
         )
 
 
@@ -132,8 +138,15 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
         "task.cancellation.interval": "500 ms",
         "task.cancellation.timeout": "5 s",
     }
+    operations = _draw_operations(random.Random(f"{seed}/operations"))
+    if any(kind == "stop" for _, kind in operations):
+        # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
+        kinds = [kind for kind in kinds if kind not in ("kill coordinator", "kill at storage")]
     return Options(
         seed=seed,
+        operations=operations,
+        rescale_forks=random.Random(f"{seed}/rescale").random() < 0.5
+        and all(stage.partitioning is not Partitioning.BROADCAST for stage in job.stages),
         task_managers=task_managers,
         slots=slots,
         max_delay_ms=rng.choice([0, 3, 12]),
@@ -144,3 +157,12 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
         faults=FaultOptions(frozenset(kinds), rng.choice([300, 800, 2000])),
         safety_ms=rng.choice([2000, 5000, 9000]),
     )
+
+
+def _draw_operations(rng: random.Random) -> tuple[tuple[int, str], ...]:
+    if rng.random() < 0.5:
+        return ()
+    kinds = [rng.choice(["savepoint", "checkpoint", "rescale", "rescale"]) for _ in range(rng.randint(0, 2))]
+    if rng.random() < 0.4:
+        kinds.append("stop")
+    return tuple((600 + rng.randint(0, 2500), kind) for kind in kinds)

@@ -12,6 +12,8 @@ import traceback
 from dataclasses import dataclass, replace
 
 from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_graph, encode_job_graph
+from protos import job_pb2
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
@@ -21,12 +23,15 @@ from tests.simulation.oracles.checkpoints import CheckpointOracle
 from tests.simulation.oracles.output import check_output
 from tests.simulation.oracles.owners import check_owners
 from tests.simulation.oracles.storage import check_storage
+from tests.simulation.user import User
 from tests.simulation.workload import LEDGERS, Ledger
 from tests.simulation.world import Defect, Violation, World
 
 CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
 INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
+SUBMITTED_BYTES = 8
+"""Of the time of submission, in front of a stored job graph."""
 
 
 @dataclass
@@ -85,6 +90,7 @@ class Simulation:
         )
         self.graph = build(options.job, self.name, options.job_settings)
         self.faults = FaultInjector(self.world, self.cluster, self.disk, self.ledger, options)
+        self.user = User(self.world, self.cluster, options, self.graph)
         self._is_fork = disk_files is not None
 
     def close(self) -> None:
@@ -95,6 +101,7 @@ class Simulation:
         self.cluster.start()
         if submit:
             self.cluster.submit(self.graph)
+        self.user.start()
         self.world.clock.after(INVARIANTS_EVERY, self._check_invariants)
         begun_ms = self.world.clock.now_ms
         if self.options.faults.enabled:
@@ -112,12 +119,35 @@ class Simulation:
         self._check_invariants_now()
         self.check_results()
 
+    def rescale_stored_jobs(self) -> None:
+        """As if the jobs had been submitted with another parallelism."""
+        for path, _ in self.disk.files.list("ha/jobs"):
+            data = self.disk.files.get(path)
+            graph = decode_job_graph(job_pb2.JobGraph.FromString(data[SUBMITTED_BYTES:]))
+            rescaled = encode_job_graph(self.user.rescaled(graph)).SerializeToString()
+            self.disk.files.put(path, data[:SUBMITTED_BYTES] + rescaled)
+
     def check_results(self) -> None:
         check_output(self.options, self.ledger)
         check_storage(self.disk, self.options, strict=not self.options.faults.enabled and not self._is_fork)
 
     def _is_over(self) -> bool:
-        return self.cluster.terminal is not None
+        """The job said how it ended, and nobody will run it again. One that was stopped with a savepoint goes on from it."""
+        cluster = self.cluster
+        if cluster.terminal is None and self.checkpoints.ended is not None and not self._is_stored():
+            coordinator = cluster.coordinator
+            if coordinator is None or not coordinator.alive or not coordinator.runners:
+                cluster.terminal = self.checkpoints.ended
+        if cluster.terminal is None:
+            return False
+        if cluster.terminal[0] is JobStatus.FINISHED and self.user.stopped_at is not None:
+            cluster.terminal = self.checkpoints.ended = None
+            cluster.submit(self.user.go_on())
+            return False
+        return True
+
+    def _is_stored(self) -> bool:
+        return self.disk.files.exists(f"ha/jobs/{self.user.graph.job_id}")
 
     def _check_invariants(self) -> None:
         self._check_invariants_now()
@@ -186,11 +216,13 @@ def run_forks(simulation: Simulation, options: Options) -> None:
     """A completed checkpoint is a consistent cut: a job that starts from it ends as every other does."""
     for fork in simulation.checkpoints.forks:
         side = Simulation(
-            replace(options, faults=replace(options.faults, enabled=frozenset()), forks=0, pause_ms=0),
+            replace(options, faults=replace(options.faults, enabled=frozenset()), forks=0, pause_ms=0, operations=()),
             name=simulation.name,  # the functions in the stored job look for their ledger under it
             disk_files=fork.files,
             ledger=fork.ledger(),
         )
+        if options.rescale_forks:
+            side.rescale_stored_jobs()
         try:
             side.run(submit=False)
         except (Violation, Stuck) as failure:

@@ -11,7 +11,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.checkpoint.metadata import parse_metadata
 from coordinator.jobmaster.effects import ReportJobStatus
+from dataflow.failures import SerializedFailure
 from dataflow.messages import JobStatus, TriggerCheckpoint
 from runtime.connections import Send
 from taskmanager.executor.events import TaskEnteredState
@@ -47,9 +49,12 @@ class CheckpointOracle:
         self.completed: list[int] = []
         """Ids whose pointer was written, in that order."""
         self._known: set[int] = {self._id_of(path) for path, _ in disk.files.list("ha/pointers") if _is_pointer(path)}
+        self._savepoints: set[int] = set()
         self._session_of: dict[int, str] = {}
         """Who triggered a checkpoint."""
         self.restarts = 0
+        self.ended: tuple[JobStatus, SerializedFailure | None] | None = None
+        """The last globally terminal status that was reported."""
         self.forks: list[Fork] = []
         disk.on_written = self._written
         ledger.may_commit = self._may_commit
@@ -70,6 +75,8 @@ class CheckpointOracle:
                 self._triggered(effect.envelope.message, effect.envelope.leader_session_id)
             elif type(effect) is ReportJobStatus:
                 self.restarts += effect.change.status is JobStatus.RESTARTING
+                if effect.change.status.is_globally_terminal:
+                    self.ended = (effect.change.status, effect.change.failure)
 
     def _triggered(self, message: TriggerCheckpoint, session: str) -> None:
         earlier = self._session_of.get(message.checkpoint_id)
@@ -82,9 +89,16 @@ class CheckpointOracle:
             raise Violation(f"checkpoint id {message.checkpoint_id} was used by two leaders: {earlier} and {session}")
 
     def _written(self, path: str, late: bool) -> None:
+        if path.startswith("savepoints/") and path.endswith("/_metadata"):
+            checkpoint_id = parse_metadata(self._disk.files.get(path), path).checkpoint_id
+            self._world.story.say("checkpoints", f"savepoint {checkpoint_id} is complete")
+            self._known.add(checkpoint_id)
+            self._savepoints.add(checkpoint_id)
         if not _is_pointer(path):
             return
         checkpoint_id = self._id_of(path)
+        if checkpoint_id in self._savepoints:  # registered, or adopted by the job that starts from it
+            return
         if checkpoint_id in self._known:
             raise Violation(f"checkpoint {checkpoint_id} completed twice")
         if checkpoint_id < max(self._known, default=0) and not late:

@@ -1,0 +1,125 @@
+"""What the user of a simulated job does while it runs: checkpoints and savepoints on demand, rescaling, stop and go on.
+
+Decides when to ask and what to do with the answer. An operation that is refused or fails is the user's bad luck, and nothing
+more: the job has to go on as if nobody had asked. A job that was stopped with a savepoint is submitted again from it, under
+another id and at another parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinator.execution.execution_graph import with_parallelism
+from coordinator.jobmaster.operations import (
+    Acknowledged,
+    JobOperation,
+    OperationFailed,
+    RequestID,
+    RescaleJob,
+    SnapshotCompleted,
+    StopWithSavepoint,
+    TakeCheckpoint,
+    TakeSavepoint,
+)
+from dataflow.ids import JobID, JobVertexID
+from dataflow.jobgraph import JobGraph, Partitioning, SavepointRestoreSettings
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.coordinator_process import CoordinatorProcess
+from tests.simulation.options import Options
+from tests.simulation.world import World
+
+SAVEPOINTS = "/savepoints"
+ASK_AGAIN_MS = 50
+LARGEST_PARALLELISM = 4
+
+
+class User:
+    """One user with one job."""
+
+    def __init__(self, world: World, cluster: SimulatedCluster, options: Options, graph: JobGraph) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._options = options
+        self._rng = world.random("user")
+        self.graph = graph
+        """The job that runs now."""
+        self.stopped_at: str | None = None
+        """Where to go on from, once the job has finished."""
+        self._may_rescale = all(stage.partitioning is not Partitioning.BROADCAST for stage in options.job.stages)
+
+    def start(self) -> None:
+        for at_ms, kind in self._options.operations:
+            self._world.clock.after(at_ms, self._asking(kind))
+
+    def go_on(self) -> JobGraph:
+        """The job once more, from the savepoint that it was stopped with."""
+        path, self.stopped_at = self.stopped_at, None
+        assert path is not None
+        graph = self.rescaled(self.graph) if self._may_rescale and self._rng.random() < 0.6 else self.graph
+        self.graph = replace(
+            graph,
+            job_id=JobID(f"6{self.graph.job_id[1:]}"),
+            savepoint_restore=SavepointRestoreSettings(path, claim=self._rng.random() < 0.5),
+        )
+        self._world.story.say("user", f"starts the job again from {path}, parallelism {_shape(self.graph)}")
+        return self.graph
+
+    def rescaled(self, graph: JobGraph) -> JobGraph:
+        """The same job with other parallelism; what is connected by a forward edge keeps it equal."""
+        group: dict[JobVertexID, JobVertexID] = {vertex.vertex_id: vertex.vertex_id for vertex in graph.vertices}
+        for edge in graph.edges:
+            if edge.partitioning is Partitioning.FORWARD:
+                old, new = group[edge.target], group[edge.source]
+                group = {vertex: new if head == old else head for vertex, head in group.items()}
+        most = min(LARGEST_PARALLELISM, self._cluster.options.task_managers * self._cluster.options.slots)
+        drawn = {head: self._rng.randint(1, most) for head in dict.fromkeys(group.values())}
+        return with_parallelism(graph, {vertex: drawn[head] for vertex, head in group.items()})
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _asking(self, kind: str) -> Callable[[], None]:
+        return lambda: self._ask(kind)
+
+    def _ask(self, kind: str) -> None:
+        coordinator = self._cluster.coordinator
+        if coordinator is None or not coordinator.alive or self.graph.job_id not in coordinator.runners:
+            self._world.story.say("user", f"wants {kind}: nobody is there")
+            return
+        if kind == "rescale" and not self._may_rescale:
+            return
+        request_id = coordinator.operate(self.graph.job_id, self._operation(kind))
+        self._world.story.say("user", f"wants {kind}")
+        self._wait(coordinator, kind, request_id)
+
+    def _operation(self, kind: str) -> JobOperation:
+        match kind:
+            case "savepoint":
+                return TakeSavepoint(SAVEPOINTS)
+            case "checkpoint":
+                return TakeCheckpoint(full=self._rng.random() < 0.5)
+            case "stop":
+                return StopWithSavepoint(SAVEPOINTS)
+            case _:
+                rescaled = self.rescaled(self.graph)
+                return RescaleJob({vertex.vertex_id: vertex.parallelism for vertex in rescaled.vertices})
+
+    def _wait(self, coordinator: CoordinatorProcess, kind: str, request_id: RequestID) -> None:
+        answer = coordinator.answers.get(request_id)
+        if answer is None:
+            if coordinator.alive:
+                self._world.clock.after(ASK_AGAIN_MS, lambda: self._wait(coordinator, kind, request_id))
+            return
+        match answer:
+            case SnapshotCompleted(checkpoint_id, path):
+                self._world.story.say("user", f"{kind}: {checkpoint_id} in {path}")
+                if kind == "stop":
+                    self.stopped_at = path
+            case OperationFailed(failure):
+                self._world.story.say("user", f"{kind} failed: {failure.summary}")
+            case Acknowledged():
+                self._world.story.say("user", f"{kind}: done")
+
+
+def _shape(graph: JobGraph) -> str:
+    return "/".join(str(vertex.parallelism) for vertex in graph.vertices)
