@@ -8,12 +8,12 @@ ceil(i*m/n) up to ceil((i+1)*m/n) - 1. Mirrors Flink's TaskDeploymentDescriptorF
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from coordinator.execution.execution_graph import Execution, ExecutionGraph
+from coordinator.execution.execution_graph import Execution, ExecutionGraph, subtasks_of
 from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from dataflow.jobgraph import JobEdge, JobVertex
 from dataflow.messages import (
     InputGateDescriptor,
@@ -22,6 +22,9 @@ from dataflow.messages import (
     ShuffleDescriptor,
     TaskDeploymentDescriptor,
 )
+
+Producer = tuple[ExecutionAttemptID, ResourceID, str]
+"""Attempt, TaskManager, address of its data server."""
 
 
 def producers_of_consumer(consumer: int, producers: int, consumers: int) -> range:
@@ -68,11 +71,48 @@ class TaskDeploymentDescriptorFactory:
 
     def create(
         self,
-        execution: Execution,
+        executions: Iterable[Execution],
         restored: RestoredTasks,
         exchange_address_of: Callable[[ResourceID], str],
+    ) -> Iterator[TaskDeploymentDescriptor]:
+        """The descriptors of these attempts, in order; they and their producers must have been given their slots before."""
+
+        def producer(subtask: ExecutionVertexID) -> Producer:
+            attempt = self._graph.current(subtask)
+            return attempt.attempt_id, attempt.resource_id, exchange_address_of(attempt.resource_id)
+
+        all_to_all: dict[str, list[Producer]] = {}  # looked up once per edge, not once per channel
+        for execution in executions:
+            subtask_index = execution.attempt_id.subtask_index
+            gates = []
+            for edge in self._inputs[execution.attempt_id.vertex_id]:
+                if edge.partitioning.is_pointwise:
+                    channels = self._pointwise_channels(edge, subtask_index, producer)
+                else:
+                    if edge.edge_id not in all_to_all:
+                        subtasks = subtasks_of(self._graph.job_vertices[edge.source])
+                        all_to_all[edge.edge_id] = [producer(subtask) for subtask in subtasks]
+                    channels = tuple(ShuffleDescriptor(*each, subtask_index) for each in all_to_all[edge.edge_id])
+                gates.append(self._gate(edge, channels))
+            yield self._descriptor(execution, restored, tuple(gates))
+
+    def _pointwise_channels(
+        self, edge: JobEdge, consumer: int, producer: Callable[[ExecutionVertexID], Producer]
+    ) -> tuple[ShuffleDescriptor, ...]:
+        """Only the producers of this consumer are looked at: others may be in regions that do not restart."""
+        producers = self._graph.job_vertices[edge.source].parallelism
+        consumers = self._graph.job_vertices[edge.target].parallelism
+        return tuple(
+            ShuffleDescriptor(
+                *producer(ExecutionVertexID(edge.source, index)),
+                consumer - consumers_of_producer(index, producers, consumers).start,
+            )
+            for index in producers_of_consumer(consumer, producers, consumers)
+        )
+
+    def _descriptor(
+        self, execution: Execution, restored: RestoredTasks, input_gates: tuple[InputGateDescriptor, ...]
     ) -> TaskDeploymentDescriptor:
-        """The descriptor of an attempt; its producers must have been given their slots before."""
         vertex = execution.vertex
         job_vertex = self._graph.job_vertices[vertex.vertex_id]
         job_graph = self._graph.job_graph
@@ -85,9 +125,7 @@ class TaskDeploymentDescriptorFactory:
             parallelism=job_vertex.parallelism,
             max_parallelism=job_vertex.max_parallelism,
             operators=self._operators[vertex.vertex_id],
-            input_gates=tuple(
-                self._gate(edge, vertex.subtask_index, exchange_address_of) for edge in self._inputs[vertex.vertex_id]
-            ),
+            input_gates=input_gates,
             result_partitions=tuple(
                 self._partition(edge, vertex.subtask_index) for edge in self._outputs[vertex.vertex_id]
             ),
@@ -97,29 +135,12 @@ class TaskDeploymentDescriptorFactory:
             checkpoint_directory=self._checkpoint_directory,
         )
 
-    def _gate(
-        self, edge: JobEdge, consumer: int, exchange_address_of: Callable[[ResourceID], str]
-    ) -> InputGateDescriptor:
-        producers = self._graph.job_vertices[edge.source].parallelism
-        consumers = self._graph.job_vertices[edge.target].parallelism
-        channels = []
-        pointwise = edge.partitioning.is_pointwise
-        for index in producers_of_consumer(consumer, producers, consumers) if pointwise else range(producers):
-            producer = self._graph.current(ExecutionVertexID(edge.source, index))
-            first = consumers_of_producer(index, producers, consumers).start if pointwise else 0
-            channels.append(
-                ShuffleDescriptor(
-                    producer=producer.attempt_id,
-                    resource_id=producer.resource_id,
-                    exchange_address=exchange_address_of(producer.resource_id),
-                    subpartition_index=consumer - first,
-                )
-            )
+    def _gate(self, edge: JobEdge, channels: tuple[ShuffleDescriptor, ...]) -> InputGateDescriptor:
         return InputGateDescriptor(
             edge.edge_id,
             edge.target_input,
             edge.partitioning,
-            tuple(channels),
+            channels,
             edge.key_columns,
             self._graph.job_vertices[edge.source].name,
         )

@@ -15,7 +15,7 @@ from dataflow.failures import SerializedFailure
 from dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from dataflow.jobgraph import JobGraph, JobVertex
 from dataflow.messages import ExecutionState, JobStatus
-from runtime.machine import check
+from runtime.machine import InvariantViolation, check
 
 _TERMINAL = frozenset(state for state in ExecutionState if state.is_terminal)
 
@@ -202,11 +202,14 @@ class ExecutionGraph:
 
     def transition(self, execution: Execution, state: ExecutionState, now_ms: int) -> None:
         """Move a current attempt along its table."""
-        check(self._by_attempt.get(execution.attempt_id) is execution, f"{execution.attempt_id} is not current")
-        check(
-            state in EXECUTION_TRANSITIONS[execution.state],
-            f"attempt {execution.attempt_id} cannot go from {execution.state.value} to {state.value}",
-        )
+        if (
+            self._by_attempt.get(execution.attempt_id) is not execution
+        ):  # not check(): its text would be built every time
+            raise InvariantViolation(f"{execution.attempt_id} is not current")
+        if state not in EXECUTION_TRANSITIONS[execution.state]:
+            raise InvariantViolation(
+                f"attempt {execution.attempt_id} cannot go from {execution.state.value} to {state.value}"
+            )
         self._count[execution.state] -= 1
         self._count[state] += 1
         execution.state = state
@@ -216,7 +219,8 @@ class ExecutionGraph:
         """Begin a new attempt of each of these subtasks, whose attempts are over (Flink: same name)."""
         for vertex in vertices:
             old = self._current[vertex]
-            check(old.state.is_terminal, f"{old.attempt_id} is still {old.state.value}")
+            if not old.state.is_terminal:
+                raise InvariantViolation(f"{old.attempt_id} is still {old.state.value}")
             self._count[old.state] -= 1
             del self._by_attempt[old.attempt_id]
             self._begin_attempt(vertex, old.attempt_id.attempt_number + 1, now_ms)

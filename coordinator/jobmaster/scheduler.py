@@ -216,7 +216,8 @@ class Scheduler:
             if not state.is_terminal and state is not ExecutionState.CANCELING:
                 self._out.append(CancelAt(resource_id, attempt_id))
             return self._done()
-        check(execution.state in ON_TASK_MANAGER, f"{attempt_id} is {state.value}, but was never deployed")
+        if execution.state not in ON_TASK_MANAGER:
+            raise InvariantViolation(f"{attempt_id} is {state.value}, but was never deployed")
         execution.confirmed = True
         if execution.state is ExecutionState.CANCELING:
             if state.is_terminal:
@@ -493,8 +494,9 @@ class Scheduler:
             execution.allocation_id, execution.resource_id = slot.allocation_id, slot.resource_id
             self._transition(execution, ExecutionState.SCHEDULED, now_ms)
         by_resource: dict[ResourceID, list[TaskDeploymentDescriptor]] = {}
-        for execution in executions:
-            descriptor = self._descriptors.create(execution, current.restored, self._exchange_address_of)
+        for execution, descriptor in zip(
+            executions, self._descriptors.create(executions, current.restored, self._exchange_address_of), strict=True
+        ):
             by_resource.setdefault(execution.resource_id, []).append(descriptor)
             self._deployed.setdefault(execution.resource_id, {})[execution.attempt_id] = execution
             self._transition(execution, ExecutionState.DEPLOYING, now_ms)

@@ -53,7 +53,8 @@ def deploy(graph: JobGraph, restored: RestoredTasks = NOTHING_RESTORED) -> dict[
         execution.resource_id = ResourceID(f"tm-{execution.attempt_id.subtask_index}")
         execution.allocation_id = AllocationID(f"slot-{execution.attempt_id.subtask_index}")
     factory = TaskDeploymentDescriptorFactory(expanded, "/base/job")
-    return {expanded.task_name(e.vertex): factory.create(e, restored, lambda r: f"{r}:1") for e in expanded.executions}
+    tasks = factory.create(expanded.executions, restored, lambda resource_id: f"{resource_id}:1")
+    return {task.task_name: task for task in tasks}
 
 
 def channels(descriptor: TaskDeploymentDescriptor, gate: int = 0) -> list[tuple[str, int]]:
