@@ -51,6 +51,7 @@ from coordinator.resource.effects import DeclareWorkers, ReleaseWorker, Resource
 from coordinator.resource.events import ResourceManagerEvent, ResourceManagerStarted
 from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
 from dataflow.config import Configuration
+from dataflow.failures import Blame, SerializedFailure
 from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import (
@@ -88,7 +89,13 @@ from taskmanager.executor.effects import (
     TaskExecutorEffect,
     TerminateTaskManager,
 )
-from taskmanager.executor.events import TaskEnteredState, TaskExecutorEvent, TaskExecutorStarted, TaskSaid
+from taskmanager.executor.events import (
+    JobMasterLeaderChanged,
+    TaskEnteredState,
+    TaskExecutorEvent,
+    TaskExecutorStarted,
+    TaskSaid,
+)
 from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from tests.simulation.checkpoint_world import Barriers, CheckpointStore
 from tests.simulation.network import Endpoint, SimulatedClock, SimulatedNetwork, Timers
@@ -381,6 +388,16 @@ class JobMasterShell:
             case _:
                 cluster.store_of(self.graph.job_id).perform(effect, self.feed)
 
+    def crash(self, reason: str) -> None:
+        """A core raised: the actor stops, its connections break, the Dispatcher hears of it."""
+        self.ended = True
+        self._timers.clear()
+        for connection in self.cluster.network.connections_of(COORDINATOR):
+            if connection.startswith((f"{self.session}/", f"{self.graph.job_id}/")):
+                self.cluster.network.close(COORDINATOR, connection, reason)
+        failure = SerializedFailure(reason, Blame.INTERNAL)
+        self.cluster.to_dispatcher(JobMasterEnded(self.graph.job_id, self.core.status, failure))
+
     def _own(self, connection: ConnectionID) -> ConnectionID:
         """Connections of several JobMasters live in one process: those that they dial are kept apart."""
         return ConnectionID(f"{self.graph.job_id}/{connection}") if connection.startswith("dial-") else connection
@@ -420,6 +437,7 @@ class Cluster:
         self.job_graphs: dict[JobID, JobGraph] = {}
         self.declared: DeclareWorkers | None = None
         self.starting = 0
+        self.broken_job_masters = 0
         self.once_registered: dict[ResourceID, None] = {}
         self.timers_left_behind: list[tuple[JobID, Hashable]] = []
         self.dispatcher = Dispatcher()
@@ -477,6 +495,11 @@ class Cluster:
         """Leader retrieval tells who is leader now, not who was when somebody became it."""
         follower.feed(ResourceManagerLeaderChanged(f"{COORDINATOR}:6123", self.resource_manager.session))
 
+    def _tell_job_leader(self, process: TaskManagerProcess, job_id: JobID) -> None:
+        job_master = self.job_masters.get(job_id)
+        if job_master is not None:
+            process.feed(JobMasterLeaderChanged(job_id, f"{COORDINATOR}:6123", job_master.session))
+
     def suspend_job_master(self, job_id: JobID) -> None:
         """Leadership of one job is lost: its core lets go; nothing is told to anybody but by broken connections."""
         job_master = self.job_masters.pop(job_id)
@@ -530,7 +553,7 @@ class Cluster:
         job_master = self.job_masters.get(effect.peer.job_id)
         if job_master is None or job_master.ended:
             return None
-        own = ConnectionID(f"jm-{self.draw()}")
+        own = ConnectionID(f"{job_master.session}/{self.draw()}")
         return Endpoint(
             COORDINATOR,
             own,
@@ -556,6 +579,8 @@ class Cluster:
                 self._feed_dispatcher(JobGraphRemoved(job_id))
             case StartJobMaster(graph, recovered):
                 self.job_masters[graph.job_id] = JobMasterShell(self, graph, recovered=recovered)
+                for process in self.alive():
+                    self.clock.after(self.network.delay_ms(), lambda p=process: self._tell_job_leader(p, graph.job_id))  # type: ignore[misc]
             case SuspendJobMaster(job_id):
                 self.job_masters[job_id].feed(JobMasterSuspended("leadership lost"))
             case ForwardToJobMaster(request_id, job_id, operation):

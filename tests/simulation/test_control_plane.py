@@ -278,6 +278,26 @@ def test_idle_task_managers_are_released() -> None:
     assert process.terminated is not None and process.terminated.exit_code == 0
 
 
+def test_a_broken_job_master_is_replaced() -> None:
+    """TaskManagers follow to its successor, which cancels what it does not know and starts from the latest checkpoint."""
+    cluster, graph = running_cluster()
+    cluster.run(2_000)
+    process = cluster.alive()[0]
+    before = {a.execution_graph_id for a in process.tasks.running}
+    latest = cluster.store_of(graph.job_id).stored[-1]
+    cluster.job_masters[graph.job_id].crash("an invariant broke")
+    cluster.run(100)
+    assert cluster.run_until_status(graph.job_id, RUNNING, within_ms=5_000)
+    cluster.run(5_000)
+
+    assert all(d.restore_checkpoint_id >= latest for d in process.tasks.running.values())
+    assert before.isdisjoint(a.execution_graph_id for a in process.tasks.running)
+    assert len(process.tasks.running) == 6
+    stored = cluster.store_of(graph.job_id).stored
+    assert stored[-1] > latest and stored == sorted(stored)
+    cluster.check_invariants()
+
+
 def test_stop_with_savepoint_ends_the_job() -> None:
     """The client hears of the savepoint when the job is FINISHED."""
     cluster, graph = running_cluster(behaviour=TaskBehaviour(stops=True))
@@ -306,6 +326,7 @@ def test_whatever_breaks_every_job_runs_again_and_ends(seed: int) -> None:
         cluster.check_invariants()
     cluster.network.heal()
     cluster.network.max_delay_ms = 5
+    cluster.behaviour.stuck = set()
 
     for graph in graphs:
         assert cluster.run_until_status(graph.job_id, RUNNING, within_ms=200_000), (seed, cluster.statuses)
@@ -329,12 +350,20 @@ def test_whatever_breaks_every_job_runs_again_and_ends(seed: int) -> None:
 def break_something(cluster: Cluster, rng: random.Random) -> None:
     """One fault."""
     alive = cluster.alive()
-    fault = rng.choice(["crash", "crash", "cut", "one-way", "heal", "break", "task", "rm", "store"])
+    fault = rng.choice(["crash", "crash", "cut", "one-way", "heal", "break", "task", "rm", "store", "jm", "stuck"])
     victim = rng.choice(alive) if alive else None
     if fault == "rm":
         cluster.restart_resource_manager()
     elif fault == "heal":
         cluster.network.heal()
+    elif fault == "jm":
+        # the Dispatcher gives a job up whose JobMaster breaks too often
+        healthy = [each for each in cluster.job_masters.values() if not each.ended]
+        if healthy and cluster.broken_job_masters < 3:
+            cluster.broken_job_masters += 1
+            rng.choice(healthy).crash("an invariant broke")
+    elif fault == "stuck":
+        cluster.behaviour.stuck = {rng.choice(["sink (1/2)", "window (2/2)", "source (1/2)"])}
     elif fault == "store":
         for store in cluster.checkpoint_stores.values():
             store.fail_next_store = True
