@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from dataflow.config import (
     CHECKPOINTING_MODE,
     CHECKPOINTS_DIRECTORY,
     PARALLELISM_DEFAULT,
+    SAVEPOINT_DIRECTORY,
     Configuration,
     ConfigurationError,
     check_key,
@@ -35,6 +37,7 @@ from dataflow.translation import Translation, translate
 from dataflow.watermarks import WatermarkStrategy
 from runtime.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
+from snapline.user_modules import modules_beside_script, pickled_by_value
 
 if TYPE_CHECKING:
     from snapline.execution import JobExecutionResult
@@ -42,6 +45,11 @@ RESTORE_VARIABLE = "SNAPLINE_RESTORE_FROM"
 """Set by `snapline run --from-savepoint`."""
 ALLOW_NON_RESTORED_VARIABLE = "SNAPLINE_ALLOW_NON_RESTORED_STATE"
 CLAIM_VARIABLE = "SNAPLINE_CLAIM_SNAPSHOT"
+
+
+def absolute_path(path: str) -> str:
+    """A relative path is one of this process's directory; a URL stays as it is."""
+    return path if "://" in path else str(Path(path).absolute())
 
 
 class StreamExecutionEnvironment:
@@ -53,6 +61,7 @@ class StreamExecutionEnvironment:
         self.weaker = dict(weaker or {})
         self.graph = StreamGraph()
         self.savepoint_restore = SavepointRestoreSettings()
+        self.python_modules: list[ModuleType] = []
 
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
@@ -76,9 +85,11 @@ class StreamExecutionEnvironment:
         return self.configuration_with({})
 
     def configuration_with(self, spark: Mapping[str, Setting]) -> Configuration:
-        """All settings, those of Spark conf included."""
+        """All settings, those of Spark conf included. A relative directory is one of this process, whoever writes there."""
         explicit = {key: Setting(value, "the program") for key, value in self.explicit.items()}
-        return resolve(self.weaker, spark, explicit)
+        resolved = resolve(self.weaker, spark, explicit)
+        places = {option.key: resolved.get_option(option) for option in (CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY)}
+        return resolved.with_values({key: absolute_path(value) for key, value in places.items() if value})
 
     def configure(self, key: str, value: object) -> StreamExecutionEnvironment:
         """Set one key. Raises ConfigurationError when it is unknown or the value cannot be read."""
@@ -107,8 +118,13 @@ class StreamExecutionEnvironment:
         self, path: str, *, allow_non_restored_state: bool = False, claim: bool = False
     ) -> StreamExecutionEnvironment:
         """Start from this savepoint or retained checkpoint. A relative path is one of this process's directory."""
-        where = path if "://" in path else str(Path(path).absolute())
-        self.savepoint_restore = SavepointRestoreSettings(where, allow_non_restored_state, claim)
+        self.savepoint_restore = SavepointRestoreSettings(absolute_path(path), allow_non_restored_state, claim)
+        return self
+
+    def add_python_module(self, module: ModuleType) -> StreamExecutionEnvironment:
+        """Send this module's (or package's) functions and classes with the job: executors need not be able to import it. Modules
+        beside the job script are sent anyway."""
+        self.python_modules.append(module)
         return self
 
     # --- sources -------------------------------------------------------------------------------------------------------
@@ -165,13 +181,14 @@ class StreamExecutionEnvironment:
         self, job_name: str = "snapline job", job_id: str = "", configuration: Configuration | None = None
     ) -> Translation:
         """The JobGraph, without running it. Raises JobDefinitionError that names the operator."""
-        return translate(
-            self.graph,
-            job_id=JobID(job_id or uuid.uuid4().hex),
-            name=job_name,
-            configuration=configuration or self.configuration,
-            savepoint_restore=self.savepoint_restore,
-        )
+        with pickled_by_value([*self.python_modules, *modules_beside_script()]):
+            return translate(
+                self.graph,
+                job_id=JobID(job_id or uuid.uuid4().hex),
+                name=job_name,
+                configuration=configuration or self.configuration,
+                savepoint_restore=self.savepoint_restore,
+            )
 
     def execute(self, job_name: str = "snapline job") -> JobExecutionResult:
         """Run the job and wait for its end. Raises JobFailed with the failure of the task that caused it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -225,5 +226,7 @@ class EmbeddedCluster:
             self._coordinator.stop()
         if self.pool is not None:
             self.pool.stop()
+        if self._directory is not None and not any(Path(self._directory).glob("**/_metadata")):
+            shutil.rmtree(self._directory, ignore_errors=True)  # nothing is in there that a job could start from
         if self.spark.ours:
             self.spark.session.stop()

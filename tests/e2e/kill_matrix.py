@@ -46,6 +46,8 @@ VICTIMS = (*SIDES, "all", "executor", "daemon")
 MASTER = "local-cluster[2,3,1024]"
 MEMORY = {"spark.executor.memory": "512m"}
 POLL_SECONDS = 0.02
+RESTARTS_MAX = 40
+"""In a row, without a calm time between: then something is wrong, and the run ends."""
 
 
 @dataclass
@@ -63,6 +65,8 @@ class Run:
     recovery_s: list[float] = field(default_factory=list)
     """Per kill that was not overtaken by the next one: until the first file that was committed after the restart."""
     differences: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    """Of the restarts."""
 
 
 class Watcher:
@@ -77,6 +81,8 @@ class Watcher:
         self.running_since_s: float | None = None
         """Since when the job has been RUNNING; None while it is not."""
         self.files: dict[Path, float] = {}
+        self.causes: dict[int, str] = {}
+        """Why the job restarted, by the time of the failure."""
 
     def note(self, details: pb.JobDetails) -> None:
         """The job has changed."""
@@ -88,6 +94,8 @@ class Watcher:
             self.running_since_s = time.monotonic()
             self.first_running_s = self.first_running_s or self.running_since_s
         self.restarts = max(self.restarts, details.overview.restarts)
+        for failure in details.failures:
+            self.causes[failure.timestamp_ms] = failure.failure.summary
 
     def scan(self) -> None:
         """Look at the output until the job has ended."""
@@ -184,6 +192,7 @@ def run_once(spark: SparkHandle, run: Run, options: argparse.Namespace, flights:
             "restart-strategy.type": "exponential-delay",
             "restart-strategy.exponential-delay.initial-backoff": "100 ms",
             "restart-strategy.exponential-delay.max-backoff": "2 s",
+            "restart-strategy.exponential-delay.attempts-before-reset-backoff": RESTARTS_MAX,
             "taskmanager.numberOfTaskSlots": 1,
         }
     )
@@ -219,6 +228,7 @@ def run_once(spark: SparkHandle, run: Run, options: argparse.Namespace, flights:
         try:
             result = run_in(cluster, graph, note)
         finally:
+            run.causes = [watcher.causes[when] for when in sorted(watcher.causes)]
             watcher.finished.set()
             for thread in threads:
                 thread.join()
@@ -281,7 +291,7 @@ def run_all(options: argparse.Namespace) -> list[Run]:
                     f"{run.restarts} restarts  {run.checkpoints} checkpoints  new output after {run.recovery_s} s",
                     flush=True,
                 )
-                for line in run.differences:
+                for line in [*run.causes, *run.differences]:
                     print(f"      {line}", flush=True)
                 if options.json:
                     options.json.write_text(json.dumps([asdict(r) for r in runs], indent=1))

@@ -1,0 +1,64 @@
+"""Which of the user's modules travel with the job, because no executor could import them.
+
+Functions and classes of the job script itself always travel by value, as in Spark. So do those of modules that lie beside the
+script or below its directory, and those that were named with `add_python_module`. What is installed (site-packages, the
+standard library, Snapline) is imported on the executors, and must be there. Larger code goes with `--py-files` of
+spark-submit, or in an environment of its own with `--archives`; this does not know about either.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+
+OURS = frozenset({"snapline", "coordinator", "taskmanager", "runtime", "dataflow", "protos"})
+
+
+def modules_beside_script() -> list[ModuleType]:
+    """Imported modules whose file lies in the directory of the running script, or below, and is not installed."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is None:
+        return []
+    home = Path(script).resolve().parent
+    installed = _installed()
+    if any(home.is_relative_to(place) for place in installed):
+        return []
+    found = []
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or name in {"__main__", "__mp_main__"} or name.partition(".")[0] in OURS:
+            continue
+        path = Path(file).resolve()
+        if path.is_relative_to(home) and not any(path.is_relative_to(place) for place in installed):
+            found.append(module)
+    return found
+
+
+@contextmanager
+def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
+    """Within, what these modules define is pickled with its code; what was registered before stays so."""
+    before = cloudpickle.list_registry_pickle_by_value()
+    mine = [module for module in modules if module.__name__ not in before]
+    try:
+        for module in mine:
+            cloudpickle.register_pickle_by_value(module)
+        yield
+    finally:
+        for module in mine:
+            if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _installed() -> list[Path]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    places = {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
+    return [
+        *places,
+        *(Path(entry).resolve() for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))),
+    ]

@@ -1,0 +1,77 @@
+"""The job of the demo on each kind of Spark, started the way a user starts it; right output, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from examples.flights_answer import compare_outputs
+from tests.e2e.programs import ROOT, marked, python, run, wait_until_gone
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+FINISHED = r"flights: FINISHED in [\d.]+ s: 40,000 rows read, \d+ checkpoints, 0 restarts"
+SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+
+def assert_right(flights: Path, output: Path) -> None:
+    for comparison in compare_outputs(flights, output):
+        assert comparison.equal, comparison.differences
+        assert comparison.actual_rows > 0
+
+
+def test_execute_with_nothing_configured(flights, tmp_path):
+    """Coordinator and TaskManagers on local[*]; one line is printed, and Spark says nothing."""
+    script = ROOT / "examples" / "flights.py"
+    done = run(python(script, "--input", flights, "--output", "out"), cwd=tmp_path)
+    assert (done.code, done.errors) == (0, [])
+    assert re.fullmatch(FINISHED + "\n", done.out)
+    assert_right(flights, tmp_path / "out")
+
+
+def test_executors_in_processes_of_their_own_and_modules_beside_the_script(flights, tmp_path):
+    """local-cluster; functions of a module that no executor can import travel with the job, as do those of one named."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "job" / "beside.py").write_text(
+        "import pyarrow as pa\n\ndef double(batch):\n"
+        "    return pa.record_batch({'n': [2 * n for n in batch.column('n').to_pylist()]})\n"
+    )
+    (tmp_path / "elsewhere" / "faraway.py").write_text("def large(row):\n    return row['n'] >= 10\n")
+    (tmp_path / "job" / "job.py").write_text(
+        "import sys\nsys.path.append(sys.argv[1])\nimport beside, faraway\n"
+        "from snapline import ParquetSink, StreamExecutionEnvironment\n"
+        "env = StreamExecutionEnvironment.get_execution_environment()\n"
+        "env.add_python_module(faraway).set_parallelism(2)\n"
+        "stream = env.from_collection([{'n': n} for n in range(10)])\n"
+        "stream.map_batches(beside.double).filter_rows(faraway.large).sink_to(ParquetSink('out'), uid='sink')\n"
+        "print(env.execute('beside').status)\n"
+    )
+    done = run(
+        python(tmp_path / "job" / "job.py", tmp_path / "elsewhere"), cwd=tmp_path, MASTER="local-cluster[2,1,1024]"
+    )
+    assert (done.code, done.out, done.errors) == (0, "FINISHED\n", [])
+    import pyarrow.parquet as pq
+
+    assert sorted(pq.read_table(tmp_path / "out").column("n").to_pylist()) == [10, 12, 14, 16, 18]
+
+
+def test_spark_submit_to_a_standalone_cluster(flights, standalone, tmp_path):
+    """The coordinator is a process beside the driver; when the application ends, all of it is gone."""
+    done = run(
+        [
+            *(SPARK_SUBMIT, "--master", standalone.master, "--conf", "spark.executor.memory=512m"),
+            *("--conf", "spark.executor.cores=1", "--conf", "spark.snapline.log.level=WARNING"),
+            *(ROOT / "examples" / "flights.py", "--input", flights, "--output", tmp_path / "out"),
+        ],
+        cwd=tmp_path,
+    )
+    assert done.code == 0, done.err
+    assert re.search(FINISHED, done.out), done.out
+    assert_right(flights, tmp_path / "out")
+    assert wait_until_gone(standalone.mark, "pyspark.daemon|CoarseGrainedExecutorBackend") == {}
+    assert len(marked(standalone.mark, r"deploy\.(master|worker)")) == 2
+    assert not [line for line in done.err.splitlines() if line.startswith("{") and json.loads(line)["level"] == "ERROR"]
