@@ -7,7 +7,9 @@ of Flink.
 Finished tasks: a vertex whose subtasks have all finished is stored as fully finished, and is only ended again on restore. Of a vertex
 of which some have finished, the others' state is stored and the finished ones are named. Union list state of such a vertex
 would lack the part of the finished ones; Flink refuses that checkpoint. Here a finished task's union state is carried over from
-the checkpoint that it finished with, when that state lies in the acknowledgement itself; only otherwise it is refused.
+the checkpoint that it finished with, when that state lies in the acknowledgement itself. Otherwise the checkpoint is refused
+that it would finish with while others go on: once it had ended, no checkpoint could complete, and those that wait for their
+last one would wait for ever.
 """
 
 from __future__ import annotations
@@ -88,6 +90,13 @@ def _vertex_states(
             for subtask, snapshot in sorted(snapshots.items())
             if operator_id in snapshot.operators
         }
+        stays = _subtask_that_must_stay(operator_id, vertex, snapshots, finished)
+        if stays is not None:
+            return FinalizeRefused(
+                f"operator {node.uid!r} ({vertex.name}) uses union list state, of which that of subtask {stays}, which has "
+                "finished, is too large to be carried over: checkpoints go on when all of its subtasks have finished; raise "
+                "execution.checkpointing.data-inline-threshold, or use list state that is split"
+            )
         if finished and len(finished) < vertex.parallelism:
             carried = _carried_union_state(operator_id, subtasks.values(), finished, final_states)
             if carried is None:
@@ -110,6 +119,24 @@ def _vertex_states(
             )
         )
     return states
+
+
+def _subtask_that_must_stay(
+    operator_id: OperatorID,
+    vertex: JobVertex,
+    snapshots: Mapping[int, TaskStateSnapshot],
+    finished: Mapping[int, ExecutionAttemptID],
+) -> int | None:
+    """A subtask that would end with this checkpoint, before others, with union state that cannot be carried over."""
+    ending = [subtask for subtask, snapshot in sorted(snapshots.items()) if snapshot.is_task_finished]
+    if len(ending) + len(finished) >= vertex.parallelism:
+        return None
+    for subtask in ending:
+        state = snapshots[subtask].operators.get(operator_id, OperatorSubtaskState())
+        parts = (_union_part(handle) for handle in state.managed_operator)
+        if any(part is not None and not isinstance(part.handle, ByteStreamStateHandle) for part in parts):
+            return subtask
+    return None
 
 
 def _carried_union_state(

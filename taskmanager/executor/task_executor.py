@@ -104,6 +104,8 @@ from taskmanager.executor.slot_table import TaskSlot, TaskSlotState, TaskSlotTab
 
 NOT_NEEDED = 0
 CANNOT_GO_ON = 1
+MAX_ENDED_REMEMBERED = 1000
+"""Attempts of which it is known that they have run and ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ class TaskExecutor:
         self._settings = settings
         self.slots = TaskSlotTable(info.resource_id, info.slots)
         self._tasks: dict[ExecutionAttemptID, RunningTask] = {}
+        self._ended: dict[ExecutionAttemptID, None] = {}
+        """Attempts that have run here, the latest ones."""
         self._jobs: dict[JobID, JobEntry] = {}
         self._dialled = 0
         self._resource_manager = LeaderConnection(
@@ -510,8 +514,8 @@ class TaskExecutor:
 
     def _submit_task(self, job_id: JobID, descriptor: TaskDeploymentDescriptor) -> None:
         attempt_id = descriptor.attempt_id
-        if attempt_id in self._tasks:
-            return
+        if attempt_id in self._tasks or attempt_id in self._ended:
+            return  # an attempt runs once, however often it is submitted
         slot = self.slots.find(descriptor.allocation_id)
         if slot is None or slot.job_id != job_id or slot.state is TaskSlotState.RELEASING:
             summary = f"TaskManager {self.info.resource_id} has no slot {descriptor.allocation_id} of this job any more"
@@ -547,6 +551,9 @@ class TaskExecutor:
             return
         del self._tasks[attempt_id]
         del self._jobs[job_id].tasks[attempt_id]
+        self._ended[attempt_id] = None
+        if len(self._ended) > MAX_ENDED_REMEMBERED:
+            del self._ended[next(iter(self._ended))]
         if task.ending is not None:
             self._out.append(CancelTimer(CancellationInterval(attempt_id)))
         if task.watched:

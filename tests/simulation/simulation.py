@@ -138,7 +138,7 @@ class Simulation:
             coordinator = cluster.coordinator
             if coordinator is None or not coordinator.alive or not coordinator.runners:
                 cluster.terminal = self.checkpoints.ended
-        if cluster.terminal is None:
+        if cluster.terminal is None or not self.user.settled():
             return False
         if cluster.terminal[0] is JobStatus.FINISHED and self.user.stopped_at is not None:
             cluster.terminal = self.checkpoints.ended = None

@@ -13,6 +13,7 @@ from dataclasses import replace
 from coordinator.execution.execution_graph import with_parallelism
 from coordinator.jobmaster.operations import (
     Acknowledged,
+    Answer,
     JobOperation,
     OperationFailed,
     RequestID,
@@ -46,6 +47,7 @@ class User:
         """The job that runs now."""
         self.stopped_at: str | None = None
         """Where to go on from, once the job has finished."""
+        self._waiting: list[tuple[CoordinatorProcess, str, RequestID]] = []
         self._may_rescale = all(stage.partitioning is not Partitioning.BROADCAST for stage in options.job.stages)
 
     def start(self) -> None:
@@ -90,7 +92,8 @@ class User:
             return
         request_id = coordinator.operate(self.graph.job_id, self._operation(kind))
         self._world.story.say("user", f"wants {kind}")
-        self._wait(coordinator, kind, request_id)
+        self._waiting.append((coordinator, kind, request_id))
+        self._world.clock.after(ASK_AGAIN_MS, self._look_again)
 
     def _operation(self, kind: str) -> JobOperation:
         match kind:
@@ -104,12 +107,23 @@ class User:
                 rescaled = self.rescaled(self.graph)
                 return RescaleJob({vertex.vertex_id: vertex.parallelism for vertex in rescaled.vertices})
 
-    def _wait(self, coordinator: CoordinatorProcess, kind: str, request_id: RequestID) -> None:
-        answer = coordinator.answers.get(request_id)
-        if answer is None:
-            if coordinator.alive:
-                self._world.clock.after(ASK_AGAIN_MS, lambda: self._wait(coordinator, kind, request_id))
+    def _look_again(self) -> None:
+        if self.settled():
             return
+        self._world.clock.after(ASK_AGAIN_MS, self._look_again)
+
+    def settled(self) -> bool:
+        """Take the answers that have come; whether nothing is waited for."""
+        waiting, self._waiting = self._waiting, []
+        for coordinator, kind, request_id in waiting:
+            answer = coordinator.answers.get(request_id)
+            if answer is not None:
+                self._answered(kind, answer)
+            elif coordinator.alive and self.graph.job_id in coordinator.runners:
+                self._waiting.append((coordinator, kind, request_id))
+        return not self._waiting
+
+    def _answered(self, kind: str, answer: Answer) -> None:
         match answer:
             case SnapshotCompleted(checkpoint_id, path):
                 self._world.story.say("user", f"{kind}: {checkpoint_id} in {path}")

@@ -111,6 +111,23 @@ def test_union_state_of_a_finished_subtask_in_a_file_is_refused() -> None:
     assert "'src'" in result.detail
 
 
+def test_a_subtask_with_union_state_in_a_file_does_not_finish_before_the_others() -> None:
+    """Once it had ended, no checkpoint could complete, and the others would wait for their last one for ever."""
+    in_file = OperatorSubtaskState(
+        managed_operator=tuple(
+            type(handle)(SegmentStateHandle("chk-1/f", 0, 1), handle.entries)
+            for handle in listed(UNION, b"x").managed_operator
+        )
+    )
+    ending = TaskStateSnapshot({**snapshot(src=in_file).operators}, is_task_finished=True)
+
+    alone = states_of({attempt("src", 0): ending, attempt("src", 1): snapshot(src=in_file)})
+    together = states_of({attempt("src", 0): ending, attempt("src", 1): ending})
+
+    assert isinstance(alone, FinalizeRefused)
+    assert isinstance(together, OperatorState)
+
+
 def test_union_state_without_the_finished_part_is_refused() -> None:
     """The task ended without a last checkpoint: a restore would miss its part."""
     result = states_of({attempt("src", 1): snapshot(src=listed(UNION, b"z"))}, (attempt("src", 0),))
