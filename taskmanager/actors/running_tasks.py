@@ -70,7 +70,7 @@ class RunningTasks:
             self._storages,
             self._clock,
             thread.wake_up,
-            self._tell,
+            lambda event: self._note(descriptor.task_name, event),
             lambda: self._ended(attempt_id),
         )
         try:
@@ -84,6 +84,15 @@ class RunningTasks:
             self._running[attempt_id] = thread
         self._logger.info("task started", task=descriptor.task_name, attempt=str(attempt_id))
         thread.start(task)
+
+    def _note(self, task_name: str, event: Any) -> None:
+        """What a task tells; its failure is logged here, too, where its host's log is read."""
+        if isinstance(event, TaskEnteredState) and event.state is ExecutionState.FAILED and event.failure is not None:
+            failure = event.failure
+            where = {"operator": failure.operator_uid, "position": failure.position, "traceback": failure.traceback}
+            details = {name: value for name, value in where.items() if value}
+            self._logger.info("task failed", task=task_name, reason=failure.summary, **details)
+        self._tell(event)
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:
         """End as CANCELED."""
