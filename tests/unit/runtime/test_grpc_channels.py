@@ -1,0 +1,12 @@
+"""Options that both ends of a channel have to agree on."""
+
+from __future__ import annotations
+
+from runtime.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS
+
+
+def test_a_server_allows_the_pings_that_clients_send() -> None:
+    """A stream on which nothing is said for minutes stays open; gRPC's own default closes it after three pings."""
+    allowed_ms = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
+
+    assert 0 < allowed_ms < dict(CHANNEL_OPTIONS)["grpc.keepalive_time_ms"]
