@@ -55,6 +55,7 @@ class SimulatedCluster:
         self._table = LeaderTable()
         self._starting_coordinator = False
         self._starting = 0
+        self._replaced: list[CoordinatorProcess] = []
 
     def start(self) -> None:
         self._start_coordinator()
@@ -109,7 +110,10 @@ class SimulatedCluster:
 
     # --- leaders ------------------------------------------------------------------------------------------------------
 
-    def publish_leaders(self, table: LeaderTable) -> None:
+    def publish_leaders(self, process: Process, table: LeaderTable) -> None:
+        """Of the coordinator at the address that everybody knows."""
+        if process is not self.coordinator:
+            return
         self._table = table
         for process in self.alive():
             self._tell_leaders(process, table)
@@ -185,6 +189,20 @@ class SimulatedCluster:
         if status.is_globally_terminal:
             self.terminal = (status, failure)
 
-    def kill_coordinator(self) -> None:
-        if self.coordinator is not None:
-            self.coordinator.kill()
+    # --- coordinators that do not know that they are replaced -----------------------------------------------------------
+
+    def replace_coordinator(self, frozen_ms: int) -> str:
+        """Another coordinator takes over while this one is frozen. Name of the replaced one, empty: there is none."""
+        old = self.coordinator
+        if old is None or not old.alive or not old.ready or self._starting_coordinator:
+            return ""
+        old.freeze(frozen_ms)
+        self._replaced.append(old)
+        self._start_coordinator()
+        return old.name
+
+    def end_replaced(self) -> None:
+        """Somebody ends them at last."""
+        for process in self._replaced:
+            process.kill()
+        self._replaced = []

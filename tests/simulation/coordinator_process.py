@@ -77,7 +77,7 @@ class CoordinatorNetwork(Protocol):
 
     def send(self, process: str, connection: ConnectionID, envelope: Any) -> None: ...
 
-    def publish_leaders(self, table: LeaderTable) -> None: ...
+    def publish_leaders(self, process: Process, table: LeaderTable) -> None: ...
 
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None: ...
 
@@ -211,7 +211,7 @@ class CoordinatorProcess(Process):
     def publish(self) -> None:
         if self.ready:
             table = LeaderTable(LeaderAddress(COORDINATOR_ADDRESS, self.session), dict(self._leaders))
-            self.cluster.publish_leaders(table)
+            self.cluster.publish_leaders(self, table)
 
     def set_job_master(self, job_id: JobID, leader: LeaderAddress | None) -> None:
         if leader is None:

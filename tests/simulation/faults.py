@@ -15,7 +15,7 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.disk import Disk, DiskFaults
 from tests.simulation.options import Options
 from tests.simulation.workload import Ledger
-from tests.simulation.world import World
+from tests.simulation.world import Process, World
 
 
 class FaultInjector:
@@ -38,6 +38,8 @@ class FaultInjector:
             "partition": self._partition,
             "slow network": self._slow_network,
             "failing storage": self._failing_storage,
+            "freeze": self._freeze,
+            "replace coordinator": self._replace_coordinator,
         }
 
     def start(self) -> None:
@@ -74,6 +76,7 @@ class FaultInjector:
         self._ledger.commit_fault = lambda transaction_id: ""
         self._world.network.max_delay_ms = self._options.max_delay_ms
         self._world.network.heal()
+        self._cluster.end_replaced()
         self._world.story.say("faults", "are over")
 
     def _next(self, events: list[str]) -> None:
@@ -143,6 +146,22 @@ class FaultInjector:
         self._say(f"cut {one} from {other} for {duration_ms} ms")
         self._world.network.cut(one, other, both_ways=self._rng.random() < 0.7)
         self._world.clock.after(duration_ms, self._world.network.heal)
+
+    def _freeze(self) -> None:
+        alive: list[Process] = [*self._cluster.alive()]
+        if self._cluster.coordinator is not None and self._cluster.coordinator.alive:
+            alive.append(self._cluster.coordinator)
+        if alive:
+            process, duration_ms = self._rng.choice(alive), self._rng.choice([100, 1000, 2500, 6000])
+            self._say(f"{process.name} freezes for {duration_ms} ms")
+            process.freeze(duration_ms)
+
+    def _replace_coordinator(self) -> None:
+        """It seems dead and is not: another takes over, and then it wakes up."""
+        duration_ms = self._rng.choice([50, 500, 3000])
+        replaced = self._cluster.replace_coordinator(duration_ms)
+        if replaced:
+            self._say(f"{replaced} freezes for {duration_ms} ms, and is replaced")
 
     def _slow_network(self) -> None:
         self._world.network.max_delay_ms = self._rng.choice([50, 300, 1000])

@@ -28,6 +28,8 @@ FAULT_KINDS = (
     "failing commit",
 )
 
+FREEZING_KINDS = ("freeze", "replace coordinator")
+
 
 @dataclass(frozen=True)
 class FaultOptions:
@@ -95,6 +97,8 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
     task_managers = rng.randint(1, 4)
     slots = max(-(-job.slots // task_managers), rng.randint(1, 2))
     kinds = [kind for kind in FAULT_KINDS if rng.random() < 0.35]
+    later_kinds = random.Random(f"{seed}/freezing")
+    kinds += [kind for kind in FREEZING_KINDS if later_kinds.random() < 0.25]
     if rng.random() < 0.08 or not faults:
         kinds = []
     interval_ms = rng.choice([30, 100, 250, 600])
@@ -141,7 +145,7 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
     operations = _draw_operations(random.Random(f"{seed}/operations"))
     if any(kind == "stop" for _, kind in operations):
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
-        kinds = [kind for kind in kinds if kind not in ("kill coordinator", "kill at storage")]
+        kinds = [kind for kind in kinds if kind not in ("kill coordinator", "kill at storage", "replace coordinator")]
     return Options(
         seed=seed,
         operations=operations,

@@ -88,6 +88,7 @@ class Simulation:
             observe=self.checkpoints.observe,
             through_wire=self.world.random("wire").random() < 0.2,
         )
+        self.checkpoints.leader = lambda: self.cluster.coordinator.name if self.cluster.coordinator is not None else ""
         self.graph = build(options.job, self.name, options.job_settings)
         self.faults = FaultInjector(self.world, self.cluster, self.disk, self.ledger, options)
         self.user = User(self.world, self.cluster, options, self.graph)

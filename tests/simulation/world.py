@@ -79,6 +79,11 @@ class Process:
         self.name = name
         self.alive = True
         self.working = False
+        self.frozen_until_ms = 0
+
+    def freeze(self, duration_ms: int) -> None:
+        """It does nothing for a while, and does not know it (SIGSTOP, a machine that swaps); others see silence."""
+        self.frozen_until_ms = self.world.clock.now_ms + duration_ms
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Do it in this process, if it still lives by then."""
@@ -87,6 +92,9 @@ class Process:
     def run(self, action: Callable[[], None]) -> None:
         """Do it now, in this process."""
         if not self.alive:
+            return
+        if self.world.clock.now_ms < self.frozen_until_ms:
+            self.world.clock.at(self.frozen_until_ms, lambda: self.run(action))
             return
         self.working = True
         try:
