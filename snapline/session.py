@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflow.config import (
     CHECKPOINTS_DIRECTORY,
+    HEARTBEAT_INTERVAL,
     LOG_LEVEL,
     SECURITY_TOKEN,
     TASKMANAGER_INSTANCES,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 QUIET_LOGS = Path(__file__).parent / "spark" / "log4j2.properties"
 """For the Java of sessions that we open."""
+HEARTBEAT_INTERVAL_MS = 1000
+"""Unless it is set; progress is as fresh as the heartbeats that carry the counters."""
 LOOPBACK_MASTERS = ("local", "spark://127.0.0.1", "spark://localhost")
 
 
@@ -126,6 +129,17 @@ def _refuse_idle_kill(session: SparkSession) -> None:
         )
 
 
+def _spark_secret(context: Any) -> str:
+    """Spark's secret as this driver knows it: configured, or made by the cluster manager (YARN, Kubernetes)."""
+    configured = context.getConf().get("spark.authenticate.secret", "") or ""
+    if configured:
+        return str(configured)
+    try:
+        return str(context._jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey() or "")  # noqa: SLF001 - Spark has no other door to it
+    except Exception as error:
+        raise NoSpark(f"spark.authenticate is on, but this driver cannot read the secret: {error}") from None
+
+
 def slots_required(job_graph: JobGraph) -> int:
     """Slots that the job takes: per slot sharing group, the highest parallelism."""
     groups: dict[str, int] = {}
@@ -144,7 +158,7 @@ class EmbeddedCluster:
         context = spark.session.sparkContext
         conf = context.getConf()
         self._authenticated = conf.get("spark.authenticate", "false") == "true"
-        secret = conf.get("spark.authenticate.secret", "") or ""
+        secret = _spark_secret(context) if self._authenticated else ""
         token = configuration.get_option(SECURITY_TOKEN)
         if not token:
             token = derive_token(secret) if self._authenticated and secret else secrets.token_hex(32)
@@ -164,6 +178,8 @@ class EmbeddedCluster:
             configuration = configuration.with_values({CHECKPOINTS_DIRECTORY.key: self._directory})
         else:
             self._directory = None
+        if HEARTBEAT_INTERVAL.key not in configuration:  # all on one network, and somebody watches
+            configuration = configuration.with_values({HEARTBEAT_INTERVAL.key: f"{HEARTBEAT_INTERVAL_MS} ms"})
         self.configuration = configuration
         self._task_manager_settings = {k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key}
         if master.startswith("local") and not master.startswith("local-cluster"):
