@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.checkpoint.id_counter import CheckpointIDCounter
+from dataflow.errors import SnaplineError
 from dataflow.ids import CheckpointID, JobID
 from dataflow.jobgraph import JobGraph
 
 
 class PointerExists(Exception):
     """The store has a pointer to a checkpoint with this id already."""
+
+
+class LeadershipLost(SnaplineError):
+    """The coordinator does not lead any more; nothing that it writes arrives."""
 
 
 class PointerStore(Protocol):

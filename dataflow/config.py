@@ -353,6 +353,24 @@ HA_STORAGE_DIR = _string("high-availability.storageDir", "", "Where job graphs a
 HA_CLUSTER_ID = _string("high-availability.cluster-id", "default", "Separates clusters that share a store.")
 HA_ZOOKEEPER_QUORUM = _string("high-availability.zookeeper.quorum", "", "host:port,host:port,...")
 HA_ZOOKEEPER_ROOT = _string("high-availability.zookeeper.path.root", "/snapline", "Root node in ZooKeeper.")
+HA_ZOOKEEPER_SESSION_TIMEOUT = _duration(
+    "high-availability.zookeeper.client.session-timeout",
+    "10 s",
+    "After so long without contact a coordinator is not leader any more, and another one takes over.",
+)
+HA_ZOOKEEPER_CONNECTION_TIMEOUT = _duration(
+    "high-availability.zookeeper.client.connection-timeout", "15 s", "How long the first connection is tried."
+)
+HA_ZOOKEEPER_ACL = _enum(
+    "high-availability.zookeeper.client.acl",
+    "open",
+    "Who may read and write the nodes: everybody, or only who has the same credentials.",
+    "open",
+    "creator",
+)
+HA_ZOOKEEPER_CREDENTIALS = _string(
+    "high-availability.zookeeper.client.credentials", "", "user:password for ZooKeeper's digest authentication."
+)
 
 # --- security, storage, logs ------------------------------------------------------------------------------------------
 SECURITY_TOKEN = _string(

@@ -23,8 +23,7 @@ import time
 from collections.abc import Sequence
 
 from coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
-from coordinator.high_availability import JobGraphStore, JobStores, PointerExists
-from dataflow.errors import SnaplineError
+from coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
 from dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import JobStatus
@@ -35,10 +34,6 @@ from runtime.storage import Storage, StorageAlreadyExists, StorageError, Storage
 _SUBMITTED = struct.Struct(">q")
 _POINTER = "pointer"
 _HELD_BY = "held-by-"
-
-
-class LeadershipLost(SnaplineError):
-    """Another coordinator has taken over on the same storage; this one must not write any more."""
 
 
 class LeadershipFence:

@@ -1,20 +1,27 @@
 """The implementations that the high availability contract is tested against.
 
-Each opens the stores of one coordinator over a place that outlives it; an adapter for another service (ZooKeeper) joins by adding
-itself to `PLACES`.
+Each opens the stores of one coordinator over a place that outlives it; an adapter for another service joins by adding itself to
+`PLACES`.
 """
 
 from __future__ import annotations
 
+import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from coordinator.ha.embedded import EmbeddedHighAvailability
+from coordinator.ha.zookeeper import ZooKeeperHighAvailability
 from coordinator.high_availability import HighAvailability
 from dataflow.ids import LeaderSessionID
+from runtime.leader_election import LeaderElection
 from runtime.local_storage import LocalStorage
+from runtime.logs import silent_logger
 from runtime.memory_storage import MemoryStorage
+from runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from tests.services.zookeeper import ZooKeeperEnsemble, expire_session
 
 
 class Place(Protocol):
@@ -22,6 +29,10 @@ class Place(Protocol):
 
     def lead(self, session: str) -> HighAvailability:
         """A coordinator takes over here; those before it have lost their leadership."""
+        ...
+
+    def close(self) -> None:
+        """Nobody leads any more."""
         ...
 
 
@@ -34,8 +45,39 @@ class StoragePlace:
     def lead(self, session: str) -> HighAvailability:
         return EmbeddedHighAvailability(self._storage, LeaderSessionID(session), durable=True)
 
+    def close(self) -> None:
+        pass
+
+
+class ZooKeeperPlace:
+    """One cluster id on a real ensemble; the session of whoever led before expires."""
+
+    def __init__(self, path: Path, ensemble: ZooKeeperEnsemble, session_timeout_ms: int = 10_000) -> None:
+        self.ensemble = ensemble
+        self.storage = LocalStorage(str(path))
+        self.settings = ZooKeeperSettings(
+            ensemble.quorum, cluster_id=uuid.uuid4().hex, session_timeout_ms=session_timeout_ms
+        )
+        self.sessions: list[ZooKeeperSession] = []
+
+    def lead(self, session: str) -> ZooKeeperHighAvailability:
+        for before in self.sessions:
+            if not before.is_over:
+                expire_session(before.client, self.ensemble.quorum)
+        opened = ZooKeeperSession(self.settings, silent_logger())
+        self.sessions.append(opened)
+        opened.open()
+        leadership = LeaderElection(opened, session, silent_logger()).contend(threading.Event())
+        assert leadership is not None
+        return ZooKeeperHighAvailability(leadership, self.storage)
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
+
 
 PLACES: dict[str, Callable[[Path], Place]] = {
     "memory": lambda _: StoragePlace(MemoryStorage()),
     "local disk": lambda path: StoragePlace(LocalStorage(str(path))),
 }
+"""Those that need no server."""

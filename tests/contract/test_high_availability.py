@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from coordinator.high_availability import HighAvailability, JobStores, PointerExists
+from coordinator.high_availability import HighAvailability, JobStores, LeadershipLost, PointerExists
 from dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
 from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
 from dataflow.messages import JobStatus
-from tests.contract.high_availability_stores import PLACES, Place
+from tests.contract.high_availability_stores import PLACES, Place, ZooKeeperPlace
 
 JOB = JobID("0" * 32)
 
 
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+@pytest.fixture(params=[*PLACES, pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place."""
-    return PLACES[request.param](tmp_path)
+    if request.param == "zookeeper":
+        place: Place = ZooKeeperPlace(tmp_path, request.getfixturevalue("zookeeper_ensemble"))
+    else:
+        place = PLACES[request.param](tmp_path)
+    yield place
+    place.close()
 
 
 @pytest.fixture
@@ -175,7 +181,7 @@ def test_deposed_leader_writes_nothing(place: Place, leader: HighAvailability, s
         lambda: leader.job_graphs.put(graph("a")),
         lambda: leader.forget_job(JOB),
     ):
-        with pytest.raises(Exception, match="second"):
+        with pytest.raises(LeadershipLost):
             write()
     assert list(successor.pointers.load()) == [b"p"]
     assert successor.counter.get_and_increment() == 1
