@@ -9,6 +9,7 @@ RUNS = (
     ["benchmarks.keyed_sum", "--keys", "100000"],
     ["benchmarks.keyed_sum", "--keys", "1000000"],
     ["benchmarks.keyed_sum", "--keys", "100000", "--rows"],
+    ["benchmarks.windows"],
     ["benchmarks.latency"],
 )
 

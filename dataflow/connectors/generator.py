@@ -42,16 +42,24 @@ class GeneratorSource(Source):
         splits: int = DEFAULT_SPLITS,
         created_at_column: str = "",
         emit_interval_ms: int = EMIT_INTERVAL_MS,
+        event_time_column: str = "",
+        event_interval_us: int = 10,
     ) -> None:
         """`rows_per_second` is for all subtasks together. `created_at_column`: add an int64 column with the time at which the
-        event was due, in microseconds since the epoch."""
+        event was due, in microseconds since the epoch. `event_time_column`: add a timestamp[us] column, event i at i times
+        `event_interval_us` after the epoch; it is the same in every run."""
         if not 1 <= keys <= KEYS_MAX:
             raise ConnectorError(f"GeneratorSource: keys must lie between 1 and {KEYS_MAX}, got {keys}")
         if rows is not None and rows < 0:
             raise ConnectorError(f"GeneratorSource: rows must not be negative, got {rows}")
         if rows_per_second is not None and rows_per_second <= 0:
             raise ConnectorError(f"GeneratorSource: rows_per_second must be positive, got {rows_per_second}")
-        for name, number in (("batch_rows", batch_rows), ("splits", splits), ("emit_interval_ms", emit_interval_ms)):
+        for name, number in (
+            ("batch_rows", batch_rows),
+            ("splits", splits),
+            ("emit_interval_ms", emit_interval_ms),
+            ("event_interval_us", event_interval_us),
+        ):
             if number < 1:
                 raise ConnectorError(f"GeneratorSource: {name} must be at least 1, got {number}")
         self.keys = keys
@@ -61,6 +69,8 @@ class GeneratorSource(Source):
         self.splits = splits
         self.created_at_column = created_at_column
         self.emit_interval_ms = emit_interval_ms
+        self.event_time_column = event_time_column
+        self.event_interval_us = event_interval_us
 
     @property
     def bounded(self) -> bool:
@@ -70,6 +80,8 @@ class GeneratorSource(Source):
         fields = [pa.field("key", pa.int64()), pa.field("value", pa.int64())]
         if self.created_at_column:
             fields.append(pa.field(self.created_at_column, pa.int64()))
+        if self.event_time_column:
+            fields.append(pa.field(self.event_time_column, pa.timestamp("us")))
         return pa.schema(fields)
 
     def enumerate_splits(self) -> Sequence[SourceSplit]:
@@ -95,6 +107,9 @@ class GeneratedSplit:
         """The position that `_key` and `_value` are one full batch before."""
         self._key: UInt64Array = np.empty(0, np.uint64)
         self._value: UInt64Array = np.empty(0, np.uint64)
+        self._event_interval_us = source.event_interval_us
+        self._offsets_us: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        """Event times of a full batch, relative to its first."""
         self._key_step = np.uint64(source.batch_rows * of * MULTIPLIER % source.keys)
         self._value_step = np.uint64(source.batch_rows * of % VALUES)
 
@@ -117,6 +132,14 @@ class GeneratedSplit:
         if count == self._full:
             self._key, self._value, self._ready_for = key, value, self.position
         return [pa.array(key.view(np.int64)), pa.array(value.view(np.int64))]
+
+    def event_times(self, count: int) -> pa.Array:
+        """Of the `count` events before the position."""
+        step_us = self._of * self._event_interval_us
+        if len(self._offsets_us) < count:
+            self._offsets_us = np.arange(count, dtype=np.int64) * step_us
+        first_us = (self.position - count) * step_us + self._residue * self._event_interval_us
+        return pa.array(self._offsets_us[:count] + first_us).view(pa.timestamp("us"))
 
     def snapshot(self) -> SourceSplit:
         """The split with its position."""
@@ -174,6 +197,8 @@ class GeneratorReader(SourceReader):
         columns = split.columns(count, self._scratch)
         if self._source.created_at_column:
             columns.append(self._created_at(now_ms, count))
+        if self._source.event_time_column:
+            columns.append(split.event_times(count))
         self._emitted += count
         if split.remaining == 0:
             self._unfinished.remove(split)

@@ -106,3 +106,21 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> N
     """At construction, not in a task."""
     with pytest.raises(ConnectorError, match=message):
         GeneratorSource(**arguments)
+
+
+def test_event_times_are_those_of_the_numbers_whatever_the_splits() -> None:
+    """Event i happens i times the interval after the epoch, also after a restore."""
+    source = GeneratorSource(keys=7, rows=20, batch_rows=3, splits=2, event_time_column="at", event_interval_us=5)
+    times = []
+    for split in source.enumerate_splits():
+        reader = source.create_reader(None)  # type: ignore[arg-type]
+        reader.add_splits([split])
+        first = reader.poll_next(0).batch
+        assert first is not None
+        again = source.create_reader(None)  # type: ignore[arg-type]
+        again.add_splits(reader.snapshot_splits(1))
+        times += first.column("at").view("int64").to_pylist()
+        while (batch := again.poll_next(0).batch) is not None:
+            times += batch.column("at").view("int64").to_pylist()
+
+    assert sorted(times) == [i * 5 for i in range(20)]

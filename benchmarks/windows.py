@@ -1,0 +1,66 @@
+"""Count, sum and maximum per key and 10 s tumbling event-time window: generator -> hash exchange -> windows, on Spark.
+
+Events are 10 microseconds of event time apart, so a window holds a million of them; its results come out for every key.
+
+    python -m benchmarks.windows --keys 10000 --parallelism 2 --seconds 15 --checkpoint-interval 1s --json
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from benchmarks.cluster import (
+    benchmark_environment,
+    checkpoint_directory,
+    checkpoint_figures,
+    fail,
+    measure_rate,
+    parser,
+    report,
+    running_job,
+    versions,
+)
+from dataflow.connectors.generator import GeneratorSource
+from dataflow.connectors.sinks import DiscardingSink
+from dataflow.errors import SnaplineError
+from snapline import TumblingEventTimeWindows, WatermarkStrategy, count, max_, sum_
+
+EVENT_INTERVAL_US = 10
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and report."""
+    cli = parser(__doc__)
+    cli.add_argument("--keys", type=int, default=10_000)
+    cli.add_argument("--window-ms", type=int, default=10_000)
+    cli.add_argument("--batch-rows", type=int, default=65_536, help="rows per generated batch")
+    options = cli.parse_args(arguments)
+    directory = checkpoint_directory()
+    try:
+        environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
+        source = GeneratorSource(
+            keys=options.keys,
+            batch_rows=options.batch_rows,
+            event_time_column="at",
+            event_interval_us=EVENT_INTERVAL_US,
+            splits=options.parallelism,
+        )
+        events = environment.from_source(source, WatermarkStrategy.for_monotonous_timestamps("at"), uid="generator")
+        windows = events.key_by("key").window(TumblingEventTimeWindows(options.window_ms))
+        result = windows.aggregate(uid="windows", name="windows", n=count(), total=sum_("value"), highest=max_("value"))
+        result.sink_to(DiscardingSink(), uid="sink")
+        with running_job(environment, "windows", options.master) as (client, graph):
+            figures = measure_rate(client, graph, "windows", options.warm_up, options.seconds)
+            checkpoints = checkpoint_figures(client, graph)
+    except (SnaplineError, RuntimeError) as error:
+        return fail(error)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    title = f"windows of {options.window_ms} ms, {options.keys:,} keys, parallelism {options.parallelism}"
+    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
