@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.canary import CANARIES, planted_options
@@ -97,8 +98,10 @@ class _Here:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def map(self, function: object, work: list[tuple[int, bool]], chunksize: int = 1):  # type: ignore[no-untyped-def]
-        return map(function, work)  # type: ignore[call-overload]
+    def map(
+        self, function: Callable[[tuple[int, bool]], Report], work: list[tuple[int, bool]], chunksize: int = 1
+    ) -> Iterator[Report]:
+        return map(function, work)
 
 
 if __name__ == "__main__":

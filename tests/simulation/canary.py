@@ -15,6 +15,7 @@ from unittest.mock import patch
 from coordinator.actors import checkpoint_io
 from coordinator.checkpoint.events import CheckpointStored
 from coordinator.ha.embedded import EmbeddedCheckpointIDCounter
+from dataflow.elements import CheckpointBarrier
 from dataflow.ids import CheckpointID
 from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from taskmanager.network import pipelined_subpartition
@@ -22,6 +23,7 @@ from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.sink_operator import SinkOperator
 from taskmanager.operators.source_operator import SourceOperator
 from taskmanager.snapshots import uploader
+from taskmanager.snapshots.blobs import plan_blobs
 from taskmanager.task import task_wiring
 from taskmanager.task.task_restore import TaskRestore
 from tests.simulation.options import Options
@@ -132,7 +134,7 @@ def _only_count_barriers() -> Iterator[None]:
 
 @contextmanager
 def _lose_data_in_flight() -> Iterator[None]:
-    original = uploader.plan_blobs
+    original = plan_blobs
 
     with patch.object(uploader, "plan_blobs", lambda snapshots, channel_state: original(snapshots, None)):
         yield
@@ -183,7 +185,7 @@ def _barrier_overtakes_unasked() -> Iterator[None]:
     original = pipelined_subpartition.PipelinedSubpartition.add
 
     def add(self: Any, element: Any, *, priority: bool = False) -> Any:
-        if isinstance(element, pipelined_subpartition.CheckpointBarrier) and not priority and not self._restored:
+        if isinstance(element, CheckpointBarrier) and not priority and not self._restored:
             outcome = original(self, element, priority=True)
             return replace(outcome, overtaken=())
         return original(self, element, priority=priority)

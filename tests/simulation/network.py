@@ -53,7 +53,7 @@ class SimulatedClock:
 class Timers:
     """The timers of one core: keys to instants, replaced and cancelled as `runtime.machine` says."""
 
-    def __init__(self, clock: SimulatedClock, fire: Callable[[Hashable], None]) -> None:
+    def __init__(self, clock: SimulatedClock, fire: Callable[[Hashable], object]) -> None:
         self._clock = clock
         self._fire = fire
         self._armed: dict[Hashable, int] = {}
@@ -91,8 +91,8 @@ class Endpoint:
 
     process: str
     connection: ConnectionID
-    receive: Callable[[ConnectionID, Fenced[Any]], None]
-    lost: Callable[[ConnectionID, str], None]
+    receive: Callable[[ConnectionID, Fenced[Any]], object]
+    lost: Callable[[ConnectionID, str], object]
 
     @property
     def side(self) -> Side:
@@ -216,4 +216,7 @@ class SimulatedNetwork:
 
 
 def _telling(side: Endpoint, reason: str) -> Callable[[], None]:
-    return lambda: side.lost(side.connection, reason)
+    def tell() -> None:
+        side.lost(side.connection, reason)
+
+    return tell

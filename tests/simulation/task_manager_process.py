@@ -250,7 +250,7 @@ class TaskManagerProcess(Process):
             self._storages,
             self._clock,
             thread.wake_up,
-            self.actor.tell,
+            self._tell,
             lambda: self._ended_task(attempt_id),
         )
         try:
@@ -261,6 +261,9 @@ class TaskManagerProcess(Process):
             return
         self.tasks[attempt_id] = thread
         thread.start(task)
+
+    def _tell(self, event: Any) -> None:
+        self.actor.tell(event)
 
     def _ended_task(self, attempt_id: ExecutionAttemptID) -> None:
         thread = self.tasks.pop(attempt_id, None)

@@ -85,11 +85,11 @@ class Process:
         """It does nothing for a while, and does not know it (SIGSTOP, a machine that swaps); others see silence."""
         self.frozen_until_ms = self.world.clock.now_ms + duration_ms
 
-    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+    def later(self, delay_ms: int, action: Callable[[], object]) -> None:
         """Do it in this process, if it still lives by then."""
         self.world.clock.after(delay_ms, lambda: self.run(action))
 
-    def run(self, action: Callable[[], None]) -> None:
+    def run(self, action: Callable[[], object]) -> None:
         """Do it now, in this process."""
         if not self.alive:
             return

@@ -53,7 +53,7 @@ class CheckpointOracle:
         self.leader: Callable[[], str] = lambda: ""
         """Name of the coordinator that everybody follows."""
         self._savepoints: set[int] = set()
-        self._session_of: dict[int, str] = {}
+        self._session_of: dict[tuple[str, int], str] = {}
         """Who triggered a checkpoint."""
         self.restarts = 0
         self.ended: tuple[JobStatus, SerializedFailure | None] | None = None
@@ -83,11 +83,12 @@ class CheckpointOracle:
                     self.ended = (effect.change.status, effect.change.failure)
 
     def _triggered(self, message: TriggerCheckpoint, session: str) -> None:
-        earlier = self._session_of.get(message.checkpoint_id)
+        triggered = message.job_id, message.checkpoint_id
+        earlier = self._session_of.get(triggered)
         if earlier is None:
             if message.checkpoint_id <= max(self._known, default=0):
                 raise Violation(f"checkpoint {message.checkpoint_id} is triggered after {max(self._known)} completed")
-            self._session_of[message.checkpoint_id] = session
+            self._session_of[triggered] = session
             self._world.story.say("checkpoints", f"{message.checkpoint_id} triggered")
         elif earlier != session:
             raise Violation(f"checkpoint id {message.checkpoint_id} was used by two leaders: {earlier} and {session}")
