@@ -69,6 +69,9 @@ class Blame(Enum):
     """A defect of Snapline."""
 
 
+USER_TRACEBACK = "Traceback of the user's code (most recent call last):"
+
+
 @dataclass(frozen=True, slots=True)
 class SerializedFailure:
     """A failure that crossed a process boundary (Flink: SerializedThrowable)."""
@@ -80,6 +83,7 @@ class SerializedFailure:
     """False: no restart strategy may try again."""
     error_type: str = ""
     traceback: str = ""
+    """Begins with USER_TRACEBACK when it holds the user's own code only, from its first frame on."""
     operator_uid: str = ""
     position: str = ""
     """Where in the input it happened, as precisely as the task knows: input, batch number, rows."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +23,10 @@ from dataflow.wire import decode_job_status
 from protos import checkpoint_pb2, job_pb2
 from protos import client_pb2 as pb
 from runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
-from snapline.client import ClusterClient, JobFailed
+from snapline.client import ClusterClient
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.program import run_script, translate_script
-
-TRACEBACK_VARIABLE = "SNAPLINE_TRACEBACK"
+from snapline.reporting import print_error
 
 
 class Target:
@@ -390,15 +388,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SnaplineError as error:
         print_error(error)
         sys.exit(1)
-
-
-def print_error(error: SnaplineError) -> None:
-    """One line; with SNAPLINE_TRACEBACK=1 also the task's traceback, and ours."""
-    click.echo(f"snapline: {error}", err=True)
-    if os.environ.get(TRACEBACK_VARIABLE):
-        if isinstance(error, JobFailed) and error.failure is not None and error.failure.traceback:
-            click.echo(error.failure.traceback, err=True)
-        click.echo(traceback.format_exc(), err=True)
 
 
 if __name__ == "__main__":

@@ -234,6 +234,7 @@ def describe_failure(job_name: str, failure: SerializedFailure | None) -> str:
     """One line: what failed, where, on which rows."""
     if failure is None:
         return f"job {job_name!r} failed"
-    where = f" in operator {failure.operator_uid!r}" if failure.operator_uid else ""
-    position = f" at {failure.position}" if failure.position else ""
-    return f"job {job_name!r} failed{where}{position}: {failure.summary}"
+    named = not failure.operator_uid or repr(failure.operator_uid) in failure.summary
+    where = "" if named else f" in operator {failure.operator_uid!r}"
+    position = f", at {failure.position}" if failure.position else ""
+    return f"job {job_name!r} failed{where}: {failure.summary}{position}"

@@ -36,6 +36,7 @@ from dataflow.stream_graph import StreamEdge, StreamGraph
 from dataflow.translation import Translation, translate
 from dataflow.watermarks import WatermarkStrategy
 from runtime.settings import Setting, default_layers, resolve, text_of
+from snapline.reporting import print_errors_in_one_line
 from snapline.stream import DataStream
 from snapline.user_modules import modules_beside_script, pickled_by_value
 
@@ -66,6 +67,7 @@ class StreamExecutionEnvironment:
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
         """A new environment; `conf` wins over the process environment. Raises ConfigurationError for an unknown key."""
+        print_errors_in_one_line()
         given = {key: text_of(value) for key, value in (conf or {}).items()}
         environment = cls(Configuration(given), default_layers(os.environ))
         resolve(environment.weaker)
@@ -172,7 +174,7 @@ class StreamExecutionEnvironment:
     def _with_time(stream: DataStream, strategy: WatermarkStrategy | None, label: str) -> DataStream:
         if strategy is None:
             return stream
-        stream.check_columns([strategy.column], f"watermark strategy of {label!r}")
+        stream.check_event_time(strategy.column, f"watermark strategy of {label!r}")
         return DataStream(stream.environment, stream.edges, stream.schema, strategy.column)
 
     # --- running -------------------------------------------------------------------------------------------------------

@@ -172,7 +172,9 @@ def _result(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
 
 
 def _logger(configuration: Configuration, warnings: tuple[str, ...]) -> Any:
-    logger = make_logger("snapline", configuration.get_option(LOG_LEVEL))
+    """To standard error, from WARNING up unless `log.level` is set: what a user's program prints is its own."""
+    level = configuration.get_option(LOG_LEVEL) if LOG_LEVEL.key in configuration else "WARNING"
+    logger = make_logger("snapline", level)
     for warning in warnings:
         logger.warning(warning)
     return logger

@@ -37,7 +37,7 @@ from dataflow.operator_specs import (
 from dataflow.stream_graph import StreamEdge, StreamNode
 from dataflow.two_phase_commit import SinkFunction
 from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import Aggregate, WindowAssigner
+from dataflow.windows import Aggregate, WindowAssigner, check_aggregate_type
 
 if TYPE_CHECKING:
     from snapline.environment import StreamExecutionEnvironment
@@ -142,7 +142,7 @@ class DataStream:
         self, strategy: WatermarkStrategy, *, uid: str = "", name: str = "watermarks"
     ) -> DataStream:
         """Say which column is event time, and how late rows may be."""
-        self.check_columns([strategy.column], f"watermark strategy of {name!r}")
+        self.check_event_time(strategy.column, f"watermark strategy of {name!r}")
         stream = self.add_operator(name, WatermarkSpec(strategy), uid, schema=self.schema)
         return replace(stream, event_time_column=strategy.column)
 
@@ -244,8 +244,19 @@ class DataStream:
                 near = difflib.get_close_matches(column, self.schema.names, n=1, cutoff=0.5)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise JobDefinitionError(
-                    f"{where}: there is no column {column!r}{hint} Columns: {', '.join(self.schema.names)}"
+                    f"{where}: there is no column {column!r}{hint or '.'} Columns: {', '.join(self.schema.names)}"
                 )
+
+    def check_event_time(self, column: str, where: str) -> None:
+        """Raise JobDefinitionError unless the column can tell event time, as far as the schema is known."""
+        self.check_columns([column], where)
+        if self.schema is None:
+            return
+        data_type = self.schema.field(column).type
+        if not (pa.types.is_timestamp(data_type) or pa.types.is_int64(data_type)):
+            raise JobDefinitionError(
+                f"{where}: column {column!r} is {data_type}: it must be a timestamp, or int64 milliseconds since the epoch"
+            )
 
     def add_operator(
         self,
@@ -338,6 +349,13 @@ class KeyedStream:
             raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=count()")
         chosen = tuple(replace(aggregate, name=name) for name, aggregate in aggregates.items())
         self.stream.check_columns([a.column for a in chosen if a.column], f"aggregate of {where!r}")
+        schema = self.stream.schema
+        for aggregate in chosen:
+            if schema is not None and aggregate.column:
+                try:
+                    check_aggregate_type(aggregate, schema.field(aggregate.column).type)
+                except TypeError as error:
+                    raise JobDefinitionError(f"aggregate of {where!r}: {error}") from None
         return chosen
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dataflow.arrow_columns import bitmap_of
 from dataflow.state import RunningAggregateDescriptor
-from dataflow.windows import Aggregate
+from dataflow.windows import Aggregate, check_aggregate_type
 
 Numbers = np.ndarray[Any, Any]
 ROWS = "rows"
@@ -136,15 +136,7 @@ def _check_type(aggregate: Aggregate, schema: pa.Schema) -> None:
             f"no column {aggregate.column!r} for {aggregate.function}() as {aggregate.name!r}: the columns are "
             f"{', '.join(map(repr, schema.names))}"
         )
-    data_type = schema.field(position).type
-    numeric = pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
-    ordered = numeric or _is_temporal(data_type) or pa.types.is_boolean(data_type)
-    if aggregate.function == "count" or numeric or (aggregate.function in ("min", "max") and ordered):
-        return
-    raise TypeError(
-        f"{aggregate.function}() as {aggregate.name!r}: column {aggregate.column!r} is {data_type}, which cannot be "
-        f"{'ordered' if aggregate.function in ('min', 'max') else 'added up'} here; cast it to an integer or a float before"
-    )
+    check_aggregate_type(aggregate, schema.field(position).type)
 
 
 def _result_type(function: str, accumulator: Accumulator) -> pa.DataType:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
+from types import TracebackType
 
 from dataflow.config import ConfigurationError
 from dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
-from dataflow.failures import Blame, SerializedFailure
+from dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure
 from runtime.machine import InvariantViolation
 from taskmanager.operators.failure import OperatorFailure, RowFailure
+
+OUR_ROOMS = frozenset({"taskmanager", "runtime", "dataflow", "snapline", "pyarrow"})
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ def root_cause(error: BaseException) -> BaseException:
 def serialize_failure(error: BaseException, position: InputPosition) -> SerializedFailure:
     """The failure as it travels."""
     cause = root_cause(error)
+    blame = _blame(error, cause)
     operator_uid, where = "", str(position)
     prefix = ""
     if isinstance(error, OperatorFailure):
@@ -71,13 +75,29 @@ def serialize_failure(error: BaseException, position: InputPosition) -> Serializ
             where = ""
     return SerializedFailure(
         summary=f"{prefix}{type(cause).__name__}: {_first_line(cause)}" if prefix else _summary(cause),
-        blame=_blame(error, cause),
+        blame=blame,
         retryable=not isinstance(cause, (JobDefinitionError, ConfigurationError)),
         error_type=type(cause).__name__,
-        traceback="".join(traceback.format_exception(cause)),
+        traceback=_traceback(cause, blame),
         operator_uid=operator_uid,
         position=where,
     )
+
+
+def _traceback(cause: BaseException, blame: Blame) -> str:
+    """The frames of the user's code, when it is the user's failure and there are such; else all."""
+    theirs = cause.__traceback__
+    while theirs is not None and _is_ours(theirs):
+        theirs = theirs.tb_next
+    if blame is not Blame.USER or theirs is None:
+        return "".join(traceback.format_exception(cause))
+    text = "".join(traceback.format_exception(type(cause), cause, theirs, chain=False))
+    return text.replace("Traceback (most recent call last):", USER_TRACEBACK, 1)
+
+
+def _is_ours(frame: TracebackType) -> bool:
+    """Whether the frame is one of the engine, and not of a function that it was given."""
+    return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in OUR_ROOMS
 
 
 def _first_line(cause: BaseException) -> str:

@@ -1,0 +1,49 @@
+"""How errors reach a person: one line for what can be mended, the traceback of their own function, ours only when asked for.
+
+A job script that does not catch a SnaplineError ends as every Python program does, with exit code 1; only what is printed is
+replaced, by a hook that hands everything else on to the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import TracebackType
+
+from dataflow.errors import SnaplineError
+from dataflow.failures import USER_TRACEBACK
+from snapline.client import JobFailed
+
+TRACEBACK_VARIABLE = "SNAPLINE_TRACEBACK"
+"""Set to anything: all tracebacks are printed."""
+
+
+def print_error(error: SnaplineError) -> None:
+    """One line; the user's frames when a function of the user failed; all the rest with SNAPLINE_TRACEBACK=1."""
+    asked = bool(os.environ.get(TRACEBACK_VARIABLE))
+    lines = []
+    if isinstance(error, JobFailed) and error.failure is not None:
+        told = error.failure.traceback
+        if told and (asked or told.startswith(USER_TRACEBACK)):
+            lines.append(told.rstrip())
+    if asked:
+        lines.append("".join(traceback.format_exception(error)).rstrip())
+    sys.stderr.write("\n".join([f"snapline: {error}", *lines]) + "\n")
+    sys.stderr.flush()
+
+
+def print_errors_in_one_line() -> None:
+    """From now on, in this process, for SnaplineErrors that nobody catches. May be called again."""
+    before = sys.excepthook
+    if getattr(before, "of_snapline", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        if isinstance(error, SnaplineError):
+            print_error(error)
+        else:
+            before(kind, error, where)
+
+    hook.of_snapline = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

@@ -1,0 +1,60 @@
+"""A small job with one thing wrong, chosen by name: `python wrong_job.py CASE INPUT OUTPUT`. As a user would write it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pyarrow as pa
+
+from snapline import (
+    ParquetSink,
+    ParquetSource,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    sum_,
+)
+
+
+def divide(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fails in the second batch."""
+    return pa.record_batch({"n": [10 // (2500 - n) for n in batch.column("n").to_pylist()]})
+
+
+def text_to_number(row: dict[str, str]) -> dict[str, object]:
+    """Fails at the first row."""
+    return {"n": int(row["word"])}
+
+
+case, path, output = sys.argv[1:4]
+environment = StreamExecutionEnvironment.get_execution_environment()
+environment.set_parallelism(1)
+environment.enable_checkpointing(100).configure("restart-strategy.type", "none")
+if case == "setting":
+    environment.configure("execution.checkpointing.intervall", "1 s")
+columns = ["n", "wrod"] if case == "source column" else None
+strategy = WatermarkStrategy.for_monotonous_timestamps("word") if case == "time type" else None
+source = environment.from_source(ParquetSource(path, columns=columns), strategy, uid="source")
+lock = threading.Lock()
+match case:
+    case "key column":
+        stream = source.key_by("wrod").running_aggregate(uid="sums", total=sum_("n"))
+    case "value column":
+        stream = source.key_by("word").running_aggregate(uid="sums", total=sum_("m"))
+    case "value type":
+        stream = source.key_by("n").running_aggregate(uid="sums", total=sum_("word"))
+    case "time type":
+        stream = source.key_by("n").window(TumblingEventTimeWindows(1000)).aggregate(uid="sums", total=sum_("n"))
+    case "no uid":
+        stream = source.key_by("word").running_aggregate(total=sum_("n"))
+    case "pickle":
+        stream = source.map_batches(lambda batch: batch if lock.locked() else batch.slice(0), uid="locked")
+    case "exception":
+        stream = source.map_batches(divide, uid="divide", name="divide")
+    case "row exception":
+        stream = source.map(text_to_number, uid="to-number", name="to number")
+    case _:
+        stream = source.filter(lambda batch: batch.column("n").is_valid(), uid="all")
+stream.sink_to(ParquetSink(output), uid="sink")
+print(environment.execute("wrong").summary)
