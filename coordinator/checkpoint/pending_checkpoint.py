@@ -44,6 +44,21 @@ class PendingCheckpointStatus(Enum):
     ABORTED = "aborted"
 
 
+PENDING_CHECKPOINT_TRANSITIONS: Mapping[PendingCheckpointStatus, Mapping[PendingCheckpointStatus, str]] = {
+    PendingCheckpointStatus.PENDING: {
+        PendingCheckpointStatus.FINALIZED: "all tasks have acknowledged; it is being stored",
+        PendingCheckpointStatus.ABORTED: "declined, expired, subsumed, a task failed, or the job ends",
+    },
+    PendingCheckpointStatus.FINALIZED: {
+        PendingCheckpointStatus.COMPLETED: "metadata and pointer are durable; tasks are told",
+        PendingCheckpointStatus.ABORTED: "it could not be stored",
+    },
+    PendingCheckpointStatus.COMPLETED: {},
+    PendingCheckpointStatus.ABORTED: {},
+}
+"""What may follow, and when."""
+
+
 class PendingCheckpoint:
     """A checkpoint that is being taken."""
 
@@ -197,7 +212,7 @@ class PendingCheckpoint:
         Raises InvariantViolation, aborted all the same, when something that cannot be subsumed was.
         """
         check(not self.is_disposed, f"checkpoint {self.checkpoint_id} was aborted and is {self.status.value} already")
-        self.status = PendingCheckpointStatus.ABORTED
+        self._become(PendingCheckpointStatus.ABORTED)
         self.failure_reason = reason
         had_canceller = self.release_canceller()
         check(
@@ -205,6 +220,13 @@ class PendingCheckpoint:
             f"checkpoint {self.checkpoint_id} is a {self.properties.snapshot_type.value} and was subsumed",
         )
         return had_canceller
+
+    def _become(self, status: PendingCheckpointStatus) -> None:
+        check(
+            status in PENDING_CHECKPOINT_TRANSITIONS[self.status],
+            f"checkpoint {self.checkpoint_id} was to be {status.value} and is {self.status.value}",
+        )
+        self.status = status
 
     def finalize(
         self,
@@ -224,7 +246,7 @@ class PendingCheckpoint:
         )
         if isinstance(operators, FinalizeRefused):
             return operators
-        self.status = PendingCheckpointStatus.FINALIZED
+        self._become(PendingCheckpointStatus.FINALIZED)
         return CompletedCheckpoint(
             job_id=self.job_id,
             job_name=job_name,
@@ -248,7 +270,7 @@ class PendingCheckpoint:
             self.status is PendingCheckpointStatus.FINALIZED,
             f"checkpoint {self.checkpoint_id} was completed and is {self.status.value}",
         )
-        self.status = PendingCheckpointStatus.COMPLETED
+        self._become(PendingCheckpointStatus.COMPLETED)
 
     def final_task_states(self) -> dict[ExecutionAttemptID, TaskStateSnapshot]:
         """States of the tasks whose operators had all finished when they acknowledged: nothing will change them."""

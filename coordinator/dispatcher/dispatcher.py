@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from coordinator.dispatcher.effects import (
     DispatcherEffect,
     ForwardToJobMaster,
@@ -37,7 +38,8 @@ from coordinator.dispatcher.events import (
 from coordinator.execution.execution_graph import check_job_graph
 from coordinator.execution.restart_strategy import restart_strategy_of
 from coordinator.jobmaster.operations import JobOperation, JobSubmitted, OperationFailed, Reply, RequestID
-from dataflow.config import Configuration, ConfigurationError
+from dataflow.config import Configuration
+from dataflow.errors import SnaplineError
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.ids import JobID
 from dataflow.jobgraph import JobGraph
@@ -160,7 +162,8 @@ class Dispatcher:
         try:
             check_job_graph(graph)
             restart_strategy_of(Configuration(graph.configuration), lambda: 0.0)
-        except (ValueError, ConfigurationError) as error:
+            CheckpointCoordinatorConfiguration.from_configuration(Configuration(graph.configuration))
+        except (ValueError, SnaplineError) as error:
             return _refuse(str(error))
         return None
 

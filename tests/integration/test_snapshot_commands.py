@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dataflow.messages import JobStatus
+from snapline.client import RequestRefused
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, files_below
 
@@ -225,6 +227,32 @@ def test_after_all_refusals_an_older_checkpoint_is_usable(cluster, tmp_path):
     cluster.client.stop_with_savepoint(second)
     assert cluster.status(second) is JobStatus.FINISHED
     assert_exactly_once(output)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {
+                "execution__checkpointing__mode": "AT_LEAST_ONCE",
+                "execution__checkpointing__unaligned__enabled": "true",
+            },
+            "execution.checkpointing.unaligned.enabled needs execution.checkpointing.mode = EXACTLY_ONCE",
+        ),
+        (
+            {
+                "execution__checkpointing__max_concurrent_checkpoints": "2",
+                "execution__checkpointing__unaligned__enabled": "true",
+            },
+            "execution.checkpointing.max-concurrent-checkpoints is 2",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_by_name(cluster, tmp_path, settings, line):
+    """At submission, not when the JobMaster is built."""
+    environment = build(cluster.environment(**settings), ["--output", str(tmp_path / "out")])
+    with pytest.raises(RequestRefused, match=re.escape(line)):
+        cluster.submit(environment, "contradiction")
 
 
 # --- dispose ----------------------------------------------------------------------------------------------------------
