@@ -1,0 +1,94 @@
+"""A job script run only for the job that it would execute."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dataflow.errors import JobDefinitionError
+from snapline import StreamExecutionEnvironment
+from snapline.execution import ProgramAborted, translating_only
+from snapline.program import translate_script
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from snapline import StreamExecutionEnvironment
+from dataflow.connectors.sinks import DiscardingSink
+
+env = StreamExecutionEnvironment.get_execution_environment()
+rows = [{"n": int(text)} for text in sys.argv[1:]]
+env.from_collection(rows).sink_to(DiscardingSink(), uid="sink")
+try:
+    env.execute("from a script")
+except Exception:
+    pass
+Path(__file__).with_suffix(".ran").touch()
+"""
+
+
+@pytest.fixture(autouse=True)
+def program_state(monkeypatch):
+    """Running a script changes these."""
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def test_execute_hands_the_translation_over_and_ends_the_script(tmp_path):
+    """Also a script that catches every Exception: what comes after relies on a job that ran."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+
+    translation = translate_script(script, ["1", "2"])
+
+    assert translation.job_graph.name == "from a script"
+    assert [operator.uid for vertex in translation.job_graph.vertices for operator in vertex.operators] == [
+        "collection",
+        "sink",
+    ]
+    assert not script.with_suffix(".ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "does not call execute"),
+        ("import sys\nsys.exit(3)\n", "ended with exit code 3 before it called execute"),
+        ("import sys\nsys.exit()\n", "ended before it called execute"),
+    ],
+)
+def test_a_script_that_executes_nothing_is_named(tmp_path, text, message):
+    """One line, with the script in it."""
+    script = tmp_path / "job.py"
+    script.write_text(text)
+
+    with pytest.raises(JobDefinitionError, match=message) as raised:
+        translate_script(script, [])
+
+    assert str(script) in str(raised.value)
+
+
+def test_what_is_wrong_with_the_job_is_said_as_always(tmp_path):
+    """Errors of the job's definition pass through."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "from snapline import StreamExecutionEnvironment\n"
+        "StreamExecutionEnvironment.get_execution_environment().execute('empty')\n"
+    )
+
+    with pytest.raises(JobDefinitionError, match="has no operators"):
+        translate_script(script, [])
+
+
+def test_afterwards_execute_executes_again():
+    """The interception ends with its block, and with an error in it."""
+    with pytest.raises(ZeroDivisionError), translating_only():
+        raise ZeroDivisionError
+    environment = StreamExecutionEnvironment.get_execution_environment({"jobmanager.rpc.address": "127.0.0.1:1"})
+    environment.from_collection([{"n": 1}])
+
+    with pytest.raises(Exception, match="no coordinator answers") as raised:
+        environment.execute("for real")
+
+    assert not isinstance(raised.value, ProgramAborted)
