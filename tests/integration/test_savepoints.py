@@ -218,3 +218,37 @@ def test_two_coordinators_cannot_both_finish_a_checkpoint(tmp_path):
         assert two.client.trigger_checkpoint(graph.job_id).checkpoint_id == 2
         for cluster in (one, two):
             cluster.cancel(graph.job_id)
+
+
+def test_storage_that_fails_for_a_while_costs_checkpoints_and_nothing_else(cluster, tmp_path):
+    """Checkpoints and savepoints fail with the path and the reason; afterwards they go on, and the last one before is usable."""
+    output = tmp_path / "out"
+    settings = {
+        "execution__checkpointing__tolerable_failed_checkpoints": "-1",
+        "execution__checkpointing__data_inline_threshold": "0 b",
+        "execution__checkpointing__externalized_checkpoint_retention": "RETAIN_ON_CANCELLATION",
+    }
+    job_id = start(cluster, output, "storage fails", interval="1 h", **settings)
+    cluster.wait_for(job_id, JobStatus.RUNNING)
+    before = Path(cluster.client.trigger_checkpoint(job_id).path.removeprefix("file://"))
+    directory = before.parent
+    directory.rename(directory.with_suffix(".away"))
+    directory.write_text("not a directory")
+    try:
+        with pytest.raises(RequestRefused, match=str(directory)):
+            cluster.client.trigger_checkpoint(job_id)
+        with pytest.raises(RequestRefused, match=str(directory)):
+            cluster.client.stop_with_savepoint(job_id, str(directory))
+    finally:
+        directory.unlink()
+        directory.with_suffix(".away").rename(directory)
+    cluster.wait_for(job_id, JobStatus.RUNNING)
+    failed = cluster.client.list_checkpoints(job_id)
+    assert failed.counts.failed == 2
+    assert str(directory) in failed.latest_failed.failure.message
+    assert metadata_of(before).checkpoint_id == 1
+    cluster.client.trigger_checkpoint(job_id)
+    cluster.cancel(job_id)
+    second = start(cluster, output, "after the failure", restore=str(before))
+    cluster.wait_for_checkpoints(second, 1)
+    cluster.cancel(second)
