@@ -7,6 +7,7 @@ and no bytes, so equal keys have equal rows and different keys different ones. P
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,6 +104,23 @@ class RowEncoding:
             _place_bytes(starts, lengths, data, positions, target)
         return row_offsets, target
 
+    def encode_one(self, values: Sequence[Any]) -> bytes | None:
+        """The row of these Python values, without detours; None unless all are plain integers, strings or bytes."""
+        words, texts = [0], []
+        for value, data_type in zip(values, self._types, strict=True):
+            kind = type(value)
+            if kind is int and pa.types.is_integer(data_type):
+                words.append(value)
+            elif (kind is str and _is_text(data_type)) or (kind is bytes and _is_bytes(data_type)):
+                texts.append(value.encode() if kind is str else value)
+                words.append(len(texts[-1]))
+            else:
+                return None
+        try:
+            return struct.pack(f"<{len(words)}q", *words) + b"".join(texts)
+        except struct.error:
+            return None
+
     def decode(self, offsets: Int64Array, data: BytesArray) -> list[pa.Array]:
         """The columns of these rows."""
         length, width = len(offsets) - 1, self._width
@@ -132,6 +150,14 @@ class RowEncoding:
                 columns.append(pa.nulls(length, data_type))
             place += 1
         return columns
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_large_string(data_type))
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))
 
 
 def _masked(words: Int64Array, valid: BoolArray | None) -> Int64Array:

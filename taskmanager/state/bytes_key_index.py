@@ -232,7 +232,9 @@ def _remove(
 class BytesKeyIndex:
     """Byte strings to slots; a null is a key like any other."""
 
-    __slots__ = ("_arena", "_arena_counters", "_null_slot", "_scratch", "_shift", "_spans", "_table", "allocator")
+    __slots__ = (
+        "_arena", "_arena_counters", "_found", "_null_slot", "_one", "_scratch", "_shift", "_spans", "_table", "allocator",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         capacity = 1 << (_MIN_BITS - 1)
@@ -244,6 +246,8 @@ class BytesKeyIndex:
         self._shift = np.uint64(32 - _MIN_BITS)
         self._scratch: Int64Array = np.zeros(2 * _BLOCK, np.int64)
         self._null_slot = NO_SLOT
+        self._one: Int64Array = np.zeros(2, np.int64)  # offsets of the key that is looked up alone, and what was found
+        self._found: Slots = np.zeros(1, np.int32)
 
     def __len__(self) -> int:
         """Number of keys."""
@@ -283,6 +287,14 @@ class BytesKeyIndex:
         if valid is not None:
             slots[~valid] = self._null_slot
         return slots
+
+    def lookup_one(self, key: bytes) -> int:
+        """The slot of one key, -1 if it is not known."""
+        offsets = self._one
+        offsets[1] = len(key)
+        data = np.frombuffer(key, np.uint8)
+        _lookup(offsets, data, self._table, self._shift, self._spans, self._arena, self._scratch, self._found)
+        return int(self._found[0])
 
     def remove(self, slots: Slots) -> None:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""

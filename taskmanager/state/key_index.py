@@ -8,7 +8,7 @@ nothing like it in Flink, where a hash map is asked once per record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -87,6 +87,15 @@ class KeyIndex:
     def lookup(self, columns: Sequence[Column]) -> Slots:
         """The slot of each row's key, -1 where it is not known."""
         return self._table.lookup(self._conform(columns))
+
+    def lookup_one(self, key: tuple[Any, ...]) -> int:
+        """The slot of one key, given as Python values of the columns' types; -1 if it is not known."""
+        if isinstance(self._table, _RowsTable):
+            found = self._table.lookup_one(key)
+            if found is not None:
+                return found
+        columns = [pa.array([value], data_type) for value, data_type in zip(key, self._types, strict=True)]
+        return int(self._table.lookup(columns)[0])
 
     def remove(self, slots: Slots) -> None:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
@@ -176,6 +185,11 @@ class _RowsTable:
 
     def lookup(self, columns: Sequence[pa.Array]) -> Slots:
         return self._index.lookup(*self._encoding.encode(columns), None)
+
+    def lookup_one(self, key: tuple[Any, ...]) -> int | None:
+        """None: not every value has a short way into a row."""
+        row = self._encoding.encode_one(key)
+        return None if row is None else self._index.lookup_one(row)
 
     def remove(self, slots: Slots) -> None:
         self._index.remove(slots)

@@ -1,7 +1,7 @@
 """ListState: every element is an entry with a value in a column, and each key has a chain of entries.
 
 Adding costs the elements added, never the list. Row by row, additions wait until the batch ends, unless the list is read:
-then it is loaded, for one key, or, when several keys have asked, for all that are left. Mirrors Flink's HeapListState.
+then it is loaded, and those of keys that follow as far as that has paid (Lookahead). Mirrors Flink's HeapListState.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from taskmanager.state.batch_scope import BatchScope
 from taskmanager.state.chains import Chains, FrozenChains
 from taskmanager.state.columns import Column, FrozenColumn, make_column
 from taskmanager.state.keyed_state import KeyedState, PythonValues
+from taskmanager.state.lookahead import Lookahead
 from taskmanager.state.slots import SlotAllocator, Slots
-
-_SINGLE_LOADS = 8
-"""Keys whose lists are loaded one by one before all keys of the batch are."""
 
 
 class KeyedListState(KeyedState):
     """dataflow.state.ListState."""
 
     __slots__ = (
-        "_added", "_allocator", "_chains", "_lists", "_python", "_replaced", "_scope", "_single_loads", "_values", "descriptor",
+        "_added", "_ahead", "_allocator", "_chains", "_lists", "_lookahead", "_python", "_replaced", "_scope", "_values",
+        "descriptor",
     )  # fmt: skip
 
     def __init__(self, descriptor: ListStateDescriptor, scope: BatchScope, capacity: int) -> None:
@@ -39,9 +38,11 @@ class KeyedListState(KeyedState):
         self._allocator = SlotAllocator()
         self._values: Column = make_column(descriptor.element_type, self._allocator.capacity)
         self._lists: dict[int, list[Any]] = {}
+        self._ahead: dict[int, list[Any]] = {}
+        """Stored lists that were loaded with another key's and not asked for yet."""
         self._added: dict[int, list[Any]] = {}
         self._replaced: set[int] = set()
-        self._single_loads = 0
+        self._lookahead = Lookahead()
 
     def get(self) -> list[Any]:
         index = self._index()
@@ -72,13 +73,13 @@ class KeyedListState(KeyedState):
         self.update(())
 
     def flush(self) -> None:
+        self._ahead = {}
         if not self._added and not self._replaced:
             self._lists = {}
-            self._single_loads = 0
             return
         slots = self._scope.slots
         added, replaced = self._added, sorted(self._replaced)
-        self._lists, self._added, self._replaced, self._single_loads = {}, {}, set(), 0
+        self._lists, self._added, self._replaced = {}, {}, set()
         elements = self._python.to_arrow([value for values in added.values() for value in values])
         if replaced:
             self._cut(slots[np.array(replaced, np.int32)])
@@ -123,19 +124,23 @@ class KeyedListState(KeyedState):
         return self._scope.index
 
     def _load(self, index: int) -> None:
-        """Load the list of one key, or of all keys of the batch once several have asked."""
+        """Know the list of one key; and what is stored of those that follow."""
+        known = self._ahead.pop(index, None)
+        if known is not None:
+            self._lookahead.asked += 1
+            self._lists[index] = known + self._added.get(index, [])
+            return
         slots = self._scope.slots
-        self._single_loads += 1
-        if self._single_loads <= _SINGLE_LOADS:
-            wanted = [index]
-        else:
-            wanted = [number for number in range(len(slots)) if number not in self._lists]
+        known_already, ahead = self._lists, self._ahead
+        following = self._lookahead.numbers(index, len(slots))[1:]
+        wanted = [index, *(n for n in following if n not in known_already and n not in ahead)]
+        self._lookahead.loaded_ahead(len(wanted) - 1)
         offsets, entries = self._chains.entries(slots[np.array(wanted, np.int32)])
         elements = self._python.to_python(self._values.get(entries))
         bounds = offsets.tolist()
         for position, number in enumerate(wanted):
-            stored = elements[bounds[position] : bounds[position + 1]]
-            self._lists[number] = stored + self._added.get(number, [])
+            ahead[number] = elements[bounds[position] : bounds[position + 1]]
+        self._lists[index] = ahead.pop(index) + self._added.get(index, [])
 
     def _append(self, slots: Slots, values: pa.Array) -> None:
         entries = self._allocator.allocate(len(slots))

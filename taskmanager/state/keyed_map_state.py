@@ -1,12 +1,16 @@
 """MapState: every pair is an entry, found through a KeyIndex over (slot, map key); each key has a chain of its entries.
 
-Reading, setting and removing one pair costs that pair, however large the map. Row by row, a small map is loaded when it is
-first asked (and, when several keys have asked, for all keys of the batch that are left); of a large one only the pairs that
-are asked for. What was changed is written when the batch ends. Mirrors Flink's HeapMapState.
+Reading, setting and removing one pair costs that pair, however large the map and however many keys the batch has. Row by
+row, a pair that is not known is looked up alone; once look-ups in a map have cost as much as loading it, it is loaded whole;
+maps of a few pairs are loaded at once, with those of the keys that follow. What was read or written stays known for later
+batches (a bounded number of pairs, those used last; only values that Python cannot change in place), what was changed is
+written when the batch ends. Mirrors Flink's HeapMapState.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -15,65 +19,83 @@ import numpy as np
 import pyarrow as pa
 
 from dataflow.arrow_columns import BoolArray, bitmap_of
-from dataflow.gather import gather_values
 from dataflow.state import MapStateDescriptor, StateError
 from taskmanager.state.batch_scope import BatchScope
 from taskmanager.state.chains import Chains, FrozenChains
-from taskmanager.state.columns import Column, FrozenColumn, make_column
+from taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
 from taskmanager.state.key_index import FrozenKeys, KeyIndex
 from taskmanager.state.keyed_state import KeyedState, PythonValues
+from taskmanager.state.known_maps import KnownMap, KnownMaps
+from taskmanager.state.lookahead import Lookahead
 from taskmanager.state.slots import Slots
 
-_SINGLE_LOADS = 8
-"""Keys whose maps are loaded one by one before all keys of the batch are."""
-_SMALL = 256
-"""Maps up to this size are loaded whole."""
+_SMALL = 32
+"""Looking up one pair costs about as much as loading so many at once, ..."""
+_LOOKUPS_PER_LOAD = 8
+"""... not counting what it costs to begin with loading, which is so many look-ups."""
 _ABSENT = object()
 """In place of a value: it is known that there is none."""
 _UNKNOWN = object()
-
-
-class _Map:
-    """What is known of one key's map: pairs, and whether these are all."""
-
-    __slots__ = ("changed", "cleared", "complete", "pairs")
-
-    def __init__(self, pairs: dict[Any, Any], *, complete: bool) -> None:
-        self.pairs = pairs
-        self.complete = complete
-        self.changed: dict[Any, None] = {}
-        self.cleared = False
+_PYTHON_TYPES: tuple[tuple[Any, type], ...] = (
+    (pa.types.is_integer, int), (pa.types.is_floating, float), (pa.types.is_boolean, bool),
+    (pa.types.is_string, str), (pa.types.is_large_string, str), (pa.types.is_binary, bytes),
+    (pa.types.is_large_binary, bytes), (pa.types.is_fixed_size_binary, bytes), (pa.types.is_decimal, decimal.Decimal),
+    (pa.types.is_date, dt.date), (pa.types.is_timestamp, dt.datetime), (pa.types.is_time, dt.time),
+    (pa.types.is_duration, dt.timedelta),
+)  # fmt: skip
 
 
 class KeyedMapState(KeyedState):
     """dataflow.state.MapState."""
 
     __slots__ = (
-        "_chains", "_index", "_keys", "_maps", "_python", "_scope", "_single_loads", "_values", "descriptor",
+        "_chains", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
+        "_values", "descriptor",
     )  # fmt: skip
 
     def __init__(self, descriptor: MapStateDescriptor, scope: BatchScope, capacity: int) -> None:
         self.descriptor: MapStateDescriptor = descriptor
         self._scope = scope
-        self._python = PythonValues(descriptor.name, descriptor.element_type, descriptor.serializer)
+        element_type = descriptor.element_type
+        self._python = PythonValues(descriptor.name, element_type, descriptor.serializer)
         self._keys = PythonValues(descriptor.name, descriptor.key_type, "")
+        self._key_type = next((kind for is_kind, kind in _PYTHON_TYPES if is_kind(descriptor.key_type)), object)
         self._index = KeyIndex([pa.field("slot", pa.int32()), pa.field(f"{descriptor.name}.key", descriptor.key_type)])
         self._chains = Chains(capacity)
-        self._values: Column = make_column(descriptor.element_type)
-        self._maps: dict[int, _Map] = {}
-        self._single_loads = 0
+        self._values: Column = make_column(element_type)
+        numeric = any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES[:3])
+        self._plain = self._values if numeric and isinstance(self._values, NumpyColumn) else None
+        self._keeps = not descriptor.serializer and any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES)
+        self._maps: dict[int, KnownMap] = {}
+        """Of the batch, by number of the key."""
+        self._known = KnownMaps()
+        self._lookahead = Lookahead()
 
     def get(self, key: Any) -> Any:
-        value = self._find(key)
+        known = self._maps.get(self._scope.index)
+        if known is None:
+            known = self._open()
+        if key.__class__ is not self._key_type:
+            key = self._canonical(key)
+        value = known.pairs.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._find(known, key)
         return None if value is _ABSENT else value
 
     def contains(self, key: Any) -> bool:
-        return self._find(key) is not _ABSENT
+        known = self._current()
+        key = self._canonical(key)
+        value = known.pairs.get(key, _UNKNOWN)
+        return (self._find(known, key) if value is _UNKNOWN else value) is not _ABSENT
 
     def put(self, key: Any, value: Any) -> None:
-        if key is None:
-            raise StateError(f"map state {self.descriptor.name!r}: a key cannot be None")
-        known = self._current()
+        known = self._maps.get(self._scope.index)
+        if known is None:
+            known = self._open()
+        if key.__class__ is not self._key_type:
+            if key is None:
+                raise StateError(f"map state {self.descriptor.name!r}: a key cannot be None")
+            key = self._canonical(key)
         known.pairs[key] = value
         known.changed[key] = None
 
@@ -83,6 +105,7 @@ class KeyedMapState(KeyedState):
 
     def remove(self, key: Any) -> None:
         known = self._current()
+        key = self._canonical(key)
         known.pairs[key] = _ABSENT
         known.changed[key] = None
 
@@ -95,9 +118,7 @@ class KeyedMapState(KeyedState):
     def items(self) -> Iterable[tuple[Any, Any]]:
         known = self._current()
         if not known.complete:
-            stored = self._read([self._scope.index])[0]
-            stored.update(known.pairs)
-            known.pairs, known.complete = stored, True
+            self._load(known)
         return [(key, value) for key, value in known.pairs.items() if value is not _ABSENT]
 
     def is_empty(self) -> bool:
@@ -108,11 +129,26 @@ class KeyedMapState(KeyedState):
         known.pairs, known.complete, known.changed, known.cleared = {}, True, {}, True
 
     def flush(self) -> None:
-        maps, self._maps, self._single_loads = self._maps, {}, 0
+        if not self._maps:
+            return
+        maps, self._maps = self._maps, {}
         cleared = [number for number, known in maps.items() if known.cleared]
         changes = [(number, key, known.pairs[key]) for number, known in maps.items() for key in known.changed]
-        if not cleared and not changes:
+        if cleared or changes:
+            try:
+                self._write(maps, cleared, changes)
+            except Exception:
+                self._known.clear()  # it holds what could not be written
+                raise
+        if not self._keeps:
+            self._known.clear()
             return
+        for known in maps.values():
+            self._known.count(known)
+        self._known.age()
+
+    def _write(self, maps: dict[int, KnownMap], cleared: list[int], changes: list[tuple[int, Any, Any]]) -> None:
+        """What rows have changed; afterwards the maps hold what reading would give."""
         slots = self._scope.slots
         kept = [change for change in changes if change[2] is not _ABSENT]
         gone = [change for change in changes if change[2] is _ABSENT]
@@ -125,6 +161,25 @@ class KeyedMapState(KeyedState):
             self._remove(slots[np.array([number for number, _, _ in gone], np.int32)], gone_keys)
         if kept:
             self._put(slots[np.array([number for number, _, _ in kept], np.int32)], kept_keys, kept_values)
+        if not self._keeps:
+            return
+        for known in maps.values():
+            known.changed, known.cleared = {}, False
+        for number, key, _ in gone:
+            if maps[number].complete:
+                del maps[number].pairs[key]
+        stored = zip(kept, self._keys.to_python(kept_keys), self._values_of(kept_values), strict=True)
+        for (number, key, _), stored_key, value in stored:
+            pairs = maps[number].pairs
+            if key != stored_key:
+                del pairs[key]
+            pairs[stored_key] = value
+
+    def _values_of(self, values: pa.Array) -> list[Any]:
+        if self._plain is not None and not values.null_count and not pa.types.is_boolean(values.type):
+            numbers: list[Any] = values.to_numpy().tolist()
+            return numbers
+        return self._python.to_python(values)
 
     def grow(self, capacity: int) -> None:
         self._chains.grow_slots(capacity)
@@ -144,6 +199,7 @@ class KeyedMapState(KeyedState):
     def restore(self, slots: Slots, values: pa.Array) -> None:
         offsets = values.offsets.to_numpy()
         first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
+        self._known.clear()
         self._put(
             np.repeat(slots, np.diff(offsets)), values.keys.slice(first, length), values.items.slice(first, length)
         )
@@ -176,61 +232,93 @@ class KeyedMapState(KeyedState):
                 f"map state {self.descriptor.name!r} holds {self.descriptor.element_type}, the column to put is "
                 f"{values.type}: cast it"
             )
+        self._known.forget(slots)
         self._put(slots, keys, values)
 
     def remove_batch(self, slots: Slots, keys: pa.Array) -> None:
         """Remove each row's map key, where it is there."""
         self.flush()
+        self._known.forget(slots)
         self._remove(slots, keys)
 
     def clear_batch(self, slots: Slots) -> None:
         self.flush()
+        self._known.forget(slots)
         self._cut(slots)
 
-    def _current(self) -> _Map:
+    def _current(self) -> KnownMap:
+        known = self._maps.get(self._scope.index)
+        return self._open() if known is None else known
+
+    def _open(self) -> KnownMap:
+        """What is known of the current key's map."""
         scope = self._scope
-        if not scope.is_open:
-            scope.check_open(self.descriptor.name)
-        known = self._maps.get(scope.index)
+        scope.check_open(self.descriptor.name)
+        slot = int(scope.slots[scope.index])
+        known = self._known.find(slot)
         if known is None:
-            self._load(scope.index)
-            known = self._maps[scope.index]
+            known = KnownMap({}, complete=not self._chains.counts[slot])
+            self._known.add(slot, known)
+        elif known.ahead:
+            known.ahead = False
+            self._lookahead.asked += 1
+        self._maps[scope.index] = known
         return known
 
-    def _find(self, key: Any) -> Any:
-        known = self._current()
-        value = known.pairs.get(key, _UNKNOWN)
-        if value is not _UNKNOWN:
-            return value
-        if known.complete:
+    def _canonical(self, key: Any) -> Any:
+        """The key as it is when it is read back."""
+        if key is None or key.__class__ is self._key_type:
+            return key
+        return self._keys.to_python(self._keys.to_arrow([key]))[0]
+
+    def _find(self, known: KnownMap, key: Any) -> Any:
+        """The value under a key that is not known yet."""
+        if known.complete or key is None:
             return _ABSENT
-        slot = self._scope.slots[self._scope.index : self._scope.index + 1]
-        entry = self._index.lookup([pa.array(slot), self._keys.to_arrow([key])])
-        value = self._python.to_python(self._values.get(entry))[0] if entry[0] >= 0 else _ABSENT
+        slot = int(self._scope.slots[self._scope.index])
+        size = self._chains.counts[slot]
+        known.lookups += 1
+        if size <= _SMALL or (known.lookups - _LOOKUPS_PER_LOAD) * _SMALL >= size:
+            self._load(known)
+            return known.pairs.get(key, _ABSENT)
+        entry = self._index.lookup_one((slot, key))
+        if entry < 0:
+            value = _ABSENT
+        elif self._plain is not None:
+            value = self._plain.values[entry].item() if self._plain.valid[entry] else None
+        else:
+            value = self._python.to_python(self._values.get(np.array([entry], np.int32)))[0]
         known.pairs[key] = value
         return value
 
-    def _load(self, index: int) -> None:
-        """Know the map of one key, or of all keys of the batch once several have asked."""
-        slots = self._scope.slots
-        self._single_loads += 1
-        if self._single_loads <= _SINGLE_LOADS:
-            wanted = [index]
-        else:
-            wanted = [number for number in range(len(slots)) if number not in self._maps]
-        sizes = gather_values(self._chains.counts, slots[np.array(wanted, np.int32)]).tolist()
-        small = [number for number, size in zip(wanted, sizes, strict=True) if size <= _SMALL]
-        for number, pairs in zip(small, self._read(small), strict=True):
-            self._maps[number] = _Map(pairs, complete=True)
-        for number, size in zip(wanted, sizes, strict=True):
-            if size > _SMALL:
-                self._maps[number] = _Map({}, complete=False)
+    def _load(self, known: KnownMap) -> None:
+        """Know the whole map of the current key; and, if it is small, those of keys that follow and are small."""
+        index, slots = self._scope.index, self._scope.slots
+        numbers = [index]
+        counts = self._chains.counts
+        if counts[slots[index]] <= _SMALL:
+            following = np.array(self._lookahead.numbers(index, len(slots)), np.int32)[1:]
+            sizes = counts[slots[following]]
+            following = following[(sizes <= _SMALL) & (sizes > 0)]
+            numbers += [
+                number
+                for number, slot in zip(following.tolist(), slots[following].tolist(), strict=True)
+                if number not in self._maps and self._known.find(slot) is None
+            ]
+            self._lookahead.loaded_ahead(len(numbers) - 1)
+        own, *others = self._read(numbers)
+        own.update(known.pairs)
+        known.pairs, known.complete = own, True
+        for slot, pairs in zip(slots[np.array(numbers[1:], np.int32)].tolist(), others, strict=True):
+            ahead = KnownMap(pairs, complete=True, ahead=True)
+            self._known.add(slot, ahead)
+            self._known.count(ahead)
 
     def _read(self, numbers: list[int]) -> list[dict[Any, Any]]:
         """The stored maps of these keys of the batch."""
         offsets, entries = self._chains.entries(self._scope.slots[np.array(numbers, np.int32)])
         keys = self._keys.to_python(self._index.keys(entries)[1])
-        values = self._python.to_python(self._values.get(entries))
+        values = self._values_of(self._values.get(entries))
         bounds = offsets.tolist()
         return [dict(zip(keys[first:end], values[first:end], strict=True)) for first, end in pairwise(bounds)]
 
