@@ -84,9 +84,10 @@ def measure(mode: str, options: Any) -> dict[str, Any]:
     """One mode, in a cluster of its own."""
     directory = checkpoint_directory()
     try:
-        environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory, **MODES[mode])
+        settings = {"execution__batch__target_rows": str(options.batch_rows), **MODES[mode]}
+        environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory, **settings)
         sums = (
-            environment.from_source(GeneratorSource(keys=KEYS), uid="generator")
+            environment.from_source(GeneratorSource(keys=KEYS, batch_rows=options.batch_rows), uid="generator")
             .key_by("key")
             .running_aggregate(uid="sums", name="sums", total=sum_("value"), n=count())
         )
@@ -116,6 +117,8 @@ def _figures(client: ClusterClient, graph: JobGraph, options: Any) -> dict[str, 
         "checkpoint_ms": spread([float(c.end_to_end_duration_ms) for c in completed]),
         "alignment_ms": spread([float(max(_metrics(d, "alignment_duration_ms"), default=0)) for d in details]),
         "start_delay_ms": spread([float(max(_metrics(d, "checkpoint_start_delay_ms"), default=0)) for d in details]),
+        "sync_ms": spread([float(max(_metrics(d, "sync_duration_ms"), default=0)) for d in details]),
+        "async_ms": spread([float(max(_metrics(d, "async_duration_ms"), default=0)) for d in details]),
         "persisted_bytes": spread([float(c.persisted_data_bytes) for c in completed]),
         "processed_bytes": spread([float(c.processed_data_bytes) for c in completed]),
     }
@@ -130,6 +133,12 @@ def main(arguments: list[str] | None = None) -> int:
     cli = parser(__doc__)
     cli.set_defaults(checkpoint_interval="2 s", seconds=30.0)
     cli.add_argument("--sink-rate", type=float, default=20_000, help="rows per second of all subtasks of the sink")
+    cli.add_argument(
+        "--batch-rows",
+        type=int,
+        default=1_024,
+        help="rows per batch: 24 kB, as Flink's buffers of 32 kB (execution.batch.target-rows)",
+    )
     cli.add_argument("--mode", action="append", choices=sorted(MODES), help="default: all")
     cli.add_argument("--least", type=int, default=3, help="checkpoints to wait for, however long they take")
     cli.add_argument("--patience", type=float, default=180, help="seconds to wait for them")

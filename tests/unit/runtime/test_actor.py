@@ -10,10 +10,10 @@ import pykka
 import pytest
 
 from dataflow.ids import LeaderSessionID
-from dataflow.messages import Disconnect, Fenced
+from dataflow.messages import Disconnect, Fenced, ShutDownTaskExecutor
 from runtime.actor import ActorCrashed, EventBatcher, Events, Incoming, MachineActor, Query, describe, tell_if_alive
 from runtime.clock import ManualClock, SystemClock
-from runtime.connections import ConnectionID, MessageReceived
+from runtime.connections import ConnectionID, MessageReceived, MessagesReceived
 from runtime.logs import silent_logger
 from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from runtime.timers import TimerService
@@ -69,6 +69,25 @@ def test_effects_are_performed_in_order_and_leave_together(cage):
     cage.actor.tell([Say("a"), Say("b")])
     cage.actor.tell(Events(([Say("c")], [Say("d")])))
     assert cage.next(6) == ["a", "b", "flush", "c", "d", "flush"]
+
+
+def test_messages_that_the_core_takes_together_are_one_event(cage):
+    """As long as they stand together; what is between them keeps its place."""
+    cage.actor.stop()
+    cage.actor = MachineActor.start(
+        "parrot", cage.core, {}, cage.timers, cage.clock, silent_logger(), cage.crashes.append,
+        lambda: cage.said.put("flush"), frozenset({ShutDownTaskExecutor}),
+    )  # fmt: skip
+    connection, session = ConnectionID("c"), LeaderSessionID("s")
+    many = [ShutDownTaskExecutor("one"), ShutDownTaskExecutor("two")]
+    word = Disconnect("in between")
+    cage.actor.tell(Incoming(connection, session, [*many, word, many[0]]))
+    cage.next(1)
+    assert cage.core.events == [
+        MessagesReceived(connection, session, tuple(many)),
+        MessageReceived(connection, Fenced(session, word)),
+        MessagesReceived(connection, session, (many[0],)),
+    ]
 
 
 def test_an_envelope_is_one_event_per_message(cage):

@@ -97,6 +97,7 @@ from runtime.connections import (
     ConnectionLost,
     ConnectionOpened,
     MessageReceived,
+    MessagesReceived,
     OpenConnection,
     Peer,
     PeerKind,
@@ -285,6 +286,20 @@ def test_messages_of_tasks_reach_the_checkpoint_core_and_back() -> None:
         send("a", TriggerCheckpoint(ONE.job_id, attempt(), CheckpointID(2), 77, CheckpointOptions()))
     ]
     assert story.checkpoints.events[-2:] == [AcknowledgesReceived((acknowledge,)), EndOfDataReceived((attempt(),))]
+
+
+def test_acknowledgements_of_one_task_manager_are_taken_together() -> None:
+    """One event for the checkpoint core; a stale session is dropped, a stranger's connection closed."""
+    story = Story().run()
+    acknowledges = tuple(AcknowledgeCheckpoint(ONE.job_id, attempt(), CheckpointID(n)) for n in (1, 2))
+    before = len(story.checkpoints.events)
+
+    assert story.take(MessagesReceived(ConnectionID("tm-a"), SESSION, acknowledges)) == []
+    assert story.checkpoints.events[before:] == [AcknowledgesReceived(acknowledges)]
+    assert story.take(MessagesReceived(ConnectionID("tm-a"), STALE, acknowledges)) == []
+    stranger = ConnectionID("tm-stranger")
+    assert story.take(MessagesReceived(stranger, SESSION, acknowledges)) == [CloseConnection(stranger)]
+    assert len(story.checkpoints.events) == before + 1
 
 
 def test_stale_messages_are_dropped() -> None:
