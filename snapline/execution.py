@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, Configuration
+from dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
 from dataflow.ids import JobID
 from dataflow.jobgraph import JobGraph
 from dataflow.translation import Translation
@@ -66,6 +66,8 @@ class JobExecutionResult:
     @property
     def summary(self) -> str:
         """One line."""
+        if self.status == "CREATED":
+            return f"submitted as {self.job_id}"
         return (
             f"{self.status} in {self.duration_ms / 1000:.1f} s: {self.rows_read:,} rows read, "
             f"{self.checkpoints_completed} checkpoints, {self.restarts} restarts"
@@ -78,13 +80,14 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
     if _translations:
         _translations[-1].append(environment.translate(job_name, configuration=configuration))
         raise ProgramAborted
-    if COORDINATOR_ADDRESS.key in configuration:
+    if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
         from runtime.grpc_channels import Security
+        from runtime.zookeeper_leader_retrieval import coordinator_address
 
         security = Security.from_configuration(configuration)
-        with ClusterClient(configuration.get_option(COORDINATOR_ADDRESS), security) as client:
+        with ClusterClient(coordinator_address(configuration), security) as client:
             job_id = client.submit(translation.job_graph)
             logger.info("job submitted", job_id=job_id, job=job_name)
             if os.environ.get(DETACHED_VARIABLE):

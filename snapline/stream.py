@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dataflow.aggregate_types import check_aggregate_type
 from dataflow.connector_api import Sink
 from dataflow.errors import JobDefinitionError
 from dataflow.functions import CheckpointListener, KeyedProcessFunction, Row
@@ -37,7 +38,7 @@ from dataflow.operator_specs import (
 from dataflow.stream_graph import StreamEdge, StreamNode
 from dataflow.two_phase_commit import SinkFunction
 from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import Aggregate, WindowAssigner, check_aggregate_type
+from dataflow.windows import Aggregate, WindowAssigner
 
 if TYPE_CHECKING:
     from snapline.environment import StreamExecutionEnvironment

@@ -3,7 +3,8 @@
 Everything is imported inside the body, in the executor's Python worker: gRPC and Flight must not exist before Spark's daemon
 has forked. The body refuses a second start under the same resource id (Spark's retry or speculation), because a
 TaskManager incarnation is never repeated; the pool on the driver starts a new one instead. It returns, and thereby ends
-the Spark job, when the TaskManager ends.
+the Spark job, when the TaskManager ends: also when the process that started the worker is gone, because then nobody is
+left who could kill it.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             f"{sys.executable} on the executors cannot import Snapline ({error}): install it there, or ship an "
             "environment with --archives and spark.pyspark.python",
         )
+    host = os.getppid()
     reason = run_task_manager(
         TaskManagerConfig(
             resource_id=launch.resource_id,
@@ -98,7 +100,8 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             settings=dict(launch.settings),
             executor_id=_executor_id(),
             log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
-        )
+        ),
+        should_stop=lambda: os.getppid() != host,  # nobody else could end us once Spark's daemon is gone
     )
     return TaskManagerExit(launch.resource_id, "stopped" if reason.clean else "failed", reason.detail)
 

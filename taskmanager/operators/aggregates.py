@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dataflow.aggregate_types import check_aggregate_type
 from dataflow.arrow_columns import bitmap_of
 from dataflow.state import RunningAggregateDescriptor
-from dataflow.windows import Aggregate, check_aggregate_type
+from dataflow.windows import Aggregate
 
 Numbers = np.ndarray[Any, Any]
 ROWS = "rows"
