@@ -16,14 +16,21 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from coordinator.config import CoordinatorConfig, parse
+from dataflow.config import HA_TYPE
 from dataflow.errors import SnaplineError
 from runtime.logs import Logger, capture_standard_logging, make_logger
+
+if TYPE_CHECKING:
+    from runtime.leader_election import Leadership
 
 EXIT_REFUSED = 1
 EXIT_BROKE_DOWN = 2
 PARENT_CHECK_SECONDS = 1.0
+LOOK_SECONDS = 0.25
+"""Between looks at whether somebody wants this to stop."""
 
 GC_THRESHOLDS = (50_000, 20, 20)
 """A checkpoint of ten thousand subtasks makes a few hundred thousand short-lived objects, none of them in cycles."""
@@ -41,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(config: CoordinatorConfig, logger: Logger) -> int:
-    from coordinator.cluster_entrypoint import ClusterEntrypoint
-
     stopping = threading.Event()
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -51,22 +56,56 @@ def _run(config: CoordinatorConfig, logger: Logger) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    entrypoint = ClusterEntrypoint(config, logger, on_fatal=stopping.set)
     gc.freeze()  # what was imported stays; it need not be looked at again
     gc.set_threshold(*GC_THRESHOLDS)
+    if config.sidecar:
+        threading.Thread(target=_watch_parent, args=(stopping, logger), name="snapline-parent", daemon=True).start()
+    if config.configuration.get_option(HA_TYPE) != "zookeeper":
+        return _lead(config, logger, stopping, None)
+    return _stand_by(config, logger, stopping)
+
+
+def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Event) -> int:
+    """Contend, lead, and contend again when leadership was lost, until stopped."""
+    from coordinator.candidacy import Candidacy
+
+    try:
+        candidacy = Candidacy(config, logger, lambda leader: _announce_standby(config, leader))
+        leadership = candidacy.next_leadership(stopping, patient=False)
+        while leadership is not None:
+            code = _lead(config, logger, stopping, leadership)
+            leadership.session.close()
+            if code or stopping.is_set():
+                return code
+            leadership = candidacy.next_leadership(stopping, patient=True)
+    except SnaplineError as error:
+        return _refuse(error, config.status_fd)
+    return 0
+
+
+def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, leadership: Leadership | None) -> int:
+    """Until stopped, broken, or not leader any more; the exit code."""
+    from coordinator.cluster_entrypoint import ClusterEntrypoint
+
+    ended = threading.Event()
+    entrypoint = ClusterEntrypoint(config, logger, on_fatal=ended.set, leadership=leadership)
     try:
         address = entrypoint.start()
     except SnaplineError as error:
         entrypoint.stop()
+        if leadership is not None and leadership.session.is_over:
+            return 0
         return _refuse(error, config.status_fd)
-    if config.sidecar:
-        threading.Thread(target=_watch_parent, args=(stopping, logger), name="snapline-parent", daemon=True).start()
+    if leadership is not None:
+        leadership.session.on_over(lambda _: ended.set())
     _announce(config, address)
-    while not stopping.wait(PARENT_CHECK_SECONDS):
+    while not ended.wait(LOOK_SECONDS) and not stopping.is_set():
         pass
     if config.address_file:
         Path(config.address_file).unlink(missing_ok=True)
     fatal = entrypoint.fatal_error
+    if leadership is not None and leadership.session.is_over:
+        logger.warning("this coordinator does not lead any more", reason=leadership.session.reason)
     entrypoint.stop()
     if fatal:
         _tell_starter(config.status_fd, {"error": fatal})
@@ -85,6 +124,13 @@ def _announce(config: CoordinatorConfig, address: str) -> None:
     _tell_starter(config.status_fd, {"address": address})
     if not config.sidecar:
         print(f"Coordinator listens at {address}", flush=True)
+
+
+def _announce_standby(config: CoordinatorConfig, leader: str) -> None:
+    """Say that it runs, and does not lead yet."""
+    _tell_starter(config.status_fd, {"standby": leader})
+    if not config.sidecar:
+        print(f"Coordinator stands by: {leader or 'another one'} leads", flush=True)
 
 
 def _watch_parent(stopping: threading.Event, logger: Logger) -> None:

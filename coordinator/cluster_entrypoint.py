@@ -31,6 +31,8 @@ from coordinator.dispatcher.events import (
     JobMasterEnded,
 )
 from coordinator.ha.embedded import EmbeddedHighAvailability
+from coordinator.ha.leader_table_writer import LeaderTableWriter
+from coordinator.ha.zookeeper import ZooKeeperHighAvailability
 from coordinator.high_availability import HighAvailability
 from coordinator.io import IoExecutor
 from coordinator.job_registry import JobRegistry
@@ -56,12 +58,14 @@ from runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from runtime.clock import SystemClock
 from runtime.dialing import Dialer
 from runtime.grpc_channels import Security
-from runtime.leader_retrieval import LeaderAddress
+from runtime.leader_election import Leadership
+from runtime.leader_retrieval import LeaderAddress, LeaderTable
 from runtime.logs import Logger
 from runtime.memory_storage import MemoryStorage
 from runtime.metrics import MetricsServer
 from runtime.object_storage import open_storage
 from runtime.state_storages import StateStorages
+from runtime.storage import Storage
 from runtime.storage_probe import probe_storage
 from runtime.timers import TimerService
 from runtime.version import VERSION
@@ -76,8 +80,17 @@ SUSPEND_TIMEOUT_SECONDS = 5.0
 class ClusterEntrypoint:
     """One coordinator, leading from its start to its stop."""
 
-    def __init__(self, config: CoordinatorConfig, logger: Logger, on_fatal: Callable[[], None]) -> None:
-        """`on_fatal`: ResourceManager or Dispatcher broke; `fatal_error` says why, and the process has to end."""
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        logger: Logger,
+        on_fatal: Callable[[], None],
+        leadership: Leadership | None = None,
+    ) -> None:
+        """`on_fatal`: ResourceManager or Dispatcher broke; `fatal_error` says why, and the process has to end. `leadership`: won
+        in ZooKeeper; whoever calls stops this when it is over."""
+        self._leadership = leadership
+        self._table_writer: LeaderTableWriter | None = None
         self._config = config
         self._logger = logger
         self._on_fatal = on_fatal
@@ -91,7 +104,7 @@ class ClusterEntrypoint:
         self._switchboard = Switchboard(self._dialer)
         self._server = RpcServer(security, logger)
         self._streams = ServedStreams(self._server.loop)
-        self._leaders = LeaderPublisher(self._server.loop)
+        self._leaders = LeaderPublisher(self._server.loop, self._leaders_changed)
         self._replies = PendingReplies(self._server.loop)
         self._registry = JobRegistry(self._server.loop, self._clock, configuration.get_option(JOB_HISTORY_SIZE))
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
@@ -110,7 +123,7 @@ class ClusterEntrypoint:
         base = configuration.get_option(CHECKPOINTS_DIRECTORY)
         if base:
             base = self._checked_directory(base)
-        self._high_availability = open_high_availability(configuration, self._session)
+        self._high_availability = self._open_high_availability()
         recovered = tuple(self._high_availability.job_graphs.load())
         start_time_ms = self._clock.now_ms()
         self._resource_manager = self._start_resource_manager()
@@ -162,6 +175,8 @@ class ClusterEntrypoint:
             runner.stop()
         if self._metrics is not None:
             self._metrics.stop()
+        if self._table_writer is not None:
+            self._table_writer.stop()
         self._server.stop()
         for actor in self._actors:
             if actor.is_alive():
@@ -169,6 +184,18 @@ class ClusterEntrypoint:
         self._dialer.shutdown()
         self._io.close()
         self._timers.close()
+
+    def _open_high_availability(self) -> HighAvailability:
+        configuration = self._config.configuration
+        if self._leadership is None:
+            return open_high_availability(configuration, self._session)
+        stores = ZooKeeperHighAvailability(self._leadership, open_ha_storage(configuration))
+        self._table_writer = LeaderTableWriter(stores.publish_leaders, self._logger)
+        return stores
+
+    def _leaders_changed(self, table: LeaderTable) -> None:
+        if self._table_writer is not None:
+            self._table_writer.publish(table)
 
     def _checked_directory(self, directory: str) -> str:
         """The directory as an absolute URL, after a file was written there and read again."""
@@ -316,9 +343,15 @@ def open_high_availability(configuration: Configuration, session: LeaderSessionI
     kind = configuration.get_option(HA_TYPE)
     if kind == "NONE":
         return EmbeddedHighAvailability(MemoryStorage("jobs"), None, durable=False)
+    return EmbeddedHighAvailability(open_ha_storage(configuration), session, durable=True)
+
+
+def open_ha_storage(configuration: Configuration) -> Storage:
+    """`high-availability.storageDir`, after it was written to and read. Raises SnaplineError."""
     directory = configuration.get_option(HA_STORAGE_DIR)
     if not directory:
+        kind = configuration.get_option(HA_TYPE)
         raise SnaplineError(f"{HA_TYPE.key} is {kind}, and {HA_STORAGE_DIR.key} is not set: name a directory or URL")
     storage = open_storage(directory, configuration)
     probe_storage(storage)
-    return EmbeddedHighAvailability(storage, session, durable=True)
+    return storage

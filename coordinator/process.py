@@ -36,7 +36,7 @@ class CoordinatorProcess:
         self._process = process
         self._status = status
         self.address = address
-        """host:port."""
+        """host:port; empty: it stood by when it had started, ZooKeeper knows who leads."""
 
     @classmethod
     def start(
@@ -136,6 +136,8 @@ class CoordinatorProcess:
         said = self._read_status(START_TIMEOUT_SECONDS)
         if "address" in said:
             return said["address"]
+        if "standby" in said:
+            return ""
         if "error" in said:
             raise CoordinatorStartError(said["error"])
         code = self._process.poll()

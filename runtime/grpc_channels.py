@@ -118,6 +118,8 @@ class Security:
 
 def open_channel(address: str, security: Security) -> grpc.Channel:
     """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call."""
+    if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
+        address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)

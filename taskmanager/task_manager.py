@@ -15,7 +15,7 @@ from typing import Any
 
 import pykka
 
-from dataflow.config import FILE_THRESHOLD
+from dataflow.config import FILE_THRESHOLD, HA_TYPE
 from dataflow.ids import ResourceID
 from dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
 from runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
@@ -29,6 +29,8 @@ from runtime.object_storage import open_storage
 from runtime.state_storages import StateStorages
 from runtime.timers import TimerService
 from runtime.version import VERSION
+from runtime.zookeeper import ZooKeeperSettings
+from runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from taskmanager.actors.running_tasks import RunningTasks
 from taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
 from taskmanager.executor.effects import (
@@ -62,7 +64,13 @@ class TaskManager:
         self._leaders: LeaderTable = LeaderTable()
         security = Security.from_configuration(configuration)
         settings = TaskExecutorSettings.from_configuration(configuration)
-        host = config.bind_host or host_towards(config.addresses[0])
+        zookeeper = (
+            ZooKeeperSettings.from_configuration(configuration)
+            if configuration.get_option(HA_TYPE) == "zookeeper"
+            else None
+        )
+        towards = config.addresses[0] if zookeeper is None else zookeeper.quorum.partition("/")[0].partition(",")[0]
+        host = config.bind_host or host_towards(towards)
         self._exchange = FlightExchange(ExchangeSettings.from_configuration(configuration, bind_host=host))
         self._clock = SystemClock()
         self._timers = TimerService(self._clock)
@@ -106,7 +114,11 @@ class TaskManager:
         )
         events = EventBatcher(self._actor)
         self._tasks = RunningTasks(self._exchange, self._uploader, self._storages, self._clock, events.add, logger)
-        self._retrieval = LeaderRetrieval(config.addresses, security, self._leaders_changed, logger)
+        self._retrieval: LeaderRetrieval | ZooKeeperLeaderRetrieval
+        if zookeeper is None:
+            self._retrieval = LeaderRetrieval(config.addresses, security, self._leaders_changed, logger)
+        else:
+            self._retrieval = ZooKeeperLeaderRetrieval(zookeeper, self._leaders_changed, logger)
 
     @property
     def outcome(self) -> TaskManagerOutcome:

@@ -7,7 +7,7 @@ change when changes come faster than it reads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from dataflow.ids import JobID
@@ -18,8 +18,12 @@ from runtime.leader_retrieval import LeaderAddress, LeaderTable, encode_leader_t
 class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):
     """The table of leaders. The setters may be called from any thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_change: Callable[[LeaderTable], None] = lambda _: None
+    ) -> None:
+        """`on_change` is told every table, on the loop."""
         self._loop = loop
+        self._on_change = on_change
         self._resource_manager = LeaderAddress()
         self._job_masters: dict[JobID, LeaderAddress] = {}
         self._changed = asyncio.Event()
@@ -46,11 +50,15 @@ class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):
     def _publish(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        self._on_change(self._table())
+
+    def _table(self) -> LeaderTable:
+        return LeaderTable(self._resource_manager, dict(self._job_masters))
 
     async def Watch(  # noqa: N802
         self, request: cluster_pb2.WatchLeadersRequest, context: Any
     ) -> AsyncIterator[cluster_pb2.LeaderTable]:
         while True:
             changed = self._changed
-            yield encode_leader_table(LeaderTable(self._resource_manager, dict(self._job_masters)))
+            yield encode_leader_table(self._table())
             await changed.wait()

@@ -1,0 +1,60 @@
+"""Writes the table of leaders to ZooKeeper, the newest one, in the background.
+
+Tables that come faster than they can be written are skipped; a write that fails is tried again, until this coordinator does not
+lead any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from coordinator.high_availability import LeadershipLost
+from runtime.leader_retrieval import LeaderTable, encode_leader_table
+from runtime.logs import Logger
+
+RETRY_SECONDS = 0.5
+
+
+class LeaderTableWriter:
+    """One thread."""
+
+    def __init__(self, write: Callable[[bytes], None], logger: Logger) -> None:
+        self._write = write
+        self._logger = logger
+        self._changed = threading.Condition()
+        self._newest: LeaderTable | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="snapline-leader-table", daemon=True)
+        self._thread.start()
+
+    def publish(self, table: LeaderTable) -> None:
+        """Soon. From any thread."""
+        with self._changed:
+            self._newest = table
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """What was not written stays unwritten. Idempotent."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._newest is not None)
+                if self._stopping:
+                    return
+                table, self._newest = self._newest, None
+            try:
+                if table is not None:
+                    self._write(encode_leader_table(table).SerializeToString())
+            except LeadershipLost:
+                return
+            except Exception as error:
+                self._logger.warning("the leaders cannot be published; trying on", reason=str(error))
+                with self._changed:
+                    self._newest = self._newest or table
+                    self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS)

@@ -1,0 +1,85 @@
+"""Several coordinators on a real ZooKeeper: one leads, another takes over, and jobs go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.process import CoordinatorProcess, CoordinatorStartError
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from protos import client_pb2 as pb
+from tests.integration.savepoint_job import assert_exactly_once, build
+from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
+from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The ensemble is up before anything counts what a test leaves behind."""
+    metafunc.fixturenames.insert(0, "ensemble")
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """One server is enough here: the contract suite kills those of three."""
+    ensemble = start_ensemble(tmp_path_factory.mktemp("zookeeper"), nodes=1)
+    yield ensemble
+    ensemble.stop()
+
+
+def details_of(cluster: HighAvailabilityCluster, job_id: str) -> pb.JobDetails:
+    with cluster.client() as client:
+        return client.get_job(job_id)
+
+
+def test_standby_takes_over_and_the_job_goes_on(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> None:
+    """The leader is killed twice; nothing is lost or doubled, and checkpoint ids only rise."""
+    output = tmp_path / "out"
+    rows = 60_000
+    with HighAvailabilityCluster(tmp_path, ensemble, coordinators=3) as cluster:
+        environment = build(cluster.environment(), ["--output", str(output), "--rows", str(rows), "--rate", "6000"])
+        with cluster.client() as client:
+            job_id = client.submit(environment.translate("sums").job_graph)
+        seen = 0
+        for _ in range(2):
+            with cluster.client() as client:
+                wait_until(lambda: newest_checkpoint(client, job_id) > seen + 1, "checkpoints of the new leader")  # noqa: B023
+                seen = newest_checkpoint(client, job_id)
+            cluster.kill_leader()
+        with cluster.client() as client:
+            details = client.wait(job_id)
+        assert decode_job_status(details.overview.status) is JobStatus.FINISHED
+    assert_exactly_once(output, rows)
+
+
+def newest_checkpoint(client, job_id):
+    history = client.list_checkpoints(job_id).history
+    return max(
+        (int(each.checkpoint_id) for each in history if each.status == pb.CHECKPOINT_STATUS_COMPLETED), default=0
+    )
+
+
+def test_unreachable_zookeeper_ends_a_coordinator_at_its_start(tmp_path: Path) -> None:
+    """With one line that names the setting."""
+    settings = {
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": "127.0.0.1:1",
+        "high-availability.zookeeper.client.connection-timeout": "300 ms",
+        "high-availability.storageDir": str(tmp_path),
+    }
+    with pytest.raises(CoordinatorStartError, match=r"no ZooKeeper server answers at 127\.0\.0\.1:1"):
+        CoordinatorProcess.start(settings=settings)
+
+
+def test_cluster_id_of_another_cluster_ends_a_coordinator_at_its_start(
+    tmp_path: Path, ensemble: ZooKeeperEnsemble
+) -> None:
+    """It names both storages and the way out."""
+    with HighAvailabilityCluster(tmp_path, ensemble, coordinators=1, slots=()) as cluster:
+        other = {**cluster.settings, "high-availability.storageDir": str(tmp_path / "other")}
+        with pytest.raises(CoordinatorStartError, match=r"give it a high-availability\.cluster-id of its own"):
+            CoordinatorProcess.start(settings=other)
