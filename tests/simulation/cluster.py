@@ -55,6 +55,7 @@ class SimulatedCluster:
         self._table = LeaderTable()
         self._starting_coordinator = False
         self._starting = 0
+        self._began: set[JobID] = set()
         self._replaced: list[CoordinatorProcess] = []
 
     def start(self) -> None:
@@ -172,18 +173,22 @@ class SimulatedCluster:
     # --- the job ------------------------------------------------------------------------------------------------------
 
     def submit(self, graph: JobGraph) -> None:
-        """As a client does: again, until it is accepted."""
+        """As a client does: again, until it runs."""
 
         def attempt() -> None:
+            if graph.job_id in self._began:
+                return
             coordinator = self.coordinator
-            if coordinator is not None and coordinator.alive and coordinator.ready:
-                dispatcher = coordinator.dispatcher.core
-                if dispatcher.find(graph.job_id) is not None or self.terminal is not None:
-                    return
+            is_there = coordinator is not None and coordinator.alive and coordinator.ready
+            if coordinator is not None and is_there and coordinator.dispatcher.core.find(graph.job_id) is None:
                 coordinator.submit(graph)
             self.world.clock.after(500, attempt)
 
         attempt()
+
+    def job_began(self, job_id: JobID) -> None:
+        """A JobMaster runs it."""
+        self._began.add(job_id)
 
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
         if status.is_globally_terminal:

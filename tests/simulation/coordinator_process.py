@@ -79,6 +79,8 @@ class CoordinatorNetwork(Protocol):
 
     def publish_leaders(self, process: Process, table: LeaderTable) -> None: ...
 
+    def job_began(self, job_id: JobID) -> None: ...
+
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None: ...
 
 
@@ -399,6 +401,7 @@ class SimulatedJobMaster:
         self._status = change.status
         why = f": {change.failure.summary}" if change.failure else ""
         process.world.story.say(process.name, f"job {change.status.value}{why}")
+        process.cluster.job_began(change.job_id)
         process.of_job_master(JobStatusReported(change))
         if change.status is JobStatus.RUNNING:  # what the CheckpointCoordinatorDeActivator does
             least, most = checkpointing.min_pause_ms, checkpointing.effective_interval_ms

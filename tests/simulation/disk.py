@@ -112,7 +112,7 @@ class ProcessStorage:
         if not self._process.alive:
             self._process.kill_here()
         if self._drawn(self._disk.faults.fail_before):
-            raise StorageError(f"{self.url}/{path}: the storage does not answer (simulated)")
+            raise StorageError(f"/{path}: the storage does not answer (simulated)")
 
     def _write(self, where: str, write: Callable[[], None]) -> None:
         self._before(where)

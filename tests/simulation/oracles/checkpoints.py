@@ -49,7 +49,14 @@ class CheckpointOracle:
         self._rng = world.random("forks")
         self.completed: list[int] = []
         """Ids whose pointer was written, in that order."""
-        self._known: set[int] = {self._id_of(path) for path, _ in disk.files.list("ha/pointers") if _is_pointer(path)}
+        self._of_job: dict[str, set[int]] = {}
+        """Ids of each job's completed checkpoints."""
+        self._known: set[int] = set()
+        """All of them, and savepoints."""
+        for path, _ in disk.files.list("ha/pointers"):
+            if _is_pointer(path):
+                self._known.add(self._id_of(path))
+                self._of_job.setdefault(path.split("/")[-3], set()).add(self._id_of(path))
         self.leader: Callable[[], str] = lambda: ""
         """Name of the coordinator that everybody follows."""
         self._savepoints: set[int] = set()
@@ -86,8 +93,9 @@ class CheckpointOracle:
         triggered = message.job_id, message.checkpoint_id
         earlier = self._session_of.get(triggered)
         if earlier is None:
-            if message.checkpoint_id <= max(self._known, default=0):
-                raise Violation(f"checkpoint {message.checkpoint_id} is triggered after {max(self._known)} completed")
+            latest = max(self._of_job.get(message.job_id, ()), default=0)
+            if message.checkpoint_id <= latest:
+                raise Violation(f"checkpoint {message.checkpoint_id} is triggered after {latest} completed")
             self._session_of[triggered] = session
             self._world.story.say("checkpoints", f"{message.checkpoint_id} triggered")
         elif earlier != session:
@@ -104,10 +112,12 @@ class CheckpointOracle:
         checkpoint_id = self._id_of(path)
         if checkpoint_id in self._savepoints:  # registered, or adopted by the job that starts from it
             return
-        if checkpoint_id in self._known:
+        of_job = self._of_job.setdefault(path.split("/")[-3], set())
+        if checkpoint_id in of_job:
             raise Violation(f"checkpoint {checkpoint_id} completed twice")
-        if checkpoint_id < max(self._known, default=0) and not late:
-            raise Violation(f"checkpoint {checkpoint_id} completed after {max(self._known)}")
+        if checkpoint_id < max(of_job, default=0) and not late:
+            raise Violation(f"checkpoint {checkpoint_id} completed after {max(of_job)}")
+        of_job.add(checkpoint_id)
         metadata = f"checkpoints/{path.split('/')[-3]}/chk-{checkpoint_id}/_metadata"
         if not self._disk.files.exists(metadata):
             raise Violation(f"checkpoint {checkpoint_id} has a pointer and no metadata")
@@ -119,7 +129,7 @@ class CheckpointOracle:
     def _keep(self, checkpoint_id: int) -> None:
         """A fair choice of so many as are wanted among all that complete."""
         wanted, seen = self._options.forks, len(self.completed)
-        if not wanted:
+        if not wanted or self.ended is not None:  # what completes after the end of its job is of no use to anybody
             return
         place = len(self.forks) if len(self.forks) < wanted else self._rng.randrange(seen)
         if place < wanted:
