@@ -10,15 +10,17 @@ VertexFinishedStateChecker. Rules:
   another, or has more subtasks than key groups, is refused.
 * Keyed state: every handle whose key groups overlap with the subtask's. Handles may cover more; the task reads its ranges.
 * Operator state: `operator_state_redistribution`. In-flight data: `dataflow.channel_state`.
-* A vertex whose operators had all finished is restored as finished. With unchanged parallelism so is a single finished subtask.
+* A vertex whose operators had all finished is restored as finished. With unchanged parallelism so is a single finished subtask,
+  unless it now reads from one that goes on, because its producers were rescaled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.checkpoint.operator_state_redistribution import redistribute_operator_state
+from coordinator.execution.deployment import producers_of_consumer
 from dataflow.channel_state import (
     ChannelStateNotRescalable,
     EdgeRescaling,
@@ -125,7 +127,7 @@ def assign_states(
     as_finished: set[ExecutionVertexID] = set()
     rescaling = _EdgeRescalings(vertices, edges, by_operator)
     for vertex in vertices:
-        finished = _finished_subtasks(vertex, by_operator)
+        finished = _finished_subtasks(vertex, by_operator) - _fed_subtasks(vertex, vertices, edges, as_finished)
         states: list[dict[OperatorID, OperatorSubtaskState]] = [{} for _ in range(vertex.parallelism)]
         for node in vertex.operators:
             operator = by_operator.get(node.operator_id)
@@ -215,6 +217,31 @@ def _finished_subtasks(vertex: JobVertex, by_operator: Mapping[OperatorID, Opera
             return frozenset()
         finished &= frozenset(operator.finished_subtasks)
     return finished
+
+
+def _fed_subtasks(
+    vertex: JobVertex,
+    vertices: Sequence[JobVertex],
+    edges: Sequence[JobEdge],
+    as_finished: Collection[ExecutionVertexID],
+) -> frozenset[int]:
+    """Subtasks that read from one that goes on. After a rescale of its producers that may be one that had finished, too: it
+    must not drop what they send. Producers are decided before their consumers."""
+    parallelism = {other.vertex_id: other.parallelism for other in vertices}
+    fed: set[int] = set()
+    for edge in edges:
+        if edge.target != vertex.vertex_id:
+            continue
+        producers = parallelism[edge.source]
+        for subtask in range(vertex.parallelism):
+            read = (
+                producers_of_consumer(subtask, producers, vertex.parallelism)
+                if edge.partitioning.is_pointwise
+                else range(producers)
+            )
+            if any(ExecutionVertexID(edge.source, producer) not in as_finished for producer in read):
+                fed.add(subtask)
+    return frozenset(fed)
 
 
 def _check_in_flight(

@@ -243,6 +243,21 @@ def test_single_finished_subtask_ends_again_only_at_the_old_parallelism() -> Non
     assert other.restored_as_finished == frozenset()
 
 
+def test_finished_subtask_that_now_reads_from_a_running_one_runs_again() -> None:
+    """Its producers were rescaled: what they send to it must not be dropped."""
+    source = replace(keyed_operator("src", 3), finished_subtasks=(0, 2))
+    behind = OperatorState(OperatorID("map"), "map", "map", 3, 8, finished_subtasks=(0, 2))
+
+    def restored(producers: int) -> frozenset[ExecutionVertexID]:
+        pointwise = replace(edge("src", "map"), partitioning=Partitioning.RESCALE)
+        vertices = [vertex("src", producers), vertex("map", 3)]
+        result = assigned(assign_states([source, behind], vertices, [pointwise], allow_non_restored_state=False))
+        return result.restored_as_finished
+
+    assert restored(3) == {task(name, n) for name in ("src", "map") for n in (0, 2)}
+    assert restored(2) == frozenset()
+
+
 def test_finished_vertex_behind_a_running_one_is_refused() -> None:
     """The graph has changed in a way in which data would reach a task that does not run."""
     ended = OperatorState(OperatorID("sink"), "sink", "sink", 1, 8, fully_finished=True)
