@@ -29,6 +29,15 @@ from snapline.program import run_script, translate_script
 from snapline.reporting import print_error
 
 
+WIDE = 400
+"""Columns where nobody looks: a table in a file or a pipe is not cut off."""
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal if it is one."""
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+
+
 class Target:
     """Which coordinator, and how to print."""
 
@@ -60,7 +69,7 @@ class Target:
             table.add_column(column)
         for message in messages:
             table.add_row(*row(message))
-        Console(soft_wrap=True).print(table)
+        console().print(table)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -150,7 +159,7 @@ def plan(
     if output == "json":
         click.echo(json.dumps(answer.as_dict(), indent=2))
     else:
-        print_plan(answer, Console(soft_wrap=True))
+        print_plan(answer, console())
     if not answer.would_start:
         sys.exit(1)
 
@@ -276,10 +285,10 @@ def stop(target: Target, job: str, directory: str, *, drain: bool) -> None:
     click.echo(json.dumps({"path": path}) if target.as_json else path)
 
 
-@cli.command("task-managers")
+@cli.command("cluster")
 @with_target
 def task_managers(target: Target) -> None:
-    """TaskManagers that are registered."""
+    """The TaskManagers that are registered, and their slots."""
     with target.client() as client:
         found = client.list_task_managers()
     target.show(
@@ -326,7 +335,7 @@ def config(output: str) -> None:
         table.add_column(column)
     for row in rows:
         table.add_row(row["key"], row["value"], row["origin"], row["description"])
-    Console().print(table)
+    console().print(table)
 
 
 def _job_row(job: pb.JobOverview) -> list[str]:
