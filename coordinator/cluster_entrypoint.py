@@ -48,7 +48,15 @@ from coordinator.rpc.pending_replies import PendingReplies
 from coordinator.rpc.server import RpcServer
 from coordinator.rpc.switchboard import Switchboard
 from coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
-from dataflow.config import CHECKPOINTS_DIRECTORY, HA_STORAGE_DIR, HA_TYPE, JOB_HISTORY_SIZE, Configuration
+from dataflow.config import (
+    CHECKPOINTING_INTERVAL,
+    CHECKPOINTS_DIRECTORY,
+    HA_STORAGE_DIR,
+    HA_TYPE,
+    JOB_HISTORY_SIZE,
+    Configuration,
+    ConfigurationError,
+)
 from dataflow.errors import SnaplineError
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.ids import AllocationID, JobID, LeaderSessionID
@@ -275,16 +283,23 @@ class ClusterEntrypoint:
         graph = effect.job_graph
 
         def work() -> JobGraphStored:
-            base = Configuration(graph.configuration).get_option(CHECKPOINTS_DIRECTORY)
-            if base:
-                self._checked_directory(base)
+            job = Configuration(graph.configuration)
+            own = job.get_option(CHECKPOINTS_DIRECTORY)
+            if own:
+                self._checked_directory(own)
+            elif job.get_option(CHECKPOINTING_INTERVAL) and not self._config.configuration.get_option(CHECKPOINTS_DIRECTORY):
+                raise ConfigurationError(
+                    f"{CHECKPOINTING_INTERVAL.key} is set, and there is no place for checkpoints: set "
+                    f"{CHECKPOINTS_DIRECTORY.key} for the job or the coordinator to a directory or URL that the coordinator and "
+                    "all executors reach"
+                )
             if graph.savepoint_restore.path:
                 check_restorable(read_snapshot(self._storages, graph.savepoint_restore.path), graph)
             self._high_availability.job_graphs.put(graph)
             return JobGraphStored(graph.job_id)
 
         def failed(error: BaseException) -> JobGraphStoreFailed:
-            user_can_mend = isinstance(error, (NoSnapshot, MetadataError))
+            user_can_mend = isinstance(error, (NoSnapshot, MetadataError, ConfigurationError))
             return JobGraphStoreFailed(graph.job_id, str(error), user_can_mend)
 
         self._io.submit(f"store job {graph.job_id}", work, self._tell_dispatcher, failed)

@@ -28,7 +28,6 @@ from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RE
 from snapline.program import run_script, translate_script
 from snapline.reporting import print_error
 
-
 WIDE = 400
 """Columns where nobody looks: a table in a file or a pipe is not cut off."""
 

@@ -34,7 +34,7 @@ from coordinator.jobmaster.settings import JobMasterSettings
 from coordinator.rpc.leaders import LeaderPublisher
 from coordinator.rpc.pending_replies import PendingReplies
 from coordinator.rpc.switchboard import Outbox, Switchboard
-from dataflow.config import Configuration
+from dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.ids import LeaderSessionID
 from dataflow.jobgraph import JobGraph
@@ -98,9 +98,10 @@ class JobMasterRunner:
 
     @property
     def job_directory(self) -> str:
-        """`<base>/<job>`."""
-        base = self._services.checkpoint_base.rstrip("/")
-        return f"{base}/{self._job_graph.job_id}" if base else ""
+        """`<base>/<job>`; the job's own base goes before the coordinator's. Raises StorageError."""
+        own = Configuration(self._job_graph.configuration).get_option(CHECKPOINTS_DIRECTORY)
+        base = self._services.storages.at(own).url if own else self._services.checkpoint_base
+        return f"{base.rstrip('/')}/{self._job_graph.job_id}" if base else ""
 
     def start(self) -> None:
         """Open the stores, then begin."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from coordinator.process import CoordinatorProcess
 from tests.integration.local_cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +94,23 @@ def test_a_checkpoint_path_that_cannot_be_written_is_named(numbers, cluster, tmp
     line = one_line(run(JOB, "", numbers, "out", cwd=tmp_path, coordinator=cluster.coordinator.address, **extra))
     assert str(tmp_path / "taken") in line
     assert list((tmp_path / "out").glob("*.parquet")) == []
+
+
+def test_no_place_for_checkpoints_is_said_at_submission(numbers, tmp_path):
+    """Neither the job nor the coordinator names one. With the job's own, it runs, and its checkpoints go there."""
+    coordinator = CoordinatorProcess.start(log_to=tmp_path / "log")
+    try:
+        line = one_line(run(JOB, "", numbers, "out", cwd=tmp_path, coordinator=coordinator.address))
+        assert "no place for checkpoints" in line and "execution.checkpointing.dir" in line
+    finally:
+        coordinator.stop()
+    with LocalCluster(tmp_path, task_managers=1, slots=1, settings={"execution.checkpointing.dir": ""}) as cluster:
+        environment = cluster.environment(1, execution__checkpointing__dir=str(tmp_path / "own"))
+        stream = environment.from_source(_generator(), uid="source")
+        stream.sink_to(_nowhere(), uid="sink")
+        job_id = cluster.submit(environment, "own directory")
+        cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+        assert list((tmp_path / "own").glob(f"{job_id}/chk-*/_metadata"))
 
 
 def test_no_pyspark_says_what_to_install(numbers, tmp_path):
