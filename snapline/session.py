@@ -24,6 +24,7 @@ from dataflow.config import (
     LOG_LEVEL,
     SECURITY_TOKEN,
     TASKMANAGER_INSTANCES,
+    TASKMANAGER_REGISTRATION_TIMEOUT,
     TASKMANAGER_SLOTS,
     Configuration,
 )
@@ -182,6 +183,9 @@ class EmbeddedCluster:
             configuration = configuration.with_values({HEARTBEAT_INTERVAL.key: f"{HEARTBEAT_INTERVAL_MS} ms"})
         self.configuration = configuration
         self._task_manager_settings = {k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key}
+        self._task_manager_settings.setdefault(
+            TASKMANAGER_REGISTRATION_TIMEOUT.key, "30 s"
+        )  # this coordinator never comes back
         if master.startswith("local") and not master.startswith("local-cluster"):
             self._task_manager_settings.setdefault(
                 LOG_LEVEL.key, "WARNING"

@@ -25,6 +25,10 @@ def derive_token(spark_secret: str) -> str:
     return hmac.new(b"snapline/security.auth.token/v1", spark_secret.encode(), hashlib.sha256).hexdigest()
 
 
+EXIT_ORPHAN = 71
+"""Exit code of a worker that Spark could not kill any more, and must not use again."""
+
+
 @dataclass(frozen=True)
 class TaskManagerLaunch:
     """Everything that the body needs; pickled into the Spark job."""
@@ -91,6 +95,8 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             "environment with --archives and spark.pyspark.python",
         )
     host = os.getppid()
+    if _is_orphan():
+        os._exit(EXIT_ORPHAN)
     reason = run_task_manager(
         TaskManagerConfig(
             resource_id=launch.resource_id,
@@ -103,7 +109,16 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         ),
         should_stop=lambda: os.getppid() != host,  # nobody else could end us once Spark's daemon is gone
     )
+    if os.getppid() != host:
+        os._exit(EXIT_ORPHAN)
     return TaskManagerExit(launch.resource_id, "stopped" if reason.clean else "failed", reason.detail)
+
+
+def _is_orphan() -> bool:
+    """Whether Spark's daemon, which leads the process group of its workers, is gone: Spark would go on to use this worker, and
+    could not kill it any more."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return main is not None and main.name == "pyspark.daemon" and os.getppid() != os.getpgrp()
 
 
 def _executor_id() -> str:
