@@ -36,6 +36,8 @@ from dataflow.state import StateError
 MAGIC = b"SNAPKEYS"
 FORMAT_VERSION = 1
 COLUMN_METADATA = b"snapline.column"
+DELTA_METADATA = b"snapline.delta"
+"""Of the schema: there are only keys that were touched since the files before it, which it replaces; null: no state."""
 KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN = b"key", b"state", b"timers"
 BLOCK_ROWS = 65_536
 """A block ends at the first key group's end after a quarter of this, and in the middle of a key group at this many rows."""
@@ -107,6 +109,11 @@ class KeyedStateHeader:
     def timer_fields(self) -> list[pa.Field]:
         """A column per timer queue: lists of timestamp and namespace."""
         return self._fields(TIMERS_COLUMN)
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether the file only says what has become of some keys since the files before it."""
+        return DELTA_METADATA in (self.schema.metadata or {})
 
     @property
     def row_count(self) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from dataflow.connector_api import InputStatus
-from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.handles import KeyGroupRange, OperatorStateMode
+from dataflow.elements import SnapshotType, Watermark, WatermarkStatus
+from dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorStateMode, StreamStateHandle
 from dataflow.ids import CheckpointID, JobID, OperatorID
 
 
@@ -127,6 +127,25 @@ class KeyedSnapshotPart(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedKeyedSnapshotPart(KeyedSnapshotPart, Protocol):
+    """Frozen keyed state of an incremental checkpoint: later checkpoints will refer to it."""
+
+    @property
+    def shared_key(self) -> str:
+        """What the SharedStateRegistry counts it under; unique to the job."""
+        ...
+
+    @property
+    def references(self) -> tuple[KeyedStateHandle, ...]:
+        """Parts of earlier checkpoints that this one builds on; they go before it."""
+        ...
+
+    def stored(self, handle: StreamStateHandle) -> KeyedStateHandle:
+        """It is durable, here. Called from an upload thread."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorListSnapshot:
     """One named list state, frozen."""
@@ -194,6 +213,9 @@ class StreamOperator(ABC):
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
         """The barrier is about to leave; what is emitted here still belongs to the checkpoint. Head to tail."""
+
+    def announce_snapshot(self, snapshot_type: SnapshotType) -> None:
+        """What the next `snapshot_state` is for; only a plain checkpoint may be incremental."""
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         """Freeze. Tail to head, right after the barrier has left."""

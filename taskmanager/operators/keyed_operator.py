@@ -15,7 +15,7 @@ from dataflow.elements import MIN_WATERMARK_MS
 from dataflow.handles import OperatorStateMode
 from dataflow.ids import CheckpointID
 from dataflow.state_format import KeyedStateHeader, read_header
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState, StreamOperator
+from taskmanager.operators.contract import KeyedSnapshotPart, OperatorSnapshot, RestoredState, StreamOperator
 from taskmanager.operators.operator_state import OperatorStateBackend
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import Slots
@@ -53,7 +53,7 @@ class KeyedOperator(StreamOperator):
         self.watermark_ms = min((watermark["ms"] for watermark in watermarks), default=MIN_WATERMARK_MS)
         self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
         if restored.keyed:
-            header = read_header(restored.keyed[0].read_range)
+            header = read_header(restored.keyed[-1].read_range)  # of deltas the newest, which knows all states
             backend = self._create(pa.schema(header.key_fields))
             self.backend_created(backend, header, None)
             backend.restore(restored.keyed)
@@ -83,8 +83,11 @@ class KeyedOperator(StreamOperator):
         self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).update(
             [{"ms": self.watermark_ms, "at_work": self.has_pending_work}]
         )
-        keyed = (self.backend.snapshot(),) if self.backend is not None else ()
-        return OperatorSnapshot(keyed, self.operator_state.snapshot())
+        return OperatorSnapshot(self.snapshot_keyed(checkpoint_id), self.operator_state.snapshot())
+
+    def snapshot_keyed(self, checkpoint_id: CheckpointID) -> tuple[KeyedSnapshotPart, ...]:
+        """The synchronous part of the keyed state."""
+        return (self.backend.snapshot(),) if self.backend is not None else ()
 
     def close(self) -> None:
         self.backend = None

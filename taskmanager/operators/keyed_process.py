@@ -35,7 +35,7 @@ from taskmanager.operators.contract import OperatorSnapshot, RestoredState
 from taskmanager.operators.event_time import event_times_ms
 from taskmanager.operators.failure import RowFailure, row_being_read
 from taskmanager.operators.function_operator import FunctionRuntimeContext, InitializationContext, SnapshotContext
-from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.operators.rows import RowBatcher, rows_of
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
@@ -154,7 +154,7 @@ class KeyedProcessContext:
         self.side_rows.setdefault(tag, []).append(row)
 
 
-class KeyedProcessOperator(KeyedOperator):
+class KeyedProcessOperator(IncrementalKeyedOperator):
     """Runs the function for every row and every timer that is due."""
 
     def __init__(self, spec: KeyedProcessSpec) -> None:
@@ -332,9 +332,11 @@ class KeyedProcessOperator(KeyedOperator):
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        super().notify_checkpoint_complete(checkpoint_id)
         if isinstance(self.function, CheckpointListener):
             self.function.notify_checkpoint_complete(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        super().notify_checkpoint_aborted(checkpoint_id)
         if isinstance(self.function, CheckpointListener):
             self.function.notify_checkpoint_aborted(checkpoint_id)

@@ -19,7 +19,7 @@ from dataflow.state import RunningAggregateDescriptor, descriptor_of
 from dataflow.state_format import KeyedStateHeader
 from taskmanager.operators.aggregates import ROWS, Accumulator, AggregatePlan, Numbers, counts_and_totals
 from taskmanager.operators.contract import OperatorSnapshot
-from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.keyed_state import RunningAggregateState
 
@@ -27,7 +27,7 @@ COUNTED_BY_STATE = "rows-counted-by"
 _ROWS_DESCRIPTOR = RunningAggregateDescriptor(ROWS, pa.int64(), ())
 
 
-class RunningAggregateOperator(KeyedOperator):
+class RunningAggregateOperator(IncrementalKeyedOperator):
     """One batch in, one batch of as many rows out."""
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
@@ -112,6 +112,7 @@ class RunningAggregateOperator(KeyedOperator):
         """Until now a key had as many rows as values; where rows were counted apart already, that count stands."""
         counted = self._states[self._counted_by].column.counts
         rows = backend.get_running_aggregate(_ROWS_DESCRIPTOR)
+        backend.touch_all()
         np.copyto(rows.column.counts, counted, where=rows.column.counts == 0)
         self._states[ROWS] = rows
         self._counted_by = ""

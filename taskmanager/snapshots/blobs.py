@@ -26,7 +26,12 @@ from dataflow.ids import OperatorID
 from runtime.machine import check
 from runtime.storage import Buffer
 from taskmanager.checkpointing.contract import ChannelState
-from taskmanager.operators.contract import KeyedSnapshotPart, OperatorListSnapshot, OperatorSnapshot
+from taskmanager.operators.contract import (
+    KeyedSnapshotPart,
+    OperatorListSnapshot,
+    OperatorSnapshot,
+    SharedKeyedSnapshotPart,
+)
 
 StateHandle = KeyedStateHandle | OperatorStateHandle | ChannelStateHandle
 
@@ -42,6 +47,10 @@ class BlobPlan:
     to_handle: Callable[[StreamStateHandle], StateHandle]
     release: Callable[[], None]
     """Called once, after `encode` or instead of it."""
+    references: tuple[KeyedStateHandle, ...] = ()
+    """Handles of parts that are durable already and go before this one's."""
+    is_shared: bool = False
+    """Later checkpoints will refer to it: its file does not lie in the directory of this one."""
 
 
 def plan_blobs(
@@ -70,13 +79,29 @@ def assemble(plans: Sequence[BlobPlan], handles: Sequence[StreamStateHandle]) ->
     """The subtask's state, from the handles of its blobs in the same order."""
     found: dict[OperatorID, dict[str, list[StateHandle]]] = {}
     for plan, handle in zip(plans, handles, strict=True):
-        found.setdefault(plan.operator_id, {}).setdefault(plan.field, []).append(plan.to_handle(handle))
+        parts = found.setdefault(plan.operator_id, {}).setdefault(plan.field, [])
+        parts.extend(plan.references)
+        parts.append(plan.to_handle(handle))
     return TaskStateSnapshot(
         {
             operator_id: OperatorSubtaskState(**{field: tuple(parts) for field, parts in fields.items()})  # type: ignore[arg-type]  # each field has its kind
             for operator_id, fields in found.items()
         }
     )
+
+
+def merged(first: TaskStateSnapshot, second: TaskStateSnapshot) -> TaskStateSnapshot:
+    """Both: blobs of one subtask that were written to different places."""
+    operators = dict(first.operators)
+    for operator_id, state in second.operators.items():
+        known = operators.get(operator_id, OperatorSubtaskState())
+        operators[operator_id] = OperatorSubtaskState(
+            known.managed_keyed + state.managed_keyed,
+            known.managed_operator + state.managed_operator,
+            known.input_channel + state.input_channel,
+            known.output_channel + state.output_channel,
+        )
+    return TaskStateSnapshot(operators)
 
 
 def encode_operator_lists(lists: Sequence[OperatorListSnapshot]) -> tuple[bytes, tuple[OperatorStateEntry, ...]]:
@@ -109,6 +134,11 @@ def encode_channel(batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
 
 
 def _keyed(operator_id: OperatorID, part: KeyedSnapshotPart) -> BlobPlan:
+    if isinstance(part, SharedKeyedSnapshotPart):
+        references = part.references
+        return BlobPlan(
+            operator_id, "managed_keyed", part.encode, part.stored, part.release, references, is_shared=True
+        )
     key_group_range = part.key_group_range
     return BlobPlan(
         operator_id,

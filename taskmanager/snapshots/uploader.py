@@ -15,13 +15,13 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.handles import TaskStateSnapshot
+from dataflow.handles import SegmentStateHandle, TaskStateSnapshot
 from dataflow.ids import CheckpointID, OperatorID, ResourceID
 from runtime.state_storages import StateStorages, is_absolute
 from runtime.storage import StorageError, put_parts
 from taskmanager.checkpointing.contract import ChannelState
 from taskmanager.operators.contract import OperatorSnapshot
-from taskmanager.snapshots.blobs import BlobPlan, assemble, plan_blobs
+from taskmanager.snapshots.blobs import BlobPlan, assemble, merged, plan_blobs
 from taskmanager.snapshots.segment_planner import (
     BlobEncoded,
     CompleteSnapshot,
@@ -41,6 +41,8 @@ from taskmanager.snapshots.segment_planner import (
 
 MEMORY_THRESHOLD_BYTES = 20 << 10
 THREADS = 4
+SHARED_LOCATION = "shared"
+"""Directory of what several checkpoints refer to, below the checkpoint directory of the job (as in Flink)."""
 
 SnapshotAnswer = TaskStateSnapshot | BaseException
 
@@ -102,6 +104,11 @@ class SnapshotUploader:
         with self._lock:
             self._running.clear()
         self._pool.shutdown(wait=True)
+
+    def delete_files(self, base: str, paths: Sequence[str]) -> None:
+        """Nobody will ever refer to these files, relative to the checkpoint directory `base`."""
+        for path in paths:
+            self._submit(lambda path=path: self._delete(SegmentGroup(base, "", CheckpointID(0)), path), lambda: None)  # type: ignore[misc]
 
     def _tell(self, event: SegmentEvent) -> None:
         with self._lock:
@@ -169,7 +176,8 @@ class TaskSnapshotSink:
     def __init__(self, uploader: SnapshotUploader, checkpoint_directory: str) -> None:
         self._uploader = uploader
         self._checkpoint_directory = checkpoint_directory
-        self._tickets: dict[CheckpointID, int] = {}
+        self._tickets: dict[CheckpointID, tuple[int, ...]] = {}
+        self._halves: dict[CheckpointID, _Both] = {}
 
     def start(
         self,
@@ -184,14 +192,62 @@ class TaskSnapshotSink:
         base = "" if is_absolute(target_location) else self._checkpoint_directory
         group = SegmentGroup(base, target_location, checkpoint_id)
         plans = plan_blobs(snapshots, channel_state)
-        self._tickets = {known: ticket for known, ticket in self._tickets.items() if self._uploader.is_running(ticket)}
-        self._tickets[checkpoint_id] = self._uploader.start(group, plans, on_done)
+        running = self._uploader.is_running
+        self._tickets = {known: tickets for known, tickets in self._tickets.items() if any(map(running, tickets))}
+        shared = [plan for plan in plans if plan.is_shared]
+        if not shared:
+            self._tickets[checkpoint_id] = (self._uploader.start(group, plans, on_done),)
+            return
+        own = [plan for plan in plans if not plan.is_shared]
+        both = _Both(on_done)
+        self._halves = {known: halves for known, halves in self._halves.items() if known in self._tickets}
+        self._halves[checkpoint_id] = both
+        first = self._uploader.start(SegmentGroup(base, SHARED_LOCATION, checkpoint_id), shared, both.one_done)
+        self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.one_done))
 
     def cancel(self, checkpoint_id: CheckpointID) -> None:
         """Abandon; delete what was written. Nothing happens when the snapshot has been answered."""
-        ticket = self._tickets.pop(checkpoint_id, None)
-        if ticket is not None:
+        for ticket in self._tickets.pop(checkpoint_id, ()):
             self._uploader.cancel(ticket)
+        halves = self._halves.pop(checkpoint_id, None)
+        if halves is not None:
+            self._uploader.delete_files(self._checkpoint_directory, halves.files_without_owner(checkpoint_id))
+
+
+class _Both:
+    """Answers when both of two uploads have answered, with the first error if there is one. Called from any thread."""
+
+    def __init__(self, on_done: Callable[[SnapshotAnswer], None]) -> None:
+        self._on_done = on_done
+        self._lock = threading.Lock()
+        self._first: SnapshotAnswer | None = None
+        self._answers = 0
+
+    def files_without_owner(self, checkpoint_id: CheckpointID) -> tuple[str, ...]:
+        """Shared files of this checkpoint that were written, while the other half was not: no acknowledgement names them."""
+        with self._lock:
+            written = self._first if self._answers == 1 else None
+        if not isinstance(written, TaskStateSnapshot):
+            return ()
+        own = f"-{checkpoint_id}-"
+        paths = (
+            handle.path
+            for state in written.operators.values()
+            for handle in state.stream_handles
+            if isinstance(handle, SegmentStateHandle)
+        )
+        return tuple({path for path in paths if path.startswith(f"{SHARED_LOCATION}/") and own in path})
+
+    def one_done(self, answer: SnapshotAnswer) -> None:
+        with self._lock:
+            first, self._first = self._first, answer
+            self._answers += 1
+        if isinstance(first, BaseException):
+            return  # answered already
+        if isinstance(answer, BaseException):
+            self._on_done(answer)
+        elif first is not None:
+            self._on_done(merged(first, answer))
 
 
 def _path(group: SegmentGroup, name: str) -> str:

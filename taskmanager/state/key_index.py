@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from dataflow.arrow_columns import (
+    BoolArray,
     binary_array,
     binary_buffers,
     is_binary_like,
@@ -104,6 +105,10 @@ class KeyIndex:
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The key columns of these slots, which must be in use."""
         return self._table.keys(slots)
+
+    def are_live(self, slots: Slots) -> BoolArray:
+        """Which of these slots are in use."""
+        return self._table.allocator.live[slots]
 
     def live_slots(self) -> Slots:
         """All slots in use, ascending."""

@@ -28,13 +28,21 @@ from dataflow.state import (
     ValueStateDescriptor,
     descriptor_of,
 )
-from dataflow.state_format import STATE_COLUMN, TIMERS_COLUMN, KeyedStateHeader, decode_keyed_state, with_role
+from dataflow.state_format import (
+    STATE_COLUMN,
+    TIMERS_COLUMN,
+    KeyedStateHeader,
+    decode_keyed_state,
+    read_header,
+    with_role,
+)
 from runtime.machine import check
 from taskmanager.state.batch_scope import BatchScope
+from taskmanager.state.incremental import IncrementalSnapshots, KeyedChanges
 from taskmanager.state.key_index import Column, KeyIndex
 from taskmanager.state.keyed_list_state import KeyedListState
 from taskmanager.state.keyed_map_state import KeyedMapState
-from taskmanager.state.keyed_snapshot import FrozenField, KeyedSnapshot
+from taskmanager.state.keyed_snapshot import FrozenField, FrozenRows, FrozenSelection, KeyedSnapshot
 from taskmanager.state.keyed_state import (
     KeyedAggregatingState,
     KeyedReducingState,
@@ -83,6 +91,9 @@ class KeyedStateBackend:
         self._capacity = self._index.capacity
         self._sweep_at = _FIRST_SWEEP_KEYS
         self._current_keys: list[Any] | None = None
+        self._changes: KeyedChanges | None = None
+        self.tracks_all_changes = True
+        """Not those of states that the operator has made itself: its snapshots are full."""
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
@@ -103,7 +114,18 @@ class KeyedStateBackend:
         slots = self._index.lookup_or_insert(key_columns)
         if self._index.capacity != self._capacity:
             self._grow()
+        if self._changes is not None:
+            self._changes.mark(slots)
         return slots
+
+    def touch(self, slots: Slots) -> None:
+        """The state of these slots, which do not come from `slots` just now, is going to change."""
+        if self._changes is not None:
+            self._changes.mark(slots)
+
+    def touch_all(self) -> None:
+        """The state of every key is going to change."""
+        self.touch(self._index.live_slots())
 
     def lookup(self, key_columns: Sequence[Column]) -> Slots:
         """The slot of each row's key, -1 for a key that has none."""
@@ -150,6 +172,7 @@ class KeyedStateBackend:
     def adopt_state(self, state: KeyedState) -> None:
         """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first batch."""
         check(state.descriptor.name not in self._states, f"state {state.descriptor.name!r} exists already")
+        self.tracks_all_changes = False
         state.grow(self._capacity)
         self._states[state.descriptor.name] = state
 
@@ -165,6 +188,7 @@ class KeyedStateBackend:
     def begin_batch(self, slots: Slots) -> list[int]:
         """Rows of these slots are about to be processed one by one: for each the number to put into `scope.index`."""
         self.end_batch()
+        self.touch(slots)
         return self.scope.open(slots, self._capacity)
 
     def end_batch(self) -> None:
@@ -205,26 +229,59 @@ class KeyedStateBackend:
         ]
         for timers in self._timers.values():
             for domain, queue in timers.queues():
-                field = pa.field(f"{timers.name}/{domain}", TIMERS_TYPE)
-                fields.append(FrozenField(with_role(field, TIMERS_COLUMN), queue.freeze(high_water)))
+                fields.append(FrozenField(_timers_field(timers.name, domain), queue.freeze(high_water)))
         return KeyedSnapshot(
             self.key_fields, self._index.freeze(), self._occupied(), fields, self.key_group_range, self.max_parallelism
         )
 
+    def incremental_snapshots(self, owner: str) -> IncrementalSnapshots:
+        """From now on say what changes. All changes go by `slots`, `begin_batch` or `touch`. `owner`: see there."""
+        self._changes = KeyedChanges(self._capacity)
+        return IncrementalSnapshots(self._changes, owner, self.snapshot, self._delta, lambda: self._index.high_water)
+
+    def _delta(self, touched: BoolArray) -> KeyedSnapshot:
+        """The keys that were touched, whether they have state or not. The synchronous part: it costs these keys, and what
+        of the timers is frozen."""
+        self.end_batch()
+        slots = np.flatnonzero(touched).astype(np.int32)
+        slots = slots[self._index.are_live(slots)]
+        fields = [
+            FrozenField(with_role(state.descriptor.to_field(), STATE_COLUMN), FrozenRows([state.get_batch(slots)]))
+            for state in self._states.values()
+        ]
+        for timers in self._timers.values():
+            for domain, queue in timers.queues():
+                frozen = FrozenSelection(queue.freeze(self._index.high_water), slots)
+                fields.append(FrozenField(_timers_field(timers.name, domain), frozen))
+        return KeyedSnapshot(
+            self.key_fields, FrozenRows(self._index.keys(slots)), np.ones(len(slots), np.bool_), fields,
+            self.key_group_range, self.max_parallelism, is_delta=True,
+        )  # fmt: skip
+
     def restore(self, inputs: Iterable[KeyedStateInput]) -> None:
         """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before the
-        first use. States that nobody asks for stay, and are part of later snapshots."""
-        for source in inputs:
-            header, batches = decode_keyed_state(source.read_range, self.key_group_range)
+        first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build on."""
+        sources = [(source, read_header(source.read_range)) for source in inputs]
+        for _, header in sources:
             self._check_same_key(header)
             for field in header.state_fields:
                 self._known_state(descriptor_of(field))
+        has_deltas = any(header.is_delta for _, header in sources)
+        for source, header in reversed(sources) if has_deltas else sources:
+            _, batches = decode_keyed_state(source.read_range, self.key_group_range, header)
             for batch in batches:
-                self._restore_rows(header, batch)
+                self._restore_rows(header, self._without_known_keys(header, batch) if has_deltas else batch)
+
+    def _without_known_keys(self, header: KeyedStateHeader, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A newer file has said all of the keys that are known."""
+        known = self._index.lookup(batch.columns[: len(header.key_fields)]) >= 0
+        return batch.filter(pa.array(~known)) if known.any() else batch
 
     def _restore_rows(self, header: KeyedStateHeader, batch: pa.RecordBatch) -> None:
         columns = iter(batch.columns)
-        slots = self.slots([next(columns) for _ in header.key_fields])
+        slots = self._index.lookup_or_insert([next(columns) for _ in header.key_fields])
+        if self._index.capacity != self._capacity:
+            self._grow()
         for field in header.state_fields:
             self._states[field.name].restore(slots, next(columns))
         for field in header.timer_fields:
@@ -272,6 +329,8 @@ class KeyedStateBackend:
             state.grow(self._capacity)
         for timers in self._timers.values():
             timers.grow(self._capacity)
+        if self._changes is not None:
+            self._changes.grow(self._capacity)
 
     def _occupied(self) -> BoolArray:
         """For each slot ever used, whether its key has state or timers."""
@@ -287,8 +346,15 @@ class KeyedStateBackend:
     def _sweep(self) -> None:
         """Remove keys that have neither state nor timers; next time when there are twice as many as are left."""
         live = self._index.live_slots()
-        self._index.remove(live[~self._occupied()[live]])
+        gone = ~self._occupied()[live]
+        if self._changes is not None:  # that a key has no state any more is still to be written
+            gone &= ~self._changes.touched(self._index.high_water)[live]
+        self._index.remove(live[gone])
         self._sweep_at = max(_FIRST_SWEEP_KEYS, 2 * len(self._index))
+
+
+def _timers_field(name: str, domain: str) -> pa.Field:
+    return with_role(pa.field(f"{name}/{domain}", TIMERS_TYPE), TIMERS_COLUMN)
 
 
 def _spelled(columns: Sequence[tuple[str, pa.DataType]]) -> str:

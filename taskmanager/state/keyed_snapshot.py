@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from dataflow.arrow_columns import BoolArray
+from dataflow.gather import gather_array
 from dataflow.handles import KeyGroupRange
 from dataflow.key_groups import assign_to_key_groups
-from dataflow.state_format import KEY_COLUMN, encode_keyed_state, with_role
+from dataflow.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
 from runtime.machine import check
 from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.key_index import FrozenKeys
@@ -31,10 +32,40 @@ class FrozenField(NamedTuple):
     column: FrozenColumn
 
 
+class FrozenRows:
+    """Rows that were gathered already, by their number (FrozenKeys and FrozenColumn)."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: Sequence[pa.Array]) -> None:
+        self._columns = columns
+
+    def keys(self, rows: Slots) -> list[pa.Array]:
+        """The rows of all columns."""
+        return [gather_array(column, rows) for column in self._columns]
+
+    def get(self, rows: Slots) -> pa.Array:
+        """The rows of the only column."""
+        return gather_array(self._columns[0], rows)
+
+
+class FrozenSelection:
+    """A frozen column, by the number of a row in a selection of slots."""
+
+    __slots__ = ("_column", "_slots")
+
+    def __init__(self, column: FrozenColumn, slots: Slots) -> None:
+        self._column, self._slots = column, slots
+
+    def get(self, rows: Slots) -> pa.Array:
+        """Its values."""
+        return self._column.get(self._slots[rows])
+
+
 class KeyedSnapshot:
     """What the synchronous part leaves to the asynchronous one. Implements operators.contract.KeyedSnapshotPart."""
 
-    __slots__ = ("_fields", "_key_fields", "_keys", "_max_parallelism", "_occupied", "_range")
+    __slots__ = ("_fields", "_is_delta", "_key_fields", "_keys", "_max_parallelism", "_occupied", "_range", "row_count")
 
     def __init__(
         self,
@@ -44,13 +75,19 @@ class KeyedSnapshot:
         fields: Sequence[FrozenField],
         key_group_range: KeyGroupRange,
         max_parallelism: int,
+        *,
+        is_delta: bool = False,
     ) -> None:
+        """`is_delta`: only some keys, which replace what earlier files say of them."""
         self._key_fields = [with_role(field, KEY_COLUMN) for field in key_fields]
         self._keys: FrozenKeys | None = keys
         self._occupied = occupied
         self._fields = list(fields)
         self._range = key_group_range
         self._max_parallelism = max_parallelism
+        self._is_delta = is_delta
+        self.row_count = 0
+        """Keys in the file; known once it is encoded."""
 
     @property
     def key_group_range(self) -> KeyGroupRange:
@@ -63,7 +100,9 @@ class KeyedSnapshot:
         keys: Any = self._keys
         slots = np.flatnonzero(self._occupied).astype(np.int32)
         slots, row_offsets = self._by_key_group(keys, slots)
-        schema = pa.schema([*self._key_fields, *(field for field, _ in self._fields)])
+        self.row_count = len(slots)
+        metadata = {DELTA_METADATA: b"1"} if self._is_delta else None
+        schema = pa.schema([*self._key_fields, *(field for field, _ in self._fields)], metadata=metadata)
 
         def read_rows(first: int, end: int) -> pa.RecordBatch:
             chosen = slots[first:end]

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dataflow.channel_state import supports_unaligned
-from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
+from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, SnapshotType
 from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
 from dataflow.ids import CheckpointID, OperatorID
 from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeploymentDescriptor
@@ -83,6 +83,8 @@ class CheckpointExecution:
         self._finished: dict[CheckpointID, bool] = {}
         self._overtaken: dict[CheckpointID, Overtaken] = {}
         self._durable: dict[CheckpointID, TaskStateSnapshot] = {}
+        self._snapshot_type = SnapshotType.CHECKPOINT
+        """Of the snapshot whose synchronous part runs."""
 
     # --- what happens to the task -------------------------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class CheckpointExecution:
     def _take(self, barrier: CheckpointBarrier, effects: list[SubtaskEffect]) -> None:
         """The synchronous part."""
         checkpoint_id = barrier.checkpoint_id
+        self._snapshot_type = barrier.options.snapshot_type
         began_ms = self._environment.clock_ms()
         if any(isinstance(effect, BroadcastBarrier) for effect in effects):
             self._finished[checkpoint_id] = self._on_taken(barrier)
@@ -255,6 +258,7 @@ class CheckpointExecution:
     def _snapshot_operator(self, index: int, checkpoint_id: CheckpointID, timestamp_ms: int) -> None:
         item = self._operators[index]
         taken: list[OperatorSnapshot] = []
+        item.operator.announce_snapshot(self._snapshot_type)
         item.run("snapshot_state", lambda: taken.append(item.operator.snapshot_state(checkpoint_id, timestamp_ms)))
         self._snapshots[checkpoint_id].append((item.descriptor.operator_id, taken[0]))
 

@@ -142,6 +142,8 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
         "task.cancellation.interval": "500 ms",
         "task.cancellation.timeout": "5 s",
     }
+    if random.Random(f"{seed}/incremental").random() < 0.5:
+        settings["execution.checkpointing.incremental"] = "true"
     operations = _draw_operations(random.Random(f"{seed}/operations"))
     if any(kind == "stop" for _, kind in operations):
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.

@@ -1,0 +1,61 @@
+"""Keyed operators whose snapshots may be incremental: all changes of their state go by `slots_of`, `begin_batch` or `touch`.
+
+Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, savepoints and
+full checkpoints are not. It does not know what a part of a chain holds. Operators with state of their own making derive from
+KeyedOperator, and their snapshots are full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from dataflow.config import INCREMENTAL_CHECKPOINTS, Configuration
+from dataflow.elements import SnapshotType
+from dataflow.ids import CheckpointID
+from taskmanager.operators.contract import KeyedSnapshotPart
+from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.state.incremental import IncrementalSnapshots
+from taskmanager.state.keyed_backend import KeyedStateBackend
+
+
+class IncrementalKeyedOperator(KeyedOperator):
+    """Base of the operators whose state changes by slots."""
+
+    def __init__(self, key_columns: Sequence[str]) -> None:
+        super().__init__(key_columns)
+        self._chain: IncrementalSnapshots | None = None
+        self._snapshot_type = SnapshotType.CHECKPOINT
+
+    def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
+        backend = super()._create(key_schema)
+        context = self.context
+        option = INCREMENTAL_CHECKPOINTS
+        configured = {option.key: context.configuration[option.key]} if option.key in context.configuration else {}
+        if Configuration(configured).get_option(option):
+            self._chain = backend.incremental_snapshots(f"{context.execution_attempt}-{context.operator_id}")
+        return backend
+
+    def announce_snapshot(self, snapshot_type: SnapshotType) -> None:
+        self._snapshot_type = snapshot_type
+
+    def snapshot_keyed(self, checkpoint_id: CheckpointID) -> tuple[KeyedSnapshotPart, ...]:
+        backend, chain = self.backend, self._chain
+        if backend is None or chain is None or not backend.tracks_all_changes:
+            return super().snapshot_keyed(checkpoint_id)
+        if self._snapshot_type is not SnapshotType.CHECKPOINT:
+            return super().snapshot_keyed(checkpoint_id)
+        return (chain.snapshot(checkpoint_id),)
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        if self._chain is not None:
+            self._chain.completed(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        if self._chain is not None:
+            self._chain.aborted(checkpoint_id)
+
+    def close(self) -> None:
+        super().close()
+        self._chain = None

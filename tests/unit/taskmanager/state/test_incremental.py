@@ -1,0 +1,154 @@
+"""Incremental snapshots: any program, any checkpoints that complete, abort or stay open, restored at any parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.handles import ByteStreamStateHandle, KeyedStateHandle
+from dataflow.key_groups import compute_key_group_range_for_operator_index
+from dataflow.state import RunningAggregateDescriptor
+from dataflow.state_format import read_header
+from taskmanager.state.incremental import MAX_DELTAS, MAX_UNCONFIRMED, IncrementalPart, KeyedChanges
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, ROWS, Naive, Row, Subject, run_naive
+from tests.unit.taskmanager.state.test_keyed_backend import StoredFile, share_of
+
+
+def write(part: IncrementalPart) -> list[KeyedStateHandle]:
+    """All parts of the snapshot, this one written."""
+    data = part.encode()
+    part.release()
+    return [*part.references, part.stored(ByteStreamStateHandle(data))]
+
+
+def files_of(handles: list[KeyedStateHandle]) -> list[StoredFile]:
+    return [StoredFile(handle.handle.data) for handle in handles if isinstance(handle.handle, ByteStreamStateHandle)]
+
+
+STEPS = st.lists(
+    st.tuples(ROWS, st.sampled_from(["complete", "complete", "complete", "abort", "leave", "late"])),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(STEPS, ROWS, st.integers(1, 3), st.integers(0, 1))
+def test_a_chain_restores_what_was_there(steps: list[Any], after: list[Row], new: int, unswept: int) -> None:
+    """The last snapshot that completed holds all keys as they were; removed ones do not come back."""
+    subject, states = Subject(), {}  # type: ignore[var-annotated]
+    subject.claim()
+    chain = subject.backend.incremental_snapshots("op-1")
+    expected: dict[Any, Any] = {}
+    timers: set[tuple[Any, int]] = set()
+    files: list[StoredFile] = []
+    late: list[int] = []
+    for number, (rows, fate) in enumerate(steps, 1):
+        subject.process(rows)
+        run_naive(rows, states)
+        if not unswept:
+            subject.backend._sweep()
+        part = chain.snapshot(number)
+        handles = write(part)
+        if fate == "abort":
+            chain.aborted(number)
+        if fate != "complete":
+            late += [number] if fate == "late" else []
+            continue
+        for earlier in late:  # the notification of an earlier one comes at last
+            chain.completed(earlier)
+        late = []
+        chain.completed(number)
+        files = files_of(handles)
+        expected = {key: state.look() for key, state in states.items() if not state.is_empty}
+        timers = {(key, time) for key, state in states.items() for time in state.timers}
+    if not files:
+        return
+
+    got: dict[Any, Any] = {}
+    pending: set[tuple[Any, int]] = set()
+    for index in range(new):
+        restored = Subject(compute_key_group_range_for_operator_index(MAX_PARALLELISM, new, index))
+        restored.backend.restore(files)
+        restored.claim()
+        rows = [(key, ("look", None)) for key in states]
+        mine = [row for _, row in share_of(rows, index, new)]
+        got |= restored.everything([key for key, _ in mine])
+        pending |= restored.pending_timers()
+    assert {**{key: Naive().look() for key in states}, **expected} == got
+    assert timers == pending
+
+
+def aggregate(keys: int) -> tuple[KeyedStateBackend, Any]:
+    backend = KeyedStateBackend(pa.schema([("k", pa.int64())]), ALL, MAX_PARALLELISM)
+    state = backend.get_running_aggregate(RunningAggregateDescriptor("sums", pa.int64()))
+    state.fold_batch(backend.slots([pa.array(range(keys))]), pa.array(range(keys)))
+    return backend, state
+
+
+def test_a_delta_costs_what_has_changed() -> None:
+    """One in a hundred keys: a hundredth of the bytes, nearly."""
+    backend, state = aggregate(100_000)
+    chain = backend.incremental_snapshots("op")
+    full = write(chain.snapshot(1))
+    chain.completed(1)
+    state.fold_batch(backend.slots([pa.array(range(0, 100_000, 100))]), pa.array([1] * 1000))
+    base, delta = write(chain.snapshot(2))
+
+    assert full == [base]
+    assert delta.handle.state_size_bytes < 0.05 * base.handle.state_size_bytes
+    header = read_header(files_of([delta])[0].read_range)
+    assert (True, 1000) == (header.is_delta, header.row_count)
+
+
+def test_the_chain_begins_anew_when_its_deltas_are_many_or_large() -> None:
+    """A restore never reads more than about one and a half times the state."""
+    backend, state = aggregate(1000)
+    chain = backend.incremental_snapshots("op")
+    lengths = []
+    for number in range(1, MAX_DELTAS + 3):
+        lengths.append(len(write(chain.snapshot(number))))
+        chain.completed(number)
+        state.fold_batch(backend.slots([pa.array([number])]), pa.array([1]))
+    assert [*range(1, MAX_DELTAS + 2), 1] == lengths
+
+    for number, keys in ((100, 600), (101, 1)):
+        state.fold_batch(backend.slots([pa.array(range(keys))]), pa.array([1] * keys))
+        lengths.append(len(write(chain.snapshot(number))))
+        chain.completed(number)
+    assert [2, 1] == lengths[-2:]
+
+
+def test_what_never_completes_is_not_remembered_for_ever() -> None:
+    """After many snapshots without one that completes the next is full."""
+    backend, _ = aggregate(10)
+    chain = backend.incremental_snapshots("op")
+    write(chain.snapshot(1))
+    chain.completed(1)
+    for number in range(2, MAX_UNCONFIRMED + 2):
+        assert 2 == len(write(chain.snapshot(number)))
+    assert 1 == len(write(chain.snapshot(MAX_UNCONFIRMED + 2)))
+
+    chain.completed(5)  # forgotten: it does not become what others build on
+    assert 1 == len(write(chain.snapshot(MAX_UNCONFIRMED + 3)))
+
+
+def test_nothing_is_marked_before_the_first_snapshot() -> None:
+    """A job without checkpoints forgets keys without state as ever."""
+    changes = KeyedChanges(4)
+    slots = pa.array([1, 2], pa.int32()).to_numpy()
+    changes.mark(slots)
+    assert not changes.touched(4).any()
+
+    changes.snapshot(1)
+    changes.mark(slots)
+    assert [False, True, True, False] == changes.touched(4).tolist()
+    changes.snapshot(2)
+    changes.confirm(1)
+    assert 2 == changes.touched(4).sum()
+    changes.confirm(2)
+    assert not changes.touched(4).any()
