@@ -337,9 +337,9 @@ SLOT_IDLE_TIMEOUT = _duration("slot.idle.timeout", "50 s", "An idle slot of a jo
 RESOURCEMANAGER_TASKMANAGER_TIMEOUT = _duration(
     "resourcemanager.taskmanager-timeout", "30 s", "An idle TaskManager is released after this."
 )
-RESOURCEMANAGER_PREVIOUS_WORKER_TIMEOUT = _duration(
+RECONCILIATION_TIMEOUT = _duration(
     "jobmanager.reconciliation.timeout",
-    "30 s",
+    "10 s",
     "How long a new leader waits for reports of what runs before it restarts a job.",
 )
 COORDINATOR_ADDRESS = _string("jobmanager.rpc.address", "127.0.0.1:6123", "host:port that the coordinator listens on.")

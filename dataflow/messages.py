@@ -475,6 +475,30 @@ class EndOfDataReached:
     attempt_id: ExecutionAttemptID
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutionReport:
+    """One attempt that a TaskManager runs, or that ended since it last had a JobMaster."""
+
+    attempt_id: ExecutionAttemptID
+    state: ExecutionState
+    allocation_id: AllocationID
+    last_checkpoint_id: CheckpointID = CheckpointID(0)
+    """The greatest that it heard of or acknowledged."""
+    unconfirmed: tuple[AcknowledgeCheckpoint, ...] = ()
+    """Acknowledgements that neither a completion nor an abortion has answered."""
+    end_of_data: bool = False
+    failure: SerializedFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportExecutions:
+    """TaskManager -> JobMaster: what runs here, right after the registration. A JobMaster that follows a lost one adopts it."""
+
+    job_id: JobID
+    resource_id: ResourceID
+    executions: tuple[ExecutionReport, ...]
+
+
 # --- job control ------------------------------------------------------------------------------------------------------
 
 

@@ -80,6 +80,7 @@ CONTROL_MESSAGES: dict[str, type] = {
     "declare_required_slots": m.DeclareRequiredSlots,
     "not_enough_resources": m.NotEnoughResources,
     "notify_task_manager_lost": m.NotifyTaskManagerLost,
+    "report_executions": m.ReportExecutions,
 }
 """Field of ControlMessage -> message. What is not here cannot be sent over a stream."""
 

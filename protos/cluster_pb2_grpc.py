@@ -131,7 +131,7 @@ class JobMasterGatewayStub:
     """Where TaskManagers offer slots to one job, run its tasks, and take part in its checkpoints.
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
-    RegisterTaskExecutorAtJobMaster, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
+    RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
     EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
     NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
@@ -154,7 +154,7 @@ class JobMasterGatewayServicer:
     """Where TaskManagers offer slots to one job, run its tasks, and take part in its checkpoints.
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
-    RegisterTaskExecutorAtJobMaster, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
+    RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
     EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
     NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
@@ -186,7 +186,7 @@ class JobMasterGateway:
     """Where TaskManagers offer slots to one job, run its tasks, and take part in its checkpoints.
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
-    RegisterTaskExecutorAtJobMaster, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
+    RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
     EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
     NotifyCheckpointAborted, HeartbeatRequest, Disconnect.

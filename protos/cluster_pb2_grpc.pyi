@@ -93,7 +93,7 @@ class JobMasterGatewayStub:
     """Where TaskManagers offer slots to one job, run its tasks, and take part in its checkpoints.
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
-    RegisterTaskExecutorAtJobMaster, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
+    RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
     EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
     NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
@@ -110,7 +110,7 @@ class JobMasterGatewayAsyncStub(JobMasterGatewayStub):
     """Where TaskManagers offer slots to one job, run its tasks, and take part in its checkpoints.
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
-    RegisterTaskExecutorAtJobMaster, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
+    RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
     EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
     NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
@@ -123,7 +123,7 @@ class JobMasterGatewayServicer(metaclass=_abc_1.ABCMeta):
     """Where TaskManagers offer slots to one job, run its tasks, and take part in its checkpoints.
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
-    RegisterTaskExecutorAtJobMaster, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
+    RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
     EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
     NotifyCheckpointAborted, HeartbeatRequest, Disconnect.

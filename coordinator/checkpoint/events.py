@@ -253,6 +253,9 @@ class RestoreLatest:
     """None: all. Otherwise only these (a region restarts), and state of other operators is no error."""
     allow_non_restored_state: bool = False
     error_if_no_checkpoint: bool = False
+    for_running_tasks: bool = False
+    """The tasks run already, under a former leader, and go on: nothing is restored, but it is known from now on what was
+    completed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class Restoration:
             prepared = self._prepare(
                 event.request_id, latest, executions, event.vertices, allow=event.allow_non_restored_state
             )
-            self._answer(prepared, executions, now_ms, out)
+            self._answer(prepared, executions, now_ms, out, restored=not event.for_running_tasks)
         if event.vertices is None:
             return None
         return frozenset(vertex.vertex_id for vertex in executions.vertices) - frozenset(event.vertices)
@@ -231,8 +231,15 @@ class Restoration:
         return _Prepared(checkpoint, assignment, wanted, [*calls, answer])
 
     def _answer(
-        self, prepared: _Prepared | RestoreFailed, executions: ExecutionTracker, now_ms: int, out: Effects
+        self,
+        prepared: _Prepared | RestoreFailed,
+        executions: ExecutionTracker,
+        now_ms: int,
+        out: Effects,
+        *,
+        restored: bool = True,
     ) -> None:
+        """`restored` False: the tasks do not start from it."""
         if isinstance(prepared, RestoreFailed):
             out.append(prepared)
             return
@@ -247,6 +254,9 @@ class Restoration:
             self._max_parallelism.update(assignment.plan.max_parallelism)
             executions.use_max_parallelism(assignment.plan.max_parallelism)
         self.force_full_snapshot = checkpoint.properties.is_unclaimed
+        if not restored:
+            out += [effect for effect in prepared.effects if isinstance(effect, StateRestored)]
+            return
         kind = checkpoint.properties.snapshot_type
         self._stats.report_restored(
             RestoredCheckpointStats(checkpoint.checkpoint_id, kind, now_ms, checkpoint.location)

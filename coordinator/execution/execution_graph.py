@@ -215,6 +215,28 @@ class ExecutionGraph:
         execution.state = state
         execution.state_since_ms = now_ms
 
+    def adopt(
+        self,
+        attempt_id: ExecutionAttemptID,
+        state: ExecutionState,
+        allocation_id: AllocationID,
+        resource_id: ResourceID,
+        now_ms: int,
+    ) -> Execution:
+        """An attempt that another leader deployed is the current one of its subtask, instead of one that never was deployed. Attempts
+        that follow belong to its execution graph, so that no attempt id comes again."""
+        vertex = attempt_id.execution_vertex_id
+        old = self._current[vertex]
+        check(old.state is ExecutionState.CREATED, f"{old.attempt_id} is {old.state.value}, and was to be replaced")
+        del self._by_attempt[old.attempt_id]
+        self._count[old.state] -= 1
+        execution = Execution(attempt_id, state, now_ms, allocation_id, resource_id, confirmed=True)
+        self._current[vertex] = execution
+        self._by_attempt[attempt_id] = execution
+        self._count[state] += 1
+        self.execution_graph_id = attempt_id.execution_graph_id
+        return execution
+
     def reset_for_new_execution(self, vertices: Iterable[ExecutionVertexID], now_ms: int) -> None:
         """Begin a new attempt of each of these subtasks, whose attempts are over (Flink: same name)."""
         for vertex in vertices:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from coordinator.execution.slot_pool import SlotPool
 from dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID
 from dataflow.jobgraph import JobGraph
+from runtime.machine import check
 
 
 class SharedSlotKey(NamedTuple):
@@ -52,6 +53,16 @@ class SlotSharing:
             self._assigned[key] = slot.allocation_id
             self._place_of[slot.allocation_id] = key
         return 0
+
+    def adopt(self, vertex: ExecutionVertexID, allocation_id: AllocationID) -> None:
+        """The subtask runs in this slot already."""
+        key = self.key_of(vertex)
+        if self._assigned.get(key) == allocation_id:
+            return
+        check(key not in self._assigned, f"{key} has another slot")
+        self._pool.reserve(allocation_id)
+        self._assigned[key] = allocation_id
+        self._place_of[allocation_id] = key
 
     def slot_lost(self, allocation_id: AllocationID) -> None:
         """The slot does not exist any more; its place needs another."""

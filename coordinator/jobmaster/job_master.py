@@ -42,6 +42,7 @@ from coordinator.checkpoint.events import (
     RestoreLatest,
     RestoreSavepoint,
     Shutdown,
+    StartCheckpointScheduler,
     StopWithSavepointRequested,
     TopologyChanged,
 )
@@ -76,6 +77,7 @@ from coordinator.jobmaster.operations import (
     TakeSavepoint,
 )
 from coordinator.jobmaster.pending_operations import PendingOperations, refused
+from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from coordinator.jobmaster.scheduler import Scheduler
 from coordinator.jobmaster.scheduler_effects import (
     CancelAt,
@@ -95,7 +97,7 @@ from coordinator.jobmaster.task_managers import TaskManagerTable
 from dataflow.elements import SnapshotType
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.handles import CheckpointMetadata
-from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, LeaderSessionID, ResourceID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, LeaderSessionID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import (
     AcknowledgeCheckpoint,
@@ -119,6 +121,7 @@ from dataflow.messages import (
     RegisterTaskExecutorAtJobMaster,
     RegistrationRejected,
     RegistrationSuccess,
+    ReportExecutions,
     SlotOffer,
     SlotOffersAnswered,
     TaskMetrics,
@@ -166,6 +169,9 @@ from runtime.registration import (
 TAKEN_TOGETHER = frozenset({AcknowledgeCheckpoint})
 """Messages that may come as MessagesReceived."""
 
+RECONCILING_ROUND = 0
+"""Stands for no round: what was completed is asked for, nothing is deployed."""
+NO_CHECKPOINT = CheckpointID(0)
 RESTORE_PREFIX = "restore-"
 """Of the ids of restore requests; the round follows."""
 
@@ -183,6 +189,11 @@ class JobMasterIdentity:
 @dataclass(frozen=True, slots=True)
 class IdleSlotTimer:
     """Timer key: a slot beyond the need has been idle for long enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciliationTimer:
+    """Timer key: reports are missing after `jobmanager.reconciliation.timeout`."""
 
 
 CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
@@ -233,6 +244,13 @@ class JobMaster:
         )
         self._operations = PendingOperations()
         self._recovered = False
+        self._reconciliation: Reconciliation | None = None
+        """Not None: a former leader's tasks are waited for."""
+        self._reconciling_note = ""
+        self._latest_completed: CheckpointID | None = None
+        """Of all leaders before, 0 for none; None while that is not known."""
+        self._has_adopted = False
+        """Just now: the next checkpoint begins at once."""
         self._loading_round = 0
         """The round that waits for a savepoint to be read."""
         self._declared: DeclareRequiredSlots | None = None
@@ -255,6 +273,8 @@ class JobMaster:
     @property
     def status_detail(self) -> str:
         """What the job waits for, one line, empty when it waits for nothing."""
+        if self._reconciling_note:
+            return self._reconciling_note
         if self.scheduler.slots_missing:
             pool = self.scheduler.pool
             return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resources_note}"
@@ -276,12 +296,16 @@ class JobMaster:
         self._now_ms = now_ms
         self._out = []
         self._take(event)
-        while self._queue:
-            self._perform(self._queue.popleft())
+        self._perform_queue()
+        self._reconcile()
         self._declare_required_slots()
         self._watch_idle_slots()
         effects, self._out = self._out, []
         return effects
+
+    def _perform_queue(self) -> None:
+        while self._queue:
+            self._perform(self._queue.popleft())
 
     def _take(self, event: JobMasterEvent) -> None:
         match event:
@@ -289,7 +313,10 @@ class JobMaster:
                 self._recovered = recovered
                 self._report(JobStatus.CREATED, None)
                 self._heartbeat(StartHeartbeatRounds())
-                self._schedule(self.scheduler.start(self._now_ms))
+                if recovered and self._settings.reconciliation_timeout_ms:
+                    self._start_reconciling()
+                else:
+                    self._schedule(self.scheduler.start(self._now_ms))
             case JobMasterSuspended():
                 self._schedule(self.scheduler.suspend(self._now_ms))
             case ResourceManagerLeaderChanged(address, session):
@@ -305,6 +332,9 @@ class JobMaster:
                 self._checkpoint(Shutdown(self.status))
             case SavepointLoadFailed(detail, retryable):
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
+            case StartCheckpointScheduler() if self._has_adopted:
+                self._has_adopted = False
+                self._checkpoint(StartCheckpointScheduler(0))  # alignments of what was pending wait for its barriers
             case TimerFired(key):
                 self._timer_fired(event, key)
             case MessagesReceived():
@@ -329,6 +359,8 @@ class JobMaster:
                 self._schedule(self.scheduler.cancellation_timer_fired(resource_id, self._now_ms))
             case IdleSlotTimer():
                 self._release_idle_slots()
+            case ReconciliationTimer():
+                self._give_up_reconciling("")
             case _ if self._heartbeats.owns(key):
                 self._heartbeat(event)
             case _ if self._resource_manager.owns(event):
@@ -441,6 +473,10 @@ class JobMaster:
         )
 
     def _state_restored(self, effect: StateRestored) -> None:
+        if _round_of(effect.request_id) == RECONCILING_ROUND:
+            self.scheduler.graph.use_max_parallelism(effect.max_parallelism)
+            self._latest_completed = effect.checkpoint_id
+            return
         savepoint = self.scheduler.graph.job_graph.savepoint_restore
         if self._recovered and effect.checkpoint_id == 0 and savepoint.path:
             self._recovered = False  # the leader before us never got as far as a checkpoint: start as it did
@@ -452,9 +488,82 @@ class JobMaster:
         self._schedule(self.scheduler.state_restored(_round_of(effect.request_id), restored, self._now_ms))
 
     def _restore_failed(self, round_number: int, detail: str, *, retryable: bool) -> None:
+        if round_number == RECONCILING_ROUND:
+            self._give_up_reconciling(f"what was completed cannot be read: {detail}")
+            return
         blame = Blame.EXTERNAL if retryable else Blame.USER
         failure = SerializedFailure(detail, blame, retryable=retryable, error_type="RestoreFailed")
         self._schedule(self.scheduler.restore_failed(round_number, failure, self._now_ms))
+
+    # --- what a former leader left ------------------------------------------------------------------------------------
+
+    def _start_reconciling(self) -> None:
+        """Find out what runs and what was completed. Nothing is declared to the ResourceManager before that: slots that
+        TaskManagers hold for the job must not be asked for a second time."""
+        self._reconciliation = Reconciliation(self.scheduler.graph.vertices)
+        due_ms = self._now_ms + self._settings.reconciliation_timeout_ms
+        self._out.append(StartTimer(ReconciliationTimer(), due_ms))
+        self._schedule(self.scheduler.start_reconciling(self._now_ms))
+        request_id = CheckpointRequestID(f"{RESTORE_PREFIX}{RECONCILING_ROUND}")
+        self._checkpoint(RestoreLatest(request_id, None, allow_non_restored_state=True, for_running_tasks=True))
+
+    def _reconcile(self) -> None:
+        """Adopt what runs as soon as all of it is known, or restart as soon as it is known that it cannot be adopted."""
+        reconciliation = self._reconciliation
+        if reconciliation is None:
+            return
+        if not self.scheduler.is_reconciling:  # cancelled, suspended or failed meanwhile
+            self._end_reconciling()
+            return
+        if self._latest_completed is None:
+            return
+        pool = self.scheduler.pool
+        match reconciliation.decide(lambda resource, slot: slot in pool.allocations_of(resource)):
+            case Waiting(missing):
+                self._reconciling_note = f"waiting for reports of {missing} of {len(self.scheduler.graph)} subtasks"
+            case Refused(reason):
+                self._give_up_reconciling(reason)
+            case Adoptable() as adoptable:
+                self._adopt(adoptable, self._latest_completed)
+
+    def _adopt(self, adoptable: Adoptable, latest_id: CheckpointID) -> None:
+        """The tasks go on. What is complete is confirmed to them, what was pending is aborted; acknowledgements of it are
+        handed in so that their files go."""
+        self._end_reconciling()
+        self._has_adopted = True
+        for other in adoptable.others:
+            self._send(other.resource_id, CancelTask(other.report.attempt_id))
+        self._schedule(self.scheduler.adopt(adoptable.executions, self._now_ms))
+        self._perform_queue()
+        attempts = [each.report.attempt_id for each in adoptable.executions]
+        if latest_id:
+            self._tell_tasks(SendNotifyCheckpointComplete(tuple(attempts), latest_id, self._now_ms, NO_CHECKPOINT))
+        for aborted_id in adoptable.seen_after(latest_id):
+            self._tell_tasks(SendNotifyCheckpointAborted(tuple(attempts), aborted_id, latest_id, self._now_ms))
+        pending = tuple(message for message in adoptable.unconfirmed if message.checkpoint_id > latest_id)
+        if pending:
+            self._checkpoint(AcknowledgesReceived(pending))
+        ended = tuple(each.report.attempt_id for each in adoptable.executions if each.report.end_of_data)
+        if ended:
+            self._checkpoint(EndOfDataReceived(ended))
+        self._perform_queue()
+
+    def _give_up_reconciling(self, reason: str) -> None:
+        """Restart the job: all that was reported ends."""
+        reconciliation = self._reconciliation
+        if reconciliation is None or not self.scheduler.is_reconciling:
+            return
+        self._end_reconciling()
+        self._resources_note = f"; restarted: {reason}" if reason else ""
+        for each in reconciliation.live():
+            self._send(each.resource_id, CancelTask(each.report.attempt_id))
+        self._schedule(self.scheduler.restart_after_reconciling(self._now_ms))
+        self._perform_queue()
+
+    def _end_reconciling(self) -> None:
+        self._reconciliation = None
+        self._reconciling_note = ""
+        self._out.append(CancelTimer(ReconciliationTimer()))
 
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
@@ -512,6 +621,13 @@ class JobMaster:
         match message:
             case OfferSlots(_, _, offers):
                 self._slots_offered(resource_id, offers)
+            case ReportExecutions(_, _, executions):
+                if self._reconciliation is not None:
+                    self._reconciliation.report(resource_id, executions)
+            case TaskStateChanged(_, attempt_id, state, failure) if self._reconciliation is not None:
+                self._reconciliation.state_changed(attempt_id, state, failure)
+            case EndOfDataReached(_, attempt_id) if self._reconciliation is not None:
+                self._reconciliation.end_of_data(attempt_id)
             case TaskStateChanged(_, attempt_id, state, failure, metrics):
                 if metrics is not None:
                     self.metrics[attempt_id.execution_vertex_id] = metrics
@@ -556,7 +672,7 @@ class JobMaster:
         graph = self.scheduler.graph
         deployed = self.scheduler.deployed_on(resource_id)
         running = dict.fromkeys(response.executions)
-        for attempt_id in running:
+        for attempt_id in running if self._reconciliation is None else ():
             if attempt_id not in deployed:
                 self._send(resource_id, CancelTask(attempt_id))
         missing = [a for a, execution in deployed.items() if execution.confirmed and a not in running]
@@ -589,6 +705,8 @@ class JobMaster:
         if close and registered.connection is not None:
             self._out.append(CloseConnection(registered.connection))
         self._heartbeat(UnmonitorTarget(resource_id))
+        if self._reconciliation is not None:
+            self._reconciliation.forget(resource_id)
         self._schedule(self.scheduler.task_manager_lost(resource_id, reason, self._now_ms))
 
     def _heartbeat(self, event: HeartbeatEvent[ResourceID]) -> None:
@@ -631,6 +749,8 @@ class JobMaster:
 
     def _declare_required_slots(self) -> None:
         """Say what is needed and held, unless the ResourceManager knows."""
+        if self._reconciliation is not None:
+            return
         pool, declared = self.scheduler.pool, self._declared
         if declared is not None and declared.held is pool.held and declared.required == pool.required:
             return

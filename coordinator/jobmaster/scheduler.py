@@ -28,6 +28,7 @@ from coordinator.execution.failover import FailoverRegions
 from coordinator.execution.restart_strategy import RestartStrategy
 from coordinator.execution.slot_pool import SlotPool
 from coordinator.execution.slot_sharing import SlotSharing, required_slots
+from coordinator.jobmaster.reconciliation import ReportedExecution
 from coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
@@ -133,6 +134,7 @@ class Scheduler:
         """Asked for, and waiting for all attempts to end."""
         self._out: list[SchedulerEffect] = []
         self._changes: list[ExecutionChange] = []
+        self.is_reconciling_over = False
         self._expand(ExecutionGraph(job_graph, execution_graph_id, now_ms))
 
     def _expand(self, graph: ExecutionGraph) -> None:
@@ -173,6 +175,43 @@ class Scheduler:
         self._begin_round(dict.fromkeys(self.graph.vertices), now_ms, initial=True)
         self._advance_round(now_ms)
         return self._done()
+
+    def start_reconciling(self, now_ms: int) -> list[SchedulerEffect]:
+        """Another leader ran this job before: deploy nothing until it is known what still runs. Ends with `adopt`, with
+        `restart_after_reconciling`, or with anything else that moves the job."""
+        self.pool.set_required(required_slots(self.graph.job_graph))
+        self._job_status(JobStatus.RECONCILING, now_ms)
+        return self._done()
+
+    def adopt(self, executions: Iterable[ReportedExecution], now_ms: int) -> list[SchedulerEffect]:
+        """One attempt for each subtask: they go on as they are, under this leader."""
+        check(self.is_reconciling, f"a job that is {self.status.value} adopts nothing")
+        self.is_reconciling_over = True
+        for each in executions:
+            report = each.report
+            execution = self.graph.adopt(
+                report.attempt_id, report.state, report.allocation_id, each.resource_id, now_ms
+            )
+            self._sharing.adopt(execution.vertex, report.allocation_id)
+            self._deployed.setdefault(each.resource_id, {})[execution.attempt_id] = execution
+            self._changes.append(ExecutionChange(execution.attempt_id, execution.state))
+        self._after_change(now_ms)
+        return self._done()
+
+    def restart_after_reconciling(self, now_ms: int) -> list[SchedulerEffect]:
+        """What runs cannot be taken over: deploy the whole job anew."""
+        check(self.is_reconciling, f"a job that is {self.status.value} does not wait for reports")
+        self.is_reconciling_over = True
+        self._changes += [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]
+        self._job_status(JobStatus.RESTARTING, now_ms)
+        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms, initial=True)
+        self._advance_round(now_ms)
+        return self._done()
+
+    @property
+    def is_reconciling(self) -> bool:
+        """Whether nothing was decided yet about what a former leader left."""
+        return self.status is JobStatus.RECONCILING and not self.is_reconciling_over
 
     def cancel(self, now_ms: int) -> list[SchedulerEffect]:
         """A client wants the job to end. Nothing, when it is ending already."""
@@ -540,7 +579,7 @@ class Scheduler:
         elif self.status is JobStatus.CANCELLING and self.graph.all_terminal:
             self._job_status(JobStatus.CANCELED, now_ms)
         elif self.round is None and self.graph.all_running_or_finished:
-            if self.status in (JobStatus.CREATED, JobStatus.RESTARTING):
+            if self.status in (JobStatus.CREATED, JobStatus.RESTARTING, JobStatus.RECONCILING):
                 self._job_status(JobStatus.RUNNING, now_ms)
             if self.status is JobStatus.RUNNING and self.graph.all_finished:
                 self._job_status(JobStatus.FINISHED, now_ms)

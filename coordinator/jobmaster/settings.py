@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dataflow.config import (
+    RECONCILIATION_TIMEOUT,
     SAVEPOINT_DIRECTORY,
     SLOT_IDLE_TIMEOUT,
     SLOT_REQUEST_TIMEOUT,
@@ -33,6 +34,8 @@ class JobMasterSettings:
     cancellation_timeout_ms: int = 180_000 + CANCELLATION_GRACE_MS
     """A TaskManager whose task does not end within this after CancelTask is given up; 0: never."""
     savepoint_directory: str = ""
+    reconciliation_timeout_ms: int = 0
+    """How long a JobMaster that follows another waits for reports of what runs; 0: not at all, it restarts the job."""
 
     @classmethod
     def from_configuration(cls, cluster: Configuration, job: Configuration) -> JobMasterSettings:
@@ -45,4 +48,5 @@ class JobMasterSettings:
             slot_idle_timeout_ms=job.get_option(SLOT_IDLE_TIMEOUT),
             cancellation_timeout_ms=cancellation_ms + CANCELLATION_GRACE_MS if cancellation_ms else 0,
             savepoint_directory=job.get_option(SAVEPOINT_DIRECTORY),
+            reconciliation_timeout_ms=cluster.get_option(RECONCILIATION_TIMEOUT),
         )

@@ -7,7 +7,8 @@ job whose JobMaster is lost, and when the process must end.
 * A slot that no JobMaster accepts within `taskmanager.slot.timeout` is free again.
 * A JobMaster that breaks off is looked for as long as `heartbeat.timeout`; then, or at once when it was silent for that long,
   the job's tasks fail and its slots are free. A JobMaster that says Disconnect or rejects us: at once.
-* After a reconnection everything that runs is reported first, so that the JobMaster can cancel what it does not want.
+* After a reconnection everything that runs is reported first, with what it knows of checkpoints: a JobMaster that follows a lost
+  one adopts it, any other cancels what it does not want.
 * A task that does not end within `task.cancellation.timeout` takes the process down, as does a ResourceManager that cannot
   be registered with for `taskmanager.registration.timeout`, or that rejects us.
 
@@ -31,11 +32,14 @@ from dataflow.config import (
     Configuration,
 )
 from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
-from dataflow.ids import AllocationID, ExecutionAttemptID, JobID, LeaderSessionID
+from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, LeaderSessionID
 from dataflow.messages import (
+    AcknowledgeCheckpoint,
     CancelTask,
     DeclineCheckpoint,
     Disconnect,
+    EndOfDataReached,
+    ExecutionReport,
     ExecutionState,
     FreeSlot,
     HeartbeatRequest,
@@ -46,6 +50,7 @@ from dataflow.messages import (
     OfferSlots,
     RegisterTaskExecutor,
     RegisterTaskExecutorAtJobMaster,
+    ReportExecutions,
     RequestSlot,
     ShutDownTaskExecutor,
     SlotOffersAnswered,
@@ -102,6 +107,7 @@ from taskmanager.executor.events import (
 )
 from taskmanager.executor.slot_table import TaskSlot, TaskSlotState, TaskSlotTable
 
+NO_CHECKPOINT = CheckpointID(0)
 NOT_NEEDED = 0
 CANNOT_GO_ON = 1
 MAX_ENDED_REMEMBERED = 1000
@@ -183,6 +189,25 @@ class RunningTask:
     """How it was told to end, if it was."""
     watched: bool = False
     """Whether CancellationTimeout runs."""
+    state: ExecutionState = ExecutionState.DEPLOYING
+    """As it said last."""
+    last_checkpoint_id: CheckpointID = NO_CHECKPOINT
+    """The greatest that it was told of or acknowledged."""
+    unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint] = field(default_factory=dict)
+    """Acknowledged, and neither completed nor aborted as far as is known here."""
+    end_of_data: bool = False
+
+    @property
+    def report(self) -> ExecutionReport:
+        """For a JobMaster that does not know it."""
+        return ExecutionReport(
+            self.descriptor.attempt_id,
+            self.state if self.ending is None else ExecutionState.CANCELING,
+            self.slot.allocation_id,
+            self.last_checkpoint_id,
+            tuple(self.unconfirmed.values()),
+            self.end_of_data,
+        )
 
 
 @dataclass(slots=True)
@@ -191,6 +216,8 @@ class JobEntry:
 
     connection: LeaderConnection
     tasks: dict[ExecutionAttemptID, None] = field(default_factory=dict)
+    ended: dict[ExecutionVertexID, ExecutionReport] = field(default_factory=dict)
+    """Subtasks whose last attempt here has finished, or ended otherwise while there was no JobMaster to tell."""
     timeout_runs: bool = False
     """JobMasterTimeout."""
 
@@ -257,7 +284,7 @@ class TaskExecutor:
             case TaskEnteredState():
                 self._task_entered_state(event)
             case TaskSaid(message):
-                self._tell_job_master(message.job_id, message)
+                self._task_said(message)
             case ShutDownRequested(reason):
                 self._shut_down(reason)
             case TimerFired(SlotTimeout(allocation_id)):
@@ -416,6 +443,10 @@ class TaskExecutor:
             if slot.state is TaskSlotState.ALLOCATED:
                 due_ms = self._now_ms + self._settings.slot_timeout_ms
                 self._out.append(StartTimer(SlotTimeout(slot.allocation_id), due_ms))
+        reports = (*entry.ended.values(), *(self._tasks[attempt_id].report for attempt_id in entry.tasks))
+        if reports:
+            self._tell_job_master(job_id, ReportExecutions(job_id, self.info.resource_id, reports))
+            entry.ended = {v: report for v, report in entry.ended.items() if report.state is ExecutionState.FINISHED}
         if entry.tasks:
             self._answer_heartbeat(job_id, entry)
         self._offer_slots(job_id)
@@ -526,18 +557,34 @@ class TaskExecutor:
         self.slots.add_task(slot, attempt_id)
         self._tasks[attempt_id] = RunningTask(descriptor, slot)
         self._jobs[job_id].tasks[attempt_id] = None
+        self._jobs[job_id].ended.pop(attempt_id.execution_vertex_id, None)
         self._out.append(StartTask(descriptor))
 
     def _deliver(
         self, job_id: JobID, message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
     ) -> None:
         attempt_id = message.attempt_id
-        if attempt_id in self._tasks:
+        task = self._tasks.get(attempt_id)
+        if task is not None:
+            task.last_checkpoint_id = max(task.last_checkpoint_id, message.checkpoint_id)
+            _confirm(task.unconfirmed, message)
             self._out.append(DeliverToTask(attempt_id, message))
         elif isinstance(message, TriggerCheckpoint):
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
             detail = f"TaskManager {self.info.resource_id} does not run {attempt_id}"
             self._tell_job_master(job_id, DeclineCheckpoint(job_id, attempt_id, message.checkpoint_id, reason, detail))
+
+    def _task_said(self, message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached) -> None:
+        """Remembered besides, because nobody may be there to hear it."""
+        task = self._tasks.get(message.attempt_id)
+        if task is not None:
+            match message:
+                case AcknowledgeCheckpoint():
+                    task.unconfirmed[message.checkpoint_id] = message
+                    task.last_checkpoint_id = max(task.last_checkpoint_id, message.checkpoint_id)
+                case EndOfDataReached():
+                    task.end_of_data = True
+        self._tell_job_master(message.job_id, message)
 
     def _task_entered_state(self, event: TaskEnteredState) -> None:
         attempt_id, state = event.attempt_id, event.state
@@ -547,8 +594,13 @@ class TaskExecutor:
         job_id = task.descriptor.job_id
         changed = TaskStateChanged(job_id, attempt_id, state, event.failure, event.metrics)
         self._tell_job_master(job_id, changed)
+        task.state = state
         if not state.is_terminal:
             return
+        entry = self._jobs[job_id]
+        if state is ExecutionState.FINISHED or not entry.connection.is_registered:
+            ended = ExecutionReport(attempt_id, state, task.slot.allocation_id, failure=event.failure)
+            entry.ended[attempt_id.execution_vertex_id] = ended
         del self._tasks[attempt_id]
         del self._jobs[job_id].tasks[attempt_id]
         self._ended[attempt_id] = None
@@ -613,6 +665,19 @@ class TaskExecutor:
     def _draw_connection(self) -> ConnectionID:
         self._dialled += 1
         return ConnectionID(f"dial-{self._dialled}")
+
+
+def _confirm(
+    unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint],
+    message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted,
+) -> None:
+    """What became of a checkpoint: one that is complete settles all before it."""
+    match message:
+        case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
+            for older in [known for known in unconfirmed if known <= checkpoint_id]:
+                del unconfirmed[older]
+        case NotifyCheckpointAborted(checkpoint_id=checkpoint_id):
+            unconfirmed.pop(checkpoint_id, None)
 
 
 def _outward(effects: list[LeaderConnectionEffect]) -> list[TaskExecutorEffect]:

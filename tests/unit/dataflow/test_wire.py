@@ -106,7 +106,7 @@ def test_a_job_graph_survives_the_wire(graph):
 def test_every_message_of_the_contract_can_travel():
     """Nobody adds a message to dataflow.messages and forgets the wire."""
     parts = {
-        "CheckpointMetrics", "ExecutionState", "Fenced", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
+        "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
         "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
         "TaskManagerInfo", "TaskMetrics",
     }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dataflow.elements import CheckpointOptions
 from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from dataflow.ids import (
@@ -18,11 +20,14 @@ from dataflow.messages import (
     CancelTask,
     DeclineCheckpoint,
     Disconnect,
+    EndOfDataReached,
+    ExecutionReport,
     ExecutionState,
     Fenced,
     FreeSlot,
     HeartbeatRequest,
     HeartbeatResponse,
+    NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     NotifySlotAvailable,
     OfferSlots,
@@ -30,6 +35,7 @@ from dataflow.messages import (
     RegisterTaskExecutorAtJobMaster,
     RegistrationRejected,
     RegistrationSuccess,
+    ReportExecutions,
     RequestSlot,
     ShutDownTaskExecutor,
     SlotOffer,
@@ -392,9 +398,53 @@ def test_a_job_master_that_breaks_off_is_looked_for_while_tasks_go_on() -> None:
         StartTimer(JM_SILENCE, 152),
         CancelTimer(JobMasterTimeout(JOB)),
         StartTimer(SlotTimeout(A0), 302),
+        to_jm(reported(), connection=again),
         SendHeartbeatResponse(again, JM_SESSION, HeartbeatResponse(report=own, executions=(attempt(),))),
         to_jm(OFFER, connection=again),
     ]
+
+
+def reported(**known: Any) -> ReportExecutions:
+    return ReportExecutions(JOB, TM, (ExecutionReport(attempt(), ExecutionState.RUNNING, A0, **known),))
+
+
+def reports_to_another_leader(core: TaskExecutor) -> list[Any]:
+    """The next session; what is reported to it."""
+    core.handle(JobMasterLeaderChanged(JOB, "jm:2", NEW_SESSION), 101)
+    core.handle(ConnectionOpened(ConnectionID("dial-3")), 102)
+    effects = core.handle(MessageReceived(ConnectionID("dial-3"), Fenced(NEW_SESSION, SUCCESS)), 103)
+    sent = [e.envelope.message for e in effects if isinstance(e, Send)]
+    return [message for message in sent if isinstance(message, ReportExecutions)]
+
+
+def test_another_leader_is_told_what_is_known_of_checkpoints() -> None:
+    """The last one heard of, acknowledgements that nobody answered, and the end of the data; also what was said to nobody."""
+    core = with_task()
+    acknowledged = [AcknowledgeCheckpoint(JOB, attempt(), CheckpointID(number)) for number in (3, 4, 5, 6)]
+    for message in acknowledged[:3]:
+        core.handle(TaskSaid(message), 1)
+    core.handle(from_jm(NotifyCheckpointComplete(JOB, attempt(), CheckpointID(4), 99)), 2)
+    core.handle(from_jm(NotifyCheckpointAborted(JOB, attempt(), CheckpointID(5), CheckpointID(4), 99)), 3)
+    core.handle(from_jm(TriggerCheckpoint(JOB, attempt(), CheckpointID(7), 99, CheckpointOptions())), 4)
+    core.handle(JobMasterLeaderChanged(JOB, "", LeaderSessionID("")), 5)
+    assert core.handle(TaskSaid(acknowledged[3]), 6) == []
+    assert core.handle(TaskSaid(EndOfDataReached(JOB, attempt())), 7) == []
+
+    expected = reported(last_checkpoint_id=CheckpointID(7), unconfirmed=(acknowledged[3],), end_of_data=True)
+    assert reports_to_another_leader(core) == [expected]
+
+
+def test_another_leader_is_told_what_ended_without_one() -> None:
+    """Once; its slot is offered all the same."""
+    core = with_task()
+    core.handle(JobMasterLeaderChanged(JOB, "", LeaderSessionID("")), 5)
+    failure = SerializedFailure("it broke")
+    core.handle(TaskEnteredState(attempt(), ExecutionState.FAILED, failure), 6)
+
+    ended = ExecutionReport(attempt(), ExecutionState.FAILED, A0, failure=failure)
+    assert reports_to_another_leader(core) == [ReportExecutions(JOB, TM, (ended,))]
+    core.handle(JobMasterLeaderChanged(JOB, "", LeaderSessionID("")), 200)
+    assert reports_to_another_leader(core) == []
 
 
 def test_a_job_master_that_stays_away_fails_its_tasks() -> None:

@@ -1,0 +1,297 @@
+"""A JobMaster that follows a lost one: what runs is adopted as it is, or ended and deployed anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.checkpoint.effects import StateRestored
+from coordinator.checkpoint.events import (
+    AcknowledgesReceived,
+    CheckpointRequestID,
+    EndOfDataReceived,
+    RestoreLatest,
+    StartCheckpointScheduler,
+)
+from coordinator.jobmaster.events import JobMasterStarted
+from coordinator.jobmaster.job_master import ReconciliationTimer
+from coordinator.jobmaster.operations import CancelJob
+from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
+from coordinator.jobmaster.scheduler_effects import RestartDelayTimer
+from dataflow.failures import SerializedFailure
+from dataflow.ids import (
+    AllocationID,
+    CheckpointID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    JobVertexID,
+    LeaderSessionID,
+    ResourceID,
+)
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    CancelTask,
+    DeclareRequiredSlots,
+    ExecutionReport,
+    ExecutionState,
+    Fenced,
+    HeartbeatResponse,
+    JobStatus,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    OfferSlots,
+    RegisterTaskExecutorAtJobMaster,
+    RegistrationSuccess,
+    ReportExecutions,
+    SlotsHeld,
+    SubmitTasks,
+    TaskManagerInfo,
+)
+from runtime.connections import ConnectionID, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged, Send
+from runtime.machine import CancelTimer, StartTimer, TimerFired
+from tests.simulation.jobs import job, vertex
+from tests.unit.coordinator.jobmaster.test_job_master import Story, messages, offers, statuses
+
+A, B = ResourceID("a"), ResourceID("b")
+TWO = job("two", [vertex("source", 2, source=True)], [], {})
+"""Two tasks without an edge between them."""
+SUBTASKS = [ExecutionVertexID(JobVertexID("source"), index) for index in (0, 1)]
+
+
+def old(subtask: int, number: int = 3, graph: str = "old") -> ExecutionAttemptID:
+    return ExecutionAttemptID(graph, JobVertexID("source"), subtask, number)
+
+
+def report(
+    subtask: int,
+    state: ExecutionState = ExecutionState.RUNNING,
+    *,
+    number: int = 3,
+    graph: str = "old",
+    seen: int = 0,
+    unconfirmed: tuple[AcknowledgeCheckpoint, ...] = (),
+    end_of_data: bool = False,
+    failure: SerializedFailure | None = None,
+) -> ExecutionReport:
+    slot = AllocationID(f"{'ab'[subtask]}0")
+    attempt = old(subtask, number, graph)
+    return ExecutionReport(attempt, state, slot, CheckpointID(seen), unconfirmed, end_of_data, failure)
+
+
+def reconciliation(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
+    found = Reconciliation(SUBTASKS)
+    for resource in dict.fromkeys(resource for resource, _ in reports):
+        found.report(resource, [each for owner, each in reports if owner == resource])
+    return found
+
+
+def decide(found: Reconciliation) -> Waiting | Refused | Adoptable:
+    return found.decide(lambda _resource, _slot: True)
+
+
+def test_every_subtask_must_be_reported() -> None:
+    """And its slot offered."""
+    found = reconciliation((A, report(0)))
+
+    assert decide(found) == Waiting(1)
+    found.report(B, [report(1, ExecutionState.INITIALIZING)])
+    assert isinstance(decide(found), Adoptable)
+    assert found.decide(lambda resource, _: resource == A) == Waiting(1)
+
+
+def test_a_task_manager_that_goes_takes_its_report_along() -> None:
+    """It is waited for again."""
+    found = reconciliation((A, report(0)), (B, report(1)))
+    found.forget(B)
+
+    assert decide(found) == Waiting(1)
+
+
+def test_the_later_attempt_of_a_subtask_counts() -> None:
+    """The earlier one, on a TaskManager that was cut off, is not wanted."""
+    found = reconciliation((A, report(0)), (B, report(1)), (ResourceID("c"), report(1, number=2)))
+    decision = decide(found)
+
+    assert isinstance(decision, Adoptable)
+    assert [each.report.attempt_id for each in decision.executions] == [old(0), old(1)]
+    assert [each.report.attempt_id for each in decision.others] == [old(1, 2)]
+
+
+def test_attempts_of_two_execution_graphs_do_not_mix() -> None:
+    """What an even earlier leader deployed is no replacement."""
+    found = reconciliation((A, report(0)), (B, report(1, graph="older")))
+
+    assert decide(found) == Waiting(1)
+
+
+def test_a_complete_set_is_adopted_though_something_older_has_failed() -> None:
+    """An execution graph beyond adoption stands in nobody's way."""
+    failed = report(1, ExecutionState.FAILED, graph="older")
+    found = reconciliation((A, report(0)), (B, report(1)), (ResourceID("c"), failed))
+
+    assert isinstance(decide(found), Adoptable)
+
+
+def test_what_ends_or_has_ended_cannot_be_adopted() -> None:
+    """Known at once, whoever else reports."""
+    for state in (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED, ExecutionState.FINISHED):
+        decision = decide(reconciliation((A, report(0)), (B, report(1, state))))
+        assert decision == Refused(f"{old(1)} is {state.value}")
+
+
+def test_another_parallelism_cannot_be_adopted() -> None:
+    """A rescale that the job's graph does not know of."""
+    found = Reconciliation(SUBTASKS[:1])
+    found.report(A, [report(0), report(1)])
+
+    assert decide(found) == Refused(f"{old(1)} is no subtask of the job: it ran with another parallelism")
+
+
+def test_states_that_change_while_others_are_waited_for_count() -> None:
+    """A task fails before the decision."""
+    found = reconciliation((A, report(0)))
+    failure = SerializedFailure("it broke")
+    found.state_changed(old(0), ExecutionState.FAILED, failure)
+
+    assert decide(found) == Refused(f"{old(0)} is FAILED", failure)
+
+
+# --- the JobMaster around it ------------------------------------------------------------------------------------------
+
+
+def recovering(latest: int = 5, **settings: Any) -> Story:
+    story = Story(TWO, reconciliation_timeout_ms=700, **settings)
+    story.checkpoints.answers[RestoreLatest] = [StateRestored(CheckpointRequestID("restore-0"), CheckpointID(latest))]
+    story.take(JobMasterStarted(recovered=True))
+    return story
+
+
+def reports(story: Story, who: ResourceID, *executions: ExecutionReport) -> list[Any]:
+    """It registers, reports, answers as to a heartbeat, and offers its slot, as a TaskExecutor does."""
+    story.hears(who, RegisterTaskExecutorAtJobMaster(TWO.job_id, TaskManagerInfo(who, f"{who}:9", 8, "0.1.0", "h", 1)))
+    effects = story.hears(who, ReportExecutions(TWO.job_id, who, executions))
+    running = tuple(each.attempt_id for each in executions if not each.state.is_terminal)
+    effects += story.hears(who, HeartbeatResponse(executions=running))
+    return effects + story.hears(who, OfferSlots(TWO.job_id, who, offers(who, 0)))
+
+
+def test_it_asks_what_was_completed_and_waits() -> None:
+    """RECONCILING; nothing is restored or deployed, and no slot asked for."""
+    story = Story(TWO, reconciliation_timeout_ms=700)
+    effects = story.take(JobMasterStarted(recovered=True))
+
+    assert statuses(effects) == [JobStatus.CREATED, JobStatus.RECONCILING]
+    assert StartTimer(ReconciliationTimer(), 700) in effects
+    assert story.checkpoints.events == [
+        RestoreLatest(CheckpointRequestID("restore-0"), None, allow_non_restored_state=True, for_running_tasks=True)
+    ]
+    story.take(ResourceManagerLeaderChanged("rm:1", LeaderSessionID("rm")))
+    story.take(ConnectionOpened(ConnectionID("dial-1")))
+    assert messages(registered_at_resource_manager(story), DeclareRequiredSlots) == []
+
+
+def registered_at_resource_manager(story: Story) -> list[Any]:
+    message = Fenced(LeaderSessionID("rm"), RegistrationSuccess(10, 50))
+    return story.take(MessageReceived(ConnectionID("dial-1"), message))
+
+
+def test_what_runs_is_adopted_as_it_is() -> None:
+    """RUNNING without a deployment or a cancellation; completed is confirmed, pending aborted, and its files handed in."""
+    story = recovering(latest=5)
+    acknowledged = tuple(AcknowledgeCheckpoint(TWO.job_id, old(0), CheckpointID(number)) for number in (5, 6))
+    first = reports(story, A, report(0, seen=6, unconfirmed=acknowledged))
+    assert statuses(first) == []
+    assert messages(first, CancelTask) == []
+    assert story.core.status_detail == "waiting for reports of 1 of 2 subtasks"
+    effects = reports(story, B, report(1, seen=7, end_of_data=True))
+
+    assert statuses(effects) == [JobStatus.RUNNING]
+    assert messages(effects, CancelTask) == messages(effects, SubmitTasks) == []
+    assert [(m.attempt_id, m.checkpoint_id) for m in messages(effects, NotifyCheckpointComplete)] == [
+        (old(0), 5),
+        (old(1), 5),
+    ]
+    assert [(m.attempt_id, m.checkpoint_id) for m in messages(effects, NotifyCheckpointAborted)] == [
+        (old(0), 6),
+        (old(1), 6),
+        (old(0), 7),
+        (old(1), 7),
+    ]
+    assert story.checkpoints.events[1:] == [AcknowledgesReceived(acknowledged[1:]), EndOfDataReceived((old(1),))]
+    assert story.checkpoints.changes == [(str(old(0)), "RUNNING"), (str(old(1)), "RUNNING")]
+    assert CancelTimer(ReconciliationTimer()) in effects
+    assert story.core.scheduler.pool.held == (SlotsHeld(A, 1), SlotsHeld(B, 1))
+
+
+def test_the_first_checkpoint_after_an_adoption_begins_at_once() -> None:
+    """Its barriers release tasks that still wait for those of the one that is gone. Only the first."""
+    story = recovering()
+    reports(story, A, report(0))
+    reports(story, B, report(1))
+    story.take(StartCheckpointScheduler(900))
+    story.take(StartCheckpointScheduler(900))
+
+    assert story.checkpoints.events[-2:] == [StartCheckpointScheduler(0), StartCheckpointScheduler(900)]
+
+
+def test_a_failure_after_the_adoption_restarts_with_the_next_attempt() -> None:
+    """In the adopted execution graph: no attempt id comes again."""
+    story = recovering()
+    reports(story, A, report(0))
+    reports(story, B, report(1))
+    effects = story.enters(A, old(0), ExecutionState.FAILED, SerializedFailure("it broke"))
+
+    assert statuses(effects) == [JobStatus.RESTARTING]
+    story.checkpoints.answers[RestoreLatest] = [StateRestored(CheckpointRequestID("restore-1"), CheckpointID(5))]
+    story.hears(B, HeartbeatResponse(executions=(old(1),)))
+    submitted = messages(story.take(TimerFired(RestartDelayTimer()), 40), SubmitTasks)
+    assert [task.attempt_id for message in submitted for task in message.tasks] == [old(0, 4)]
+
+
+def test_reports_that_stay_away_restart_the_job() -> None:
+    """After jobmanager.reconciliation.timeout; what was reported is cancelled, and everything deployed anew."""
+    story = recovering()
+    reports(story, A, report(0))
+    story.checkpoints.answers[RestoreLatest] = [StateRestored(CheckpointRequestID("restore-1"), CheckpointID(5))]
+    effects = story.take(TimerFired(ReconciliationTimer()), 700)
+
+    assert statuses(effects) == [JobStatus.RESTARTING]
+    assert messages(effects, CancelTask) == [CancelTask(old(0))]
+    deployed = messages(story.task_manager(B, 0), SubmitTasks)
+    assert [task.attempt_id for message in deployed for task in message.tasks] == [
+        ExecutionAttemptID("g", JobVertexID("source"), subtask, 0) for subtask in (0, 1)
+    ]
+
+
+def test_a_task_that_failed_without_a_leader_restarts_the_job_at_once() -> None:
+    """Nobody waits for the others."""
+    story = recovering()
+    story.checkpoints.answers[RestoreLatest] = [StateRestored(CheckpointRequestID("restore-1"), CheckpointID(5))]
+    effects = reports(story, A, report(0, ExecutionState.FAILED, failure=SerializedFailure("it broke")))
+
+    assert statuses(effects) == [JobStatus.RESTARTING]
+
+
+def test_a_job_that_is_cancelled_while_it_reconciles_ends() -> None:
+    """What runs hears it from its TaskManager, which is disconnected."""
+    story = recovering()
+    reports(story, A, report(0))
+    effects = story.operate(CancelJob())
+
+    assert statuses(effects) == [JobStatus.CANCELLING, JobStatus.CANCELED]
+    assert CancelTimer(ReconciliationTimer()) in effects
+
+
+def test_a_new_job_does_not_wait() -> None:
+    """Only one that another leader ran."""
+    story = Story(TWO, reconciliation_timeout_ms=700)
+
+    assert statuses(story.take(JobMasterStarted())) == [JobStatus.CREATED]
+
+
+def test_the_adopted_tasks_are_sent_to_under_the_new_session() -> None:
+    """Every message carries it."""
+    story = recovering()
+    reports(story, A, report(0))
+    effects = reports(story, B, report(1))
+
+    assert {e.envelope.leader_session_id for e in effects if isinstance(e, Send)} == {story.core.identity.session}
