@@ -134,6 +134,7 @@ def measure_rate(
         "rss_mib": {
             "first_tenth": round(statistics.median(samples[:tenth]), 1),
             "last_tenth": round(statistics.median(samples[-tenth:]), 1),
+            "by_tenth": [round(statistics.median(samples[i : i + tenth]), 1) for i in range(0, tenth * 10, tenth)],
         },
     }
 
