@@ -8,10 +8,13 @@ SourceFunction and KeyedProcessFunction.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dataflow.state import (
@@ -23,9 +26,11 @@ from dataflow.state import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
+    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
+from dataflow.windows import TimeWindow
 
 Row = dict[str, Any]
 """One row, column name to Python value; what row-wise functions take and return."""
@@ -273,6 +278,203 @@ class KeyedProcessFunction(Function, ABC):
     def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row] | None:
         """Return or yield the rows to emit when a timer of the current key fires."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class SideOutput:
+    """What a function over batches returns (or yields) beside its batches: rows for the side output `tag`."""
+
+    tag: str
+    batch: pa.RecordBatch
+
+
+class WindowContext(Protocol):
+    """Handed to ProcessWindowFunction (Flink: ProcessWindowFunction.Context)."""
+
+    @property
+    def window(self) -> TimeWindow:
+        """The window."""
+        ...
+
+    @property
+    def current_watermark(self) -> int:
+        """The operator's watermark."""
+        ...
+
+    def output(self, tag: str, row: Row) -> None:
+        """Emit to a side output."""
+        ...
+
+
+class ProcessWindowFunction(Function, ABC):
+    """All rows of a key's window at once, when it fires (Flink: ProcessWindowFunction)."""
+
+    @abstractmethod
+    def process(self, key: Any, context: WindowContext, rows: Sequence[Row]) -> Iterable[Row] | None:
+        """Return or yield the rows to emit. `key` is a value for one key column, a tuple for several."""
+
+
+class BatchKeys(Protocol):
+    """Handed to KeyedBatchProcessFunction: the keys of a batch, each once."""
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The key columns, one row per distinct key."""
+        ...
+
+    @property
+    def rows(self) -> npt.NDArray[np.int32]:
+        """For each row of the batch, the number of its key in `columns`; for timers, of the timer's key."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of distinct keys."""
+        ...
+
+
+class BatchState(Protocol):
+    """Handed to KeyedBatchProcessFunction: state of the batch's keys, in columns; one value per distinct key, in the order of
+    `keys.columns`, unless said otherwise. A state is named by its descriptor."""
+
+    @property
+    def watermark_ms(self) -> int:
+        """The operator's watermark; -2**63 before the first."""
+        ...
+
+    @property
+    def event_times_ms(self) -> npt.NDArray[np.int64]:
+        """Event time of each row, or of each timer."""
+        ...
+
+    def get(self, descriptor: StateDescriptor) -> pa.Array:
+        """Value states: the values, null where there is none. List and map states: whole lists or maps."""
+        ...
+
+    def put(self, descriptor: ValueStateDescriptor, values: pa.Array) -> None:
+        """Set the values; a null removes."""
+        ...
+
+    def append(
+        self, descriptor: ListStateDescriptor, values: pa.Array, rows: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Append one element per row of the batch (of those chosen by `rows`) to its key's list."""
+        ...
+
+    def lookup(self, descriptor: MapStateDescriptor, map_keys: pa.Array) -> pa.Array:
+        """The value under each row's map key (one per row of the batch), null where there is none."""
+        ...
+
+    def put_entries(self, descriptor: MapStateDescriptor, map_keys: pa.Array, values: pa.Array) -> None:
+        """Set the value under each row's map key (one per row of the batch)."""
+        ...
+
+    def clear(self, descriptor: StateDescriptor, keys: npt.NDArray[np.bool_] | None = None) -> None:
+        """Remove the state of all keys of the batch, or of those that are true in the mask."""
+        ...
+
+    def register_event_time_timers(self, times_ms: npt.NDArray[np.int64], keys: npt.NDArray[np.int32]) -> None:
+        """`on_timers` is called for key number keys[i] once the watermark reaches times_ms[i]."""
+        ...
+
+    def delete_event_time_timers(self, times_ms: npt.NDArray[np.int64], keys: npt.NDArray[np.int32]) -> None:
+        """Forget timers, where they are."""
+        ...
+
+
+BatchResult = pa.RecordBatch | SideOutput | Iterable["pa.RecordBatch | SideOutput"] | None
+
+
+class KeyedBatchProcessFunction(Function, ABC):
+    """Batch by batch over keyed state in columns; the fast form of KeyedProcessFunction. No counterpart in Flink."""
+
+    @abstractmethod
+    def process_batch(self, keys: BatchKeys, batch: pa.RecordBatch, state: BatchState) -> BatchResult:
+        """Return or yield batches, and SideOutput of batches. Several rows may have one key: see `keys.rows`."""
+
+    def on_timers(self, keys: BatchKeys, times_ms: npt.NDArray[np.int64], state: BatchState) -> BatchResult:
+        """A slice of timers is due, in the order of their times; `keys.rows[i]` is the key of times_ms[i]."""
+        return None
+
+
+class KeyedCoProcessFunction(Function, ABC):
+    """Two keyed inputs, row by row, over one state and its timers (Flink: KeyedCoProcessFunction)."""
+
+    @abstractmethod
+    def process_element1(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
+        """A row of the first input."""
+
+    @abstractmethod
+    def process_element2(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
+        """A row of the second input."""
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row] | None:
+        """Return or yield the rows to emit when a timer of the current key fires."""
+        return None
+
+
+class KeyedCoBatchProcessFunction(Function, ABC):
+    """Two keyed inputs, batch by batch, over one state in columns."""
+
+    @abstractmethod
+    def process_batch1(self, keys: BatchKeys, batch: pa.RecordBatch, state: BatchState) -> BatchResult:
+        """A batch of the first input."""
+
+    @abstractmethod
+    def process_batch2(self, keys: BatchKeys, batch: pa.RecordBatch, state: BatchState) -> BatchResult:
+        """A batch of the second input."""
+
+    def on_timers(self, keys: BatchKeys, times_ms: npt.NDArray[np.int64], state: BatchState) -> BatchResult:
+        """A slice of timers is due."""
+        return None
+
+
+class CoProcessFunction(Function, ABC):
+    """Two inputs that are not keyed, batch by batch."""
+
+    @abstractmethod
+    def process_batch1(self, batch: pa.RecordBatch) -> BatchResult:
+        """A batch of the first input."""
+
+    @abstractmethod
+    def process_batch2(self, batch: pa.RecordBatch) -> BatchResult:
+        """A batch of the second input."""
+
+
+class BroadcastContext(ProcessContext, Protocol):
+    """Handed to KeyedBroadcastProcessFunction. There is no current key, no timer and no event time in
+    `process_broadcast_element`."""
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MutableMapping[Any, Any]:
+        """The broadcast state, the same in all subtasks; only `process_broadcast_element` may change it."""
+        ...
+
+
+class KeyedBroadcastProcessFunction(Function, ABC):
+    """A keyed input, and rules that reach all subtasks (Flink: same name)."""
+
+    @abstractmethod
+    def process_element(self, row: Row, context: BroadcastContext) -> Iterable[Row] | None:
+        """A row of the keyed input; the broadcast state can be read."""
+
+    @abstractmethod
+    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> Iterable[Row] | None:
+        """A row of the broadcast input. It must do the same in all subtasks."""
+
+    def on_timer(self, timestamp_ms: int, context: BroadcastContext) -> Iterable[Row] | None:
+        """A timer of the current key fires."""
+        return None
+
+
+class AsyncFunction(Function, ABC):
+    """Ask something outside for each row without waiting for one before the next (Flink: AsyncFunction)."""
+
+    @abstractmethod
+    async def async_invoke(self, row: Row) -> Iterable[Row] | None:
+        """The rows to emit for this one. Runs on an event loop of its own thread: never touch state here."""
+
+    def timeout(self, row: Row) -> Iterable[Row] | None:
+        """What to emit for a row whose request took too long. Default: fail the job."""
+        raise TimeoutError(f"the request for {row!r} timed out")
 
 
 SerializedConfiguration = Mapping[str, str]

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from dataflow.connector_api import Sink, Source, SourceSplit
-from dataflow.functions import KeyedProcessFunction, Row, SourceFunction
+from dataflow.functions import AsyncFunction, KeyedBatchProcessFunction, KeyedProcessFunction, Row, SourceFunction
+from dataflow.state import MapStateDescriptor
 from dataflow.two_phase_commit import SinkFunction
 from dataflow.watermarks import WatermarkStrategy
 from dataflow.windows import Aggregate, WindowAssigner
@@ -118,6 +119,112 @@ class WindowAggregateSpec:
 
 
 @dataclass(frozen=True)
+class WindowProcessSpec:
+    """A user's function over the rows of a key's window. `form`: 'rows' (a ProcessWindowFunction), 'batches'
+    (`function(key, window, batch)`) or 'reduce' (`function(row, row) -> row`)."""
+
+    key_columns: tuple[str, ...]
+    event_time_column: str
+    assigner: WindowAssigner
+    function: Any
+    form: str = "rows"
+    output_schema: pa.Schema | None = None
+    allowed_lateness_ms: int = 0
+    late_output_tag: str = ""
+
+
+@dataclass(frozen=True)
+class KeyedBatchProcessSpec:
+    """Batch-wise KeyedBatchProcessFunction over keyed state."""
+
+    key_columns: tuple[str, ...]
+    function: KeyedBatchProcessFunction
+    output_schema: pa.Schema | None = None
+    event_time_column: str = ""
+
+
+@dataclass(frozen=True)
+class CoProcessSpec:
+    """A function of two inputs. Without key columns neither is keyed. `broadcast`: the second input goes to all subtasks, and
+    the function keeps these broadcast states. `batches`: process_batch1 and 2 instead of process_element1 and 2."""
+
+    key_columns: tuple[tuple[str, ...], tuple[str, ...]]
+    event_time_columns: tuple[str, str]
+    function: Any
+    output_schema: pa.Schema | None = None
+    broadcast: tuple[MapStateDescriptor, ...] | None = None
+    batches: bool = False
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One input of a join."""
+
+    key_columns: tuple[str, ...]
+    event_time_column: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class WindowJoinSpec:
+    """Pairs of rows with the same key in the same window. `how`: inner, left, right or full."""
+
+    left: JoinSide
+    right: JoinSide
+    assigner: WindowAssigner
+    output_schema: pa.Schema
+    how: str = "inner"
+    allowed_lateness_ms: int = 0
+    late_output_tag: str = ""
+
+
+@dataclass(frozen=True)
+class IntervalJoinSpec:
+    """Pairs of rows with the same key, the right one's time minus the left one's between the bounds; None: no bound, and
+    rows are kept for good."""
+
+    left: JoinSide
+    right: JoinSide
+    output_schema: pa.Schema
+    lower_ms: int | None
+    upper_ms: int | None
+    late_output_tag: str = ""
+
+
+@dataclass(frozen=True)
+class TemporalJoinSpec:
+    """Each left row with the right row of its key that was the latest at the left row's time. `how`: inner or left."""
+
+    left: JoinSide
+    right: JoinSide
+    output_schema: pa.Schema
+    how: str = "inner"
+    late_output_tag: str = ""
+
+
+@dataclass(frozen=True)
+class TableLookupSpec:
+    """Columns of a table that every subtask loads when it opens. `how`: inner or left."""
+
+    load: Callable[[], pa.Table]
+    columns: tuple[str, ...]
+    """Of the stream."""
+    table_columns: tuple[str, ...]
+    how: str = "left"
+
+
+@dataclass(frozen=True)
+class AsyncSpec:
+    """Requests to the outside, several at a time."""
+
+    function: AsyncFunction
+    capacity: int
+    timeout_ms: int
+    ordered: bool = True
+    output_schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
 class SinkSpec:
     """Write, pre-commit at the barrier, commit on notification."""
 
@@ -152,6 +259,14 @@ OperatorSpec = (
     | KeyedProcessSpec
     | RunningAggregateSpec
     | WindowAggregateSpec
+    | WindowProcessSpec
+    | KeyedBatchProcessSpec
+    | CoProcessSpec
+    | WindowJoinSpec
+    | IntervalJoinSpec
+    | TemporalJoinSpec
+    | TableLookupSpec
+    | AsyncSpec
     | SinkSpec
     | SinkFunctionSpec
     | CustomOperatorSpec

@@ -6,15 +6,27 @@ from dataflow.connectors.generator import GeneratorSource
 from dataflow.connectors.parquet import ParquetSink, ParquetSource
 from dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
 from dataflow.functions import (
+    AsyncFunction,
+    BatchKeys,
+    BatchState,
+    BroadcastContext,
     CheckpointedFunction,
     CheckpointListener,
+    CoProcessFunction,
     Function,
+    KeyedBatchProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoBatchProcessFunction,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ProcessContext,
+    ProcessWindowFunction,
     Row,
     RuntimeContext,
+    SideOutput,
     SourceContext,
     SourceFunction,
+    WindowContext,
 )
 from dataflow.state import (
     AggregatingStateDescriptor,
@@ -25,24 +37,52 @@ from dataflow.state import (
 )
 from dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
 from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import Aggregate, TumblingEventTimeWindows
+from dataflow.windows import (
+    Aggregate,
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    SlidingEventTimeWindows,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
 from snapline.aggregates import count, max_, mean, min_, sum_
+from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from snapline.environment import StreamExecutionEnvironment
-from snapline.stream import DataStream, KeyedStream, WindowedStream
+from snapline.joined import JoinedStreams
+from snapline.stream import DataStream, KeyedStream
+from snapline.windowed import WindowedStream
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
     "AggregatingStateDescriptor",
+    "AsyncFunction",
+    "BatchKeys",
+    "BatchState",
+    "BroadcastConnectedStream",
+    "BroadcastContext",
+    "BroadcastStream",
     "CheckpointListener",
     "CheckpointedFunction",
+    "CoProcessFunction",
     "ConfigurationError",
+    "ConnectedStreams",
     "ConnectorError",
+    "CountTrigger",
     "DataStream",
+    "EventTimeSessionWindows",
     "Function",
     "GeneratorSource",
+    "GlobalWindows",
     "JobDefinitionError",
+    "JoinedStreams",
+    "KeyedBatchProcessFunction",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoBatchProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",
@@ -50,22 +90,28 @@ __all__ = [
     "ParquetSink",
     "ParquetSource",
     "ProcessContext",
+    "ProcessWindowFunction",
     "ReducingStateDescriptor",
     "Row",
     "RuntimeContext",
+    "SideOutput",
     "Sink",
     "SinkFunction",
     "SinkWriter",
+    "SlidingEventTimeWindows",
     "SnaplineError",
     "Source",
     "SourceContext",
     "SourceFunction",
     "SourceReader",
     "StreamExecutionEnvironment",
+    "TimeWindow",
     "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
     "TwoPhaseCommitSinkFunction",
     "ValueStateDescriptor",
     "WatermarkStrategy",
+    "WindowContext",
     "WindowedStream",
     "count",
     "max_",

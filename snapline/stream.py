@@ -17,14 +17,16 @@ import pyarrow as pa
 from dataflow.aggregate_types import check_aggregate_type
 from dataflow.connector_api import Sink
 from dataflow.errors import JobDefinitionError
-from dataflow.functions import CheckpointListener, KeyedProcessFunction, Row
+from dataflow.functions import AsyncFunction, CheckpointListener, KeyedBatchProcessFunction, KeyedProcessFunction, Row
 from dataflow.jobgraph import Partitioning
 from dataflow.operator_specs import (
+    AsyncSpec,
     BatchFunction,
     CustomOperatorSpec,
     FilterRowsSpec,
     FilterSpec,
     FlatMapRowsSpec,
+    KeyedBatchProcessSpec,
     KeyedProcessSpec,
     MapBatchesSpec,
     MapRowsSpec,
@@ -33,15 +35,18 @@ from dataflow.operator_specs import (
     SinkFunctionSpec,
     SinkSpec,
     WatermarkSpec,
-    WindowAggregateSpec,
 )
+from dataflow.state import MapStateDescriptor
 from dataflow.stream_graph import StreamEdge, StreamNode
 from dataflow.two_phase_commit import SinkFunction
 from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import Aggregate, WindowAssigner
+from dataflow.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
 
 if TYPE_CHECKING:
+    from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from snapline.environment import StreamExecutionEnvironment
+    from snapline.joined import JoinedStreams
+    from snapline.windowed import WindowedStream
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,46 @@ class DataStream:
             self.event_time_column if len(times) == 1 else "",
         )
 
+    def connect(self, other: DataStream) -> ConnectedStreams:
+        """Two streams into one function, without keys; `key_by` on the result keys both."""
+        from snapline.connected import connect_streams
+
+        return connect_streams(self, other)
+
+    def enrich(
+        self,
+        table: pa.Table | str | Callable[[], pa.Table],
+        on: str | dict[str, str] | Sequence[str],
+        *,
+        how: str = "left",
+        uid: str = "",
+        name: str = "enrich",
+    ) -> DataStream:
+        """Add the columns of a static table: one in memory, a Parquet file or directory that every executor can read, or a
+        function that loads it. `on`: the key columns, {stream column: table column} where the names differ."""
+        from snapline.joined import enriched
+
+        return enriched(self, table, on, how, uid, name)
+
+    def async_wait(
+        self,
+        function: AsyncFunction,
+        *,
+        capacity: int = 100,
+        timeout_ms: int = 60_000,
+        ordered: bool = True,
+        uid: str = "",
+        name: str = "async_wait",
+        schema: pa.Schema | None = None,
+    ) -> DataStream:
+        """Ask something outside for each row, up to `capacity` at a time (Flink: AsyncDataStream.orderedWait, unorderedWait)."""
+        if capacity < 1 or timeout_ms < 1:
+            raise JobDefinitionError(
+                f"operator {name!r}: capacity and timeout_ms must be positive, got {capacity} and {timeout_ms}"
+            )
+        spec = AsyncSpec(function, capacity, timeout_ms, ordered, schema)
+        return self.add_operator(name, spec, uid, schema=schema, stateful=True)
+
     def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
         """The rows that the operator emitted to the side output `tag`."""
         return DataStream(
@@ -184,6 +229,12 @@ class DataStream:
             raise JobDefinitionError("key_by needs at least one column")
         self.check_columns(columns, "key_by")
         return KeyedStream(self, tuple(columns))
+
+    def broadcast_state(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
+        """Send every row to every subtask of a keyed stream's function, which keeps these broadcast states."""
+        from snapline.connected import broadcast_stream
+
+        return broadcast_stream(self, descriptors)
 
     def rebalance(self) -> DataStream:
         """Spread batches evenly over all subtasks of the next operator."""
@@ -335,14 +386,39 @@ class KeyedStream:
         spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough))
         return self.stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.key_columns)
 
+    def process_batches(
+        self,
+        function: KeyedBatchProcessFunction,
+        *,
+        uid: str = "",
+        name: str = "process_batches",
+        schema: pa.Schema | None = None,
+    ) -> DataStream:
+        """Batch by batch over keyed state and timers in columns; the fast form of `process`."""
+        spec = KeyedBatchProcessSpec(self.key_columns, function, schema, self.stream.event_time_column)
+        return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
+
     def window(self, assigner: WindowAssigner) -> WindowedStream:
-        """Group by window of event time."""
-        if not self.stream.event_time_column:
-            raise JobDefinitionError(
-                "windows need event time: call assign_timestamps_and_watermarks(...), or give from_source a strategy; a "
-                "map_batches whose schema lacks the event-time column drops it"
-            )
-        return WindowedStream(self, assigner)
+        """Group by window: tumbling, sliding, sessions, or all rows with a count trigger."""
+        from snapline.windowed import windowed
+
+        return windowed(self, assigner)
+
+    def count_window(self, size: int) -> WindowedStream:
+        """Every `size` rows of a key (Flink: countWindow)."""
+        return self.window(GlobalWindows(CountTrigger(size, purge=True)))
+
+    def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks."""
+        from snapline.connected import connect_keyed
+
+        return connect_keyed(self, other)
+
+    def join(self, other: KeyedStream) -> JoinedStreams:
+        """Rows of both that have the same key: say next within what (`window`, `between`, `as_of`, `unbounded`)."""
+        from snapline.joined import JoinedStreams
+
+        return JoinedStreams(self, other)
 
     def named_aggregates(self, aggregates: dict[str, Aggregate], where: str) -> tuple[Aggregate, ...]:
         """Aggregates under the names of their keywords, their columns checked."""
@@ -358,38 +434,3 @@ class KeyedStream:
                 except TypeError as error:
                     raise JobDefinitionError(f"aggregate of {where!r}: {error}") from None
         return chosen
-
-
-@dataclass(frozen=True)
-class WindowedStream:
-    """A keyed stream in windows (Flink: WindowedStream)."""
-
-    keyed: KeyedStream
-    assigner: WindowAssigner
-    allowed_lateness_ms: int = 0
-    late_tag: str = ""
-
-    def allowed_lateness(self, lateness_ms: int) -> WindowedStream:
-        """Keep windows this long after their end, and emit them again for late rows."""
-        if lateness_ms < 0:
-            raise JobDefinitionError(f"allowed lateness must not be negative, got {lateness_ms} ms")
-        return replace(self, allowed_lateness_ms=lateness_ms)
-
-    def side_output_late_data(self, tag: str) -> WindowedStream:
-        """Send rows that come too late to the side output `tag` instead of dropping them."""
-        return replace(self, late_tag=tag)
-
-    def aggregate(self, *, uid: str = "", name: str = "window", **aggregates: Aggregate) -> DataStream:
-        """One row per key and window: key columns, window_start, window_end, and a column per aggregate."""
-        chosen = self.keyed.named_aggregates(aggregates, name)
-        stream = self.keyed.stream
-        spec = WindowAggregateSpec(
-            self.keyed.key_columns,
-            stream.event_time_column,
-            self.assigner,
-            chosen,
-            self.allowed_lateness_ms,
-            self.late_tag,
-        )
-        added = stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.keyed.key_columns)
-        return replace(added, event_time_column="window_end")

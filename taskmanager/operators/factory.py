@@ -13,10 +13,14 @@ import cloudpickle
 
 from dataflow.errors import JobDefinitionError
 from dataflow.operator_specs import (
+    AsyncSpec,
+    CoProcessSpec,
     CustomOperatorSpec,
     FilterRowsSpec,
     FilterSpec,
     FlatMapRowsSpec,
+    IntervalJoinSpec,
+    KeyedBatchProcessSpec,
     KeyedProcessSpec,
     MapBatchesSpec,
     MapRowsSpec,
@@ -25,8 +29,12 @@ from dataflow.operator_specs import (
     SinkSpec,
     SourceFunctionSpec,
     SourceSpec,
+    TableLookupSpec,
+    TemporalJoinSpec,
     WatermarkSpec,
     WindowAggregateSpec,
+    WindowJoinSpec,
+    WindowProcessSpec,
 )
 from taskmanager.operators.contract import StreamOperator
 from taskmanager.operators.push_source import PushSourceOperator, PushSourceRunner
@@ -74,8 +82,19 @@ def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourc
             return FilterRowsOperator(spec)
         case WatermarkSpec():
             return WatermarkOperator(spec)
-        case RunningAggregateSpec() | WindowAggregateSpec() | KeyedProcessSpec():
+        case RunningAggregateSpec() | WindowAggregateSpec() | WindowProcessSpec() | KeyedProcessSpec():
             return _create_keyed_operator(spec)
+        case KeyedBatchProcessSpec() | CoProcessSpec() | WindowJoinSpec() | IntervalJoinSpec() | TemporalJoinSpec():
+            return _create_operator_of_two(spec)
+        case TableLookupSpec():
+            from taskmanager.operators.table_lookup import TableLookupOperator
+
+            return TableLookupOperator(spec)
+        case AsyncSpec():
+            from taskmanager.async_calls import EventLoopCalls
+            from taskmanager.operators.async_operator import AsyncOperator
+
+            return AsyncOperator(spec, EventLoopCalls)
         case SinkSpec():
             return SinkOperator(spec)
         case SinkFunctionSpec():
@@ -85,21 +104,51 @@ def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourc
     raise JobDefinitionError(f"no operator for a {type(spec).__name__}: driver and TaskManager run different versions")
 
 
-def _create_keyed_operator(spec: RunningAggregateSpec | WindowAggregateSpec | KeyedProcessSpec) -> StreamOperator:
+def _create_keyed_operator(
+    spec: RunningAggregateSpec | WindowAggregateSpec | WindowProcessSpec | KeyedProcessSpec,
+) -> StreamOperator:
     # Imported late: these bring a compiler, which stateless tasks do without.
     match spec:
         case RunningAggregateSpec():
             from taskmanager.operators.running_aggregate import RunningAggregateOperator
 
             return RunningAggregateOperator(spec)
-        case WindowAggregateSpec():
-            from taskmanager.operators.window_aggregate import WindowAggregateOperator
+        case WindowAggregateSpec() | WindowProcessSpec():
+            from taskmanager.operators.window_factory import create_window_operator
 
-            return WindowAggregateOperator(spec)
+            return create_window_operator(spec)
         case KeyedProcessSpec():
             from taskmanager.operators.keyed_process import KeyedProcessOperator
 
             return KeyedProcessOperator(spec)
+
+
+def _create_operator_of_two(
+    spec: KeyedBatchProcessSpec | CoProcessSpec | WindowJoinSpec | IntervalJoinSpec | TemporalJoinSpec,
+) -> StreamOperator:
+    match spec:
+        case KeyedBatchProcessSpec():
+            from taskmanager.operators.keyed_batches import KeyedBatchesOperator
+
+            inputs = [(spec.key_columns, spec.event_time_column)]
+            return KeyedBatchesOperator(inputs, [spec.function.process_batch], spec.function, spec.output_schema)
+        case CoProcessSpec():
+            from taskmanager.operators.co_process import create_co_process_operator
+
+            operator: StreamOperator = create_co_process_operator(spec)
+            return operator
+        case WindowJoinSpec():
+            from taskmanager.operators.window_join import create_window_join
+
+            return create_window_join(spec)
+        case IntervalJoinSpec():
+            from taskmanager.operators.joins import IntervalJoinOperator
+
+            return IntervalJoinOperator(spec)
+        case TemporalJoinSpec():
+            from taskmanager.operators.joins import TemporalJoinOperator
+
+            return TemporalJoinOperator(spec)
 
 
 def _create_custom_operator(spec: CustomOperatorSpec) -> StreamOperator:

@@ -31,6 +31,7 @@ class IncrementalKeyedOperator(KeyedOperator):
     def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
         backend = super()._create(key_schema)
         context = self.context
+        backend.scope.now_ms = context.processing_time.now_ms
         option = INCREMENTAL_CHECKPOINTS
         configured = {option.key: context.configuration[option.key]} if option.key in context.configuration else {}
         if Configuration(configured).get_option(option):

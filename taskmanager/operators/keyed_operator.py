@@ -8,6 +8,8 @@ after a restore. It does not know what the state is for. Mirrors the keyed part 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,6 +18,7 @@ from dataflow.handles import OperatorStateMode
 from dataflow.ids import CheckpointID
 from dataflow.state_format import KeyedStateHeader, read_header
 from taskmanager.operators.contract import KeyedSnapshotPart, OperatorSnapshot, RestoredState, StreamOperator
+from taskmanager.operators.function_operator import FunctionRuntimeContext
 from taskmanager.operators.operator_state import OperatorStateBackend
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import Slots
@@ -34,6 +37,9 @@ class KeyedOperator(StreamOperator):
         """The last watermark that came in, also while what it makes due is still being worked off."""
         self.restored_at_work = False
         """The snapshot was taken before all that the watermark makes due had been worked off."""
+        self.window_function: Any = None
+        """A user's function with `open` and `close`, if the operator calls one."""
+        self._function_opened = False
 
     # --- for subclasses -------------------------------------------------------------------------------------------------
 
@@ -63,11 +69,12 @@ class KeyedOperator(StreamOperator):
         self.backend = KeyedStateBackend(key_schema, self.context.key_group_range, self.context.max_parallelism)
         return self.backend
 
-    def slots_of(self, batch: pa.RecordBatch) -> Slots:
-        """The slot of each row's key. The first batch ever decides on the types of the key."""
+    def slots_of(self, batch: pa.RecordBatch, key_columns: Sequence[str] = ()) -> Slots:
+        """The slot of each row's key. The first batch ever decides on the types of the key. `key_columns`: under which names
+        this input has the key, if not those of the operator."""
         schema = batch.schema
         columns = []
-        for name in self.key_columns:
+        for name in key_columns or self.key_columns:
             position = schema.get_field_index(name)
             if position < 0:
                 raise KeyError(f"no key column {name!r}: the columns are {', '.join(map(repr, schema.names))}")
@@ -89,5 +96,25 @@ class KeyedOperator(StreamOperator):
         """The synchronous part of the keyed state."""
         return (self.backend.snapshot(),) if self.backend is not None else ()
 
+    def open(self) -> None:
+        opener = getattr(self.window_function, "open", None)
+        self._function_opened = True
+        if callable(opener):
+            opener(FunctionRuntimeContext(self.context))
+
     def close(self) -> None:
+        closer = getattr(self.window_function, "close", None)
+        if self._function_opened and callable(closer):
+            self._function_opened = False
+            closer()
         self.backend = None
+
+
+def _one_header(headers: Sequence[KeyedStateHeader]) -> KeyedStateHeader:
+    """Subtasks may have declared different states, when not all of them had rows of every input."""
+    schema = headers[0].schema
+    for header in headers[1:]:
+        for field in header.schema:
+            if schema.get_field_index(field.name) < 0:
+                schema = schema.append(field)
+    return headers[0] if schema is headers[0].schema else replace(headers[0], schema=schema)

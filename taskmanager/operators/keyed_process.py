@@ -162,6 +162,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         self.function: KeyedProcessFunction = spec.function
         self.has_event_time = bool(spec.event_time_column)
         self._time_column = spec.event_time_column
+        self._process = getattr(spec.function, "process_element", None)
         self._batcher = RowBatcher(spec.output_schema)
         self._side_batchers: dict[str, RowBatcher] = {}
         self._context: KeyedProcessContext | None = None
@@ -201,7 +202,11 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         self._opened = True
         opener = getattr(self.function, "open", None)
         if callable(opener):
-            opener(KeyedRuntimeContext(self, backend))
+            opener(self.runtime_context(backend))
+
+    def runtime_context(self, backend: KeyedStateBackend) -> KeyedRuntimeContext:
+        """What the function's `open` gets."""
+        return KeyedRuntimeContext(self, backend)
 
     def close(self) -> None:
         closer = getattr(self.function, "close", None)
@@ -215,7 +220,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         slots = self.slots_of(batch)
         backend, context = self.backend, self._context
-        assert backend is not None and context is not None  # noqa: S101, PT018 - slots_of has made them
+        assert backend is not None and context is not None  # noqa: S101 - slots_of has made them
         times = event_times_ms(batch, self._time_column).tolist() if self.has_event_time else None
         rows = rows_of(batch)
         numbers = backend.begin_batch(slots)
@@ -281,7 +286,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
 
     def _fire(self, queue: TimerQueue, domain: str, until: int) -> None:
         backend, context, service = self.backend, self._context, self._service
-        assert backend is not None and context is not None and service is not None  # noqa: S101, PT018 - there are timers
+        assert backend is not None and context is not None and service is not None  # noqa: S101 - there are timers
         slots, _, timestamps = queue.advance(until, TIMERS_PER_SLICE)
         if not len(slots):
             return

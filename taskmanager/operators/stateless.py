@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataflow.functions import Row
+from dataflow.functions import Row, SideOutput
 from dataflow.operator_specs import FilterRowsSpec, FilterSpec, FlatMapRowsSpec, MapBatchesSpec, MapRowsSpec
 from taskmanager.operators.failure import RowFailure, row_being_read
 from taskmanager.operators.function_operator import FunctionOperator
@@ -61,9 +61,11 @@ class MapBatchesOperator(FunctionOperator):
                 self.output.emit_batch(conform(part, self._schema))
         elif isinstance(result, Iterable) and not isinstance(result, (str, bytes, dict)):
             for part in result:
-                if not isinstance(part, (pa.RecordBatch, pa.Table)):
+                if not isinstance(part, (pa.RecordBatch, pa.Table, SideOutput)):
                     raise _no_batch(part)
                 self._emit(part)
+        elif isinstance(result, SideOutput):
+            self.output.emit_side(result.tag, result.batch)
         elif result is not None:
             raise _no_batch(result)
 

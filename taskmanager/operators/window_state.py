@@ -1,14 +1,15 @@
-"""Accumulators per key and window, in columns by entry; in snapshots a map state from window start to accumulators.
+"""Contents per key and pane of a window, by entry; in snapshots a map state from the pane's start to its contents.
 
-A window gets a small number while it is alive, so that (window, key slot) is one int64 and one look-up per batch finds the
-entries. Entries of a window form a chain, so that firing costs the entries of the due windows and nothing else. Decides no
+A pane is a whole tumbling window, or the part of sliding windows that they share. It gets a small number while it is alive,
+so that (pane, key slot) is one int64 and one look-up per batch finds the entries. Entries of a pane form a chain, so that
+firing costs the entries of the due windows and nothing else. Each entry knows the last window that was emitted with it. Decides no
 semantics: the operator says what is late, due and done. Mirrors Flink's window namespaces of HeapKeyedStateBackend, turned
 around: there each key holds its windows, here each window its keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,19 +17,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from dataflow.elements import MIN_WATERMARK_MS
 from dataflow.gather import gather_values
-from dataflow.kernel import BOOLs, I32s, I64, I64s, RO_I32s, RO_I64s, VOID, kernel
+from dataflow.kernel import I64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, kernel
 from dataflow.state import MapStateDescriptor
-from taskmanager.operators.aggregates import Accumulator, Numbers
+from taskmanager.operators.window_contents import WindowContents
 from taskmanager.state.chains import Chains
 from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.key_index import KeyIndex
 from taskmanager.state.keyed_state import KeyedState
-from taskmanager.state.running_aggregate import AggregateColumn
 from taskmanager.state.slots import Slots, grown
 
 FIRED = "fired"
-INPUT_TYPE_METADATA = b"snapline.aggregate.input"
+NEVER_FIRED = MIN_WATERMARK_MS
 _FREE = -1
 
 
@@ -102,14 +103,14 @@ def window_starts(times: Int64Array, size_ms: int, offset_ms: int) -> tuple[Int6
 
 
 class WindowState(KeyedState):
-    """Accumulators by entry."""
+    """Contents by entry."""
 
-    def __init__(self, name: str, accumulators: Sequence[Accumulator]) -> None:
-        self.accumulators = tuple(accumulators)
-        self.columns = {a.name: AggregateColumn(a.descriptor()) for a in accumulators}
-        self.fired: BoolArray = np.zeros(64, np.bool_)
-        """By entry: its result was emitted, and it is only kept for late rows."""
-        self.descriptor: MapStateDescriptor = MapStateDescriptor(name, pa.int64(), self._entry_type())
+    def __init__(self, name: str, contents: WindowContents) -> None:
+        self.contents = contents
+        self.fired: Int64Array = np.full(64, NEVER_FIRED, np.int64)
+        """By entry: start of the last window that was emitted with it, or that was over before it came."""
+        entry_type = pa.struct([*contents.fields, pa.field(FIRED, pa.int64())])
+        self.descriptor: MapStateDescriptor = MapStateDescriptor(name, pa.int64(), entry_type)
         self._index = KeyIndex([pa.field("entry", pa.int64())])
         self._entry_capacity = 64
         self._slot_of: Slots = np.full(64, _FREE, np.int32)
@@ -121,14 +122,6 @@ class WindowState(KeyedState):
         self._starts: Int64Array = np.zeros(64, np.int64)
         """Number to window start."""
         self._free_numbers: list[int] = []
-
-    def _entry_type(self) -> pa.DataType:
-        fields = []
-        for accumulator in self.accumulators:
-            input_type = pa.schema([pa.field("input", accumulator.column_type)]).serialize().to_pybytes()
-            storage = accumulator.descriptor().storage_type
-            fields.append(pa.field(accumulator.name, storage, metadata={INPUT_TYPE_METADATA: input_type}))
-        return pa.struct([*fields, pa.field(FIRED, pa.bool_())])
 
     # --- windows --------------------------------------------------------------------------------------------------------
 
@@ -178,8 +171,8 @@ class WindowState(KeyedState):
 
     # --- entries --------------------------------------------------------------------------------------------------------
 
-    def entries_of_rows(self, slots: Slots, windows: Slots) -> Slots:
-        """The entry of each row; new ones are made."""
+    def entries_of_rows(self, slots: Slots, windows: Slots, fired_until: int = NEVER_FIRED) -> Slots:
+        """The entry of each row; new ones are made, too late for windows that start at or before `fired_until`."""
         keys = np.empty(len(slots), np.int64)
         _pack(windows, slots, keys)
         entries = self._index.lookup_or_insert([pa.array(keys)])
@@ -189,7 +182,7 @@ class WindowState(KeyedState):
         count = _adopt(entries, slots, windows, self._slot_of, self._window_of, new)
         if count:
             added = new[:count]
-            self.fired[added] = False
+            self.fired[added] = fired_until
             self._chains.append(gather_values(self._window_of, added), added)
             _add_counts(gather_values(self._slot_of, added), 1, self._entries_of_key)
         return entries
@@ -198,15 +191,9 @@ class WindowState(KeyedState):
         self._entry_capacity = capacity
         self._slot_of = grown(self._slot_of, capacity, _FREE)
         self._window_of = grown(self._window_of, capacity, _FREE)
-        self.fired = grown(self.fired, capacity)
+        self.fired = grown(self.fired, capacity, NEVER_FIRED)
         self._chains.grow_entries(capacity)
-        for column in self.columns.values():
-            column.grow(capacity)
-
-    def fold(self, entries: Slots, numbers: Mapping[str, pa.Array | Numbers]) -> None:
-        """Fold the rows in; one column of numbers per accumulator."""
-        for name, column in self.columns.items():
-            column.fold(entries, numbers[name], running=False)
+        self.contents.grow(capacity)
 
     def entries_of_windows(self, starts_ms: Sequence[int]) -> Slots:
         """All entries of these windows, window after window, oldest entry first."""
@@ -221,14 +208,6 @@ class WindowState(KeyedState):
         """The window start of each entry."""
         return self._starts[gather_values(self._window_of, entries)]
 
-    def counts(self, name: str, entries: Slots) -> Numbers:
-        """Count of one accumulator, by entry."""
-        return gather_values(self.columns[name].counts, entries)
-
-    def totals(self, name: str, total: str, entries: Slots) -> Numbers:
-        """Sum, min or max of one accumulator, by entry."""
-        return gather_values(self.columns[name].totals[total], entries)
-
     def remove(self, entries: Slots) -> None:
         """Forget these entries, each named once."""
         if not len(entries):
@@ -237,8 +216,7 @@ class WindowState(KeyedState):
         _add_counts(gather_values(self._slot_of, entries), -1, self._entries_of_key)
         self._slot_of[entries] = _FREE
         self._index.remove(entries)
-        for column in self.columns.values():
-            column.clear(entries)
+        self.contents.clear(entries)
 
     # --- KeyedState -----------------------------------------------------------------------------------------------------
 
@@ -260,7 +238,7 @@ class WindowState(KeyedState):
             self.slots_of(entries),
             self.starts_of(entries),
             self.fired[:used].copy(),
-            {name: column.freeze(used) for name, column in self.columns.items()},
+            self.contents.freeze(used),
         )
 
     def restore(self, slots: Slots, values: pa.Array) -> None:
@@ -275,10 +253,9 @@ class WindowState(KeyedState):
         items = values.items.slice(first, length)
         windows = np.array([self.window_number(start) for start in starts.tolist()], np.int32)
         entries = self.entries_of_rows(np.repeat(slots, np.diff(offsets)), windows)
-        *accumulators, fired = items.flatten()
-        for accumulator, part in zip(self.accumulators, accumulators, strict=True):
-            self.columns[accumulator.name].put(entries, part)
-        self.fired[entries] = fired.fill_null(False).to_numpy(zero_copy_only=False)
+        *contents, fired = items.flatten()
+        self.contents.restore(entries, contents)
+        self.fired[entries] = fired.to_numpy()
 
     def get_batch(self, slots: Slots) -> pa.Array:
         return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
@@ -297,8 +274,8 @@ class _FrozenWindows:
         entries: Slots,
         owners: Slots,
         starts: Int64Array,
-        fired: BoolArray,
-        columns: Mapping[str, FrozenColumn],
+        fired: Int64Array,
+        columns: Sequence[FrozenColumn],
     ) -> None:
         self._descriptor = descriptor
         self._entries, self._owners, self._starts = entries, owners, starts
@@ -316,7 +293,7 @@ class _FrozenWindows:
         np.cumsum(lengths, out=offsets[1:])
         positions = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
         entries = self._entries[positions]
-        children = [column.get(entries) for column in self._columns.values()]
+        children = [column.get(entries) for column in self._columns]
         item_type = self._descriptor.element_type
         items = pa.StructArray.from_arrays([*children, pa.array(self._fired[entries])], fields=list(item_type))
         data_type = self._descriptor.storage_type
@@ -324,20 +301,3 @@ class _FrozenWindows:
         pairs = pa.StructArray.from_arrays([keys, items], fields=[data_type.key_field, data_type.item_field])
         buffers = [bitmap_of(lengths > 0), pa.py_buffer(offsets.astype(np.int32))]
         return pa.Array.from_buffers(data_type, len(slots), buffers, children=[pairs])
-
-
-def accumulators_of(field: pa.Field) -> tuple[Accumulator, ...]:
-    """What a state of a snapshot holds: the inverse of `WindowState._entry_type`."""
-    entry_type = field.type.item_type
-    found = []
-    for position in range(entry_type.num_fields):
-        child = entry_type.field(position)
-        if child.name == FIRED:
-            continue
-        declared = pa.ipc.read_schema(pa.py_buffer((child.metadata or {})[INPUT_TYPE_METADATA])).field(0).type
-        totals = tuple(
-            child.type.field(i).name for i in range(child.type.num_fields) if child.type.field(i).name != "count"
-        )
-        column = child.name.removeprefix("column:") if child.name.startswith("column:") else ""
-        found.append(Accumulator(child.name, column, declared, totals))
-    return tuple(found)

@@ -16,8 +16,8 @@ from dataflow.key_groups import split_batch
 from dataflow.operator_specs import WindowAggregateSpec
 from dataflow.state import StateError
 from dataflow.windows import Aggregate, TumblingEventTimeWindows
-from taskmanager.operators import window_aggregate
-from taskmanager.operators.window_aggregate import WindowAggregateOperator
+from taskmanager.operators.window_contents import AccumulatorContents
+from taskmanager.operators.window_factory import create_window_operator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 AGGREGATES = (
@@ -127,7 +127,7 @@ def test_windows_equal_the_reference_whatever_the_cuts(steps: list, size: int, o
     """Any batches, any watermarks, snapshots and rescales in between: same results, same late rows."""
     described = spec(size, offset, lateness, "late")
     reference = Reference(size, offset, lateness)
-    subtasks = [Harness(WindowAggregateOperator(described)).start()]
+    subtasks = [Harness(create_window_operator(described)).start()]
     late = 0
     for step in [*steps, MAX_WATERMARK_MS]:
         if isinstance(step, str):
@@ -135,7 +135,7 @@ def test_windows_equal_the_reference_whatever_the_cuts(steps: list, size: int, o
             late += sum(b.num_rows for one in subtasks for b in one.side.get("late", ()))
             count = len(subtasks) if step == "restore" else 3 - len(subtasks)
             subtasks = [
-                Harness(WindowAggregateOperator(described), subtask=i, parallelism=count).start(restored_state(written))
+                Harness(create_window_operator(described), subtask=i, parallelism=count).start(restored_state(written))
                 for i in range(count)
             ]
             continue
@@ -158,17 +158,17 @@ def test_windows_equal_the_reference_whatever_the_cuts(steps: list, size: int, o
 @given(st.lists(ROW, min_size=1, max_size=60), st.integers(1, 7))
 def test_work_is_cut_into_slices_and_a_snapshot_may_come_between(rows: list, slice_rows: int) -> None:
     """What was emitted before the snapshot is not emitted after the restore; the watermark goes on last."""
-    kept, window_aggregate.ROWS_PER_SLICE = window_aggregate.ROWS_PER_SLICE, slice_rows
+    kept, AccumulatorContents.windows_per_slice = AccumulatorContents.windows_per_slice, slice_rows
     try:
         reference = Reference(10, 0)
         reference.batch(rows)
         harness = (
-            Harness(WindowAggregateOperator(spec())).start().process(rows_to_batch(rows)).watermark(1000, work=False)
+            Harness(create_window_operator(spec())).start().process(rows_to_batch(rows)).watermark(1000, work=False)
         )
         harness.operator.continue_work()
         before = results(harness.rows())
         written = harness.snapshot()
-        again = Harness(WindowAggregateOperator(spec())).start(restored_state([written])).work()
+        again = Harness(create_window_operator(spec())).start(restored_state([written])).work()
         emitted = again.take()
         after = results([row for item in emitted if isinstance(item, pa.RecordBatch) for row in item.to_pylist()])
 
@@ -176,12 +176,12 @@ def test_work_is_cut_into_slices_and_a_snapshot_may_come_between(rows: list, sli
         assert in_order(before + after) == in_order(reference.advance(1000))
         assert not after or emitted[-1] == Watermark(1000)
     finally:
-        window_aggregate.ROWS_PER_SLICE = kept
+        AccumulatorContents.windows_per_slice = kept
 
 
 def test_windows_come_out_in_the_order_of_their_starts_before_the_watermark() -> None:
     """Several windows become due at once."""
-    harness = Harness(WindowAggregateOperator(spec())).start()
+    harness = Harness(create_window_operator(spec())).start()
     harness.process(rows_to_batch([{"k": "a", "g": 0, "t": t, "v": t} for t in (25, 3, 14, 4)])).watermark(30)
     emitted = harness.take()
 
@@ -191,7 +191,7 @@ def test_windows_come_out_in_the_order_of_their_starts_before_the_watermark() ->
 
 def test_a_watermark_without_due_windows_passes_at_once() -> None:
     """And one that goes back is not passed on."""
-    harness = Harness(WindowAggregateOperator(spec())).start()
+    harness = Harness(create_window_operator(spec())).start()
     harness.process(rows_to_batch([{"k": "a", "g": 0, "t": 25, "v": 1}]))
     harness.watermark(20, work=False).watermark(5, work=False)
 
@@ -224,9 +224,9 @@ def test_types_of_the_results() -> None:
             "s": pa.array(["x", None, "y"]),
         }
     )
-    harness = Harness(WindowAggregateOperator(described)).start().process(rows)
+    harness = Harness(create_window_operator(described)).start().process(rows)
     written = harness.snapshot()
-    restored = Harness(WindowAggregateOperator(described)).start(restored_state([written])).watermark(5000)
+    restored = Harness(create_window_operator(described)).start(restored_state([written])).watermark(5000)
     emitted = restored.take()[0]
 
     assert emitted.schema == pa.schema(
@@ -255,7 +255,7 @@ def test_nanosecond_and_second_timestamps_are_read_as_milliseconds() -> None:
     for unit, values in (("ns", [-1, 1_999_999]), ("s", [-1, 0])):
         described = WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(1000), (Aggregate("n", "count"),))
         rows = pa.record_batch({"k": [1, 1], "t": pa.array(values, pa.timestamp(unit))})
-        harness = Harness(WindowAggregateOperator(described)).start().process(rows).watermark(10_000)
+        harness = Harness(create_window_operator(described)).start().process(rows).watermark(10_000)
 
         assert [_ms(row["window_start"]) for row in harness.rows()] == [-1000, 0]
 
@@ -277,7 +277,7 @@ def test_nanosecond_and_second_timestamps_are_read_as_milliseconds() -> None:
 )
 def test_unusable_columns_are_named(described: WindowAggregateSpec, rows: dict, message: str) -> None:
     """Each with what is there instead."""
-    harness = Harness(WindowAggregateOperator(described)).start()
+    harness = Harness(create_window_operator(described)).start()
     with pytest.raises((KeyError, TypeError, ValueError)) as raised:
         harness.process(pa.record_batch({name: pa.array(values) for name, values in rows.items()}))
 
@@ -287,20 +287,20 @@ def test_unusable_columns_are_named(described: WindowAggregateSpec, rows: dict, 
 def test_a_snapshot_of_other_windows_is_refused() -> None:
     """Hours restored as days would be silently wrong."""
     written = (
-        Harness(WindowAggregateOperator(spec(10)))
+        Harness(create_window_operator(spec(10)))
         .start()
         .process(rows_to_batch([{"k": "a", "g": 0, "t": 1, "v": 1}]))
         .snapshot()
     )
     with pytest.raises(StateError, match="the snapshot holds windows of 10 ms with offset 0 ms"):
-        Harness(WindowAggregateOperator(spec(20))).start(restored_state([written]))
+        Harness(create_window_operator(spec(20))).start(restored_state([written]))
 
 
 def test_windows_that_were_kept_for_late_rows_go_when_none_are_allowed_any_more() -> None:
     """The lateness is no part of the state: a restored job may change it."""
     rows = rows_to_batch([{"k": "a", "g": 0, "t": 1, "v": 1}])
-    kept = Harness(WindowAggregateOperator(spec(lateness=100))).start().process(rows).watermark(20)
-    operator = WindowAggregateOperator(spec())
+    kept = Harness(create_window_operator(spec(lateness=100))).start().process(rows).watermark(20)
+    operator = create_window_operator(spec())
     again = Harness(operator).start(restored_state([kept.snapshot()])).watermark(500)
 
     assert len(kept.rows()) == 1
@@ -318,7 +318,7 @@ def test_floats_fold_like_floats() -> None:
         (Aggregate("lo", "min", "v"), Aggregate("hi", "max", "v"), Aggregate("s", "sum", "v")),
     )
     rows = pa.record_batch({"k": [1, 1, 1], "t": [1, 2, 3], "v": [2.0, math.nan, 1.0]})
-    row = Harness(WindowAggregateOperator(described)).start().process(rows).watermark(100).rows()[0]
+    row = Harness(create_window_operator(described)).start().process(rows).watermark(100).rows()[0]
 
     assert (row["lo"], row["hi"]) == (1.0, 2.0)
     assert math.isnan(row["s"])
@@ -326,7 +326,7 @@ def test_floats_fold_like_floats() -> None:
 
 def test_a_window_is_forgotten_when_it_has_fired() -> None:
     """Keys and windows do not pile up."""
-    operator = WindowAggregateOperator(spec())
+    operator = create_window_operator(spec())
     harness = Harness(operator).start()
     for second in range(50):
         rows = [{"k": f"key-{second}", "g": 0, "t": second * 10, "v": 1}]

@@ -1,0 +1,186 @@
+"""Two streams into one function: connected streams, and rules that are broadcast to a keyed stream.
+
+Mirrors Flink's ConnectedStreams, BroadcastStream and BroadcastConnectedStream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dataflow.errors import JobDefinitionError
+from dataflow.functions import (
+    CoProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoBatchProcessFunction,
+    KeyedCoProcessFunction,
+)
+from dataflow.jobgraph import Partitioning
+from dataflow.operator_specs import CoProcessSpec, OperatorSpec
+from dataflow.state import MapStateDescriptor
+from dataflow.stream_graph import StreamEdge
+from snapline.stream import DataStream, KeyedStream
+
+
+def add_two_input(
+    first: KeyedStream | DataStream,
+    second: KeyedStream | DataStream,
+    name: str,
+    spec: OperatorSpec,
+    uid: str,
+    schema: pa.Schema | None,
+) -> DataStream:
+    """Append an operator that reads both; keyed streams by hash."""
+    streams = [one.stream if isinstance(one, KeyedStream) else one for one in (first, second)]
+    check_one_environment(*streams, name)
+    edges: list[StreamEdge] = []
+    for index, (one, stream) in enumerate(zip((first, second), streams, strict=True)):
+        for edge in stream.edges:
+            keyed = isinstance(one, KeyedStream)
+            read = replace(edge, partitioning=Partitioning.HASH, key_columns=one.key_columns) if keyed else edge
+            edges.append(replace(read, target_input=index))
+    environment = streams[0].environment
+    node = environment.graph.add(name, spec, tuple(edges), stateful=True)
+    node.uid = uid
+    return DataStream(environment, (StreamEdge(node.node_id),), schema)
+
+
+def check_one_environment(first: DataStream, second: DataStream, name: str) -> None:
+    """JobDefinitionError for streams of two."""
+    if first.environment is not second.environment:
+        raise JobDefinitionError(f"{name!r} of streams of different environments")
+
+
+def check_same_keys(first: KeyedStream, second: KeyedStream, name: str) -> None:
+    """JobDefinitionError unless both keys have as many columns, of the same types where these are known."""
+    if len(first.key_columns) != len(second.key_columns):
+        raise JobDefinitionError(
+            f"{name!r}: the keys ({', '.join(first.key_columns)}) and ({', '.join(second.key_columns)}) have different numbers "
+            "of columns"
+        )
+    if first.stream.schema is None or second.stream.schema is None:
+        return
+    for left, right in zip(first.key_columns, second.key_columns, strict=True):
+        left_type, right_type = first.stream.schema.field(left).type, second.stream.schema.field(right).type
+        if left_type != right_type:
+            raise JobDefinitionError(
+                f"{name!r}: key column {left!r} is {left_type} and {right!r} is {right_type}: equal keys would not meet; cast "
+                "one of them before key_by"
+            )
+
+
+@dataclass(frozen=True)
+class ConnectedStreams:
+    """Two streams, keyed alike or not at all (Flink: ConnectedStreams)."""
+
+    first: KeyedStream | DataStream
+    second: KeyedStream | DataStream
+
+    def key_by(self, first: str | Sequence[str], second: str | Sequence[str]) -> ConnectedStreams:
+        """Partition both by the values of these columns."""
+        streams = [one.stream if isinstance(one, KeyedStream) else one for one in (self.first, self.second)]
+        columns = [[one] if isinstance(one, str) else list(one) for one in (first, second)]
+        keyed = [stream.key_by(*names) for stream, names in zip(streams, columns, strict=True)]
+        check_same_keys(keyed[0], keyed[1], "connect")
+        return ConnectedStreams(keyed[0], keyed[1])
+
+    def process(
+        self,
+        function: KeyedCoProcessFunction | CoProcessFunction,
+        *,
+        uid: str = "",
+        name: str = "co_process",
+        schema: pa.Schema | None = None,
+    ) -> DataStream:
+        """Keyed streams: a KeyedCoProcessFunction, row by row; others: a CoProcessFunction, batch by batch."""
+        wanted = KeyedCoProcessFunction if isinstance(self.first, KeyedStream) else CoProcessFunction
+        return self._add(function, wanted, uid, name, schema, batches=False)
+
+    def process_batches(
+        self,
+        function: KeyedCoBatchProcessFunction,
+        *,
+        uid: str = "",
+        name: str = "co_process_batches",
+        schema: pa.Schema | None = None,
+    ) -> DataStream:
+        """Keyed streams, batch by batch over state in columns."""
+        return self._add(function, KeyedCoBatchProcessFunction, uid, name, schema, batches=True)
+
+    def _add(
+        self, function: object, wanted: type, uid: str, name: str, schema: pa.Schema | None, *, batches: bool
+    ) -> DataStream:
+        if not isinstance(function, wanted):
+            hint = "" if isinstance(self.first, KeyedStream) else "; key_by(...) makes the streams keyed"
+            raise JobDefinitionError(f"{name!r} needs a {wanted.__name__}, got a {type(function).__name__}{hint}")
+        keys: list[tuple[str, ...]] = []
+        times: list[str] = []
+        for one in (self.first, self.second):
+            keys.append(one.key_columns if isinstance(one, KeyedStream) else ())
+            times.append((one.stream if isinstance(one, KeyedStream) else one).event_time_column)
+        spec = CoProcessSpec((keys[0], keys[1]), (times[0], times[1]), function, schema, batches=batches)
+        return add_two_input(self.first, self.second, name, spec, uid, schema)
+
+
+def connect_streams(first: DataStream, second: DataStream) -> ConnectedStreams:
+    """DataStream.connect."""
+    if isinstance(second, BroadcastStream):
+        raise JobDefinitionError("rules are broadcast to a keyed stream: key_by(...).connect(rules)")
+    check_one_environment(first, second, "connect")
+    return ConnectedStreams(first, second)
+
+
+@dataclass(frozen=True)
+class BroadcastStream:
+    """Rows that reach all subtasks, with the states that keep them (Flink: BroadcastStream)."""
+
+    stream: DataStream
+    descriptors: tuple[MapStateDescriptor, ...]
+
+
+def broadcast_stream(stream: DataStream, descriptors: Sequence[MapStateDescriptor]) -> BroadcastStream:
+    """DataStream.broadcast_state."""
+    if not descriptors or not all(isinstance(one, MapStateDescriptor) for one in descriptors):
+        raise JobDefinitionError("broadcast_state needs the MapStateDescriptors of the states that keep the rules")
+    return BroadcastStream(stream.broadcast(), tuple(descriptors))
+
+
+@dataclass(frozen=True)
+class BroadcastConnectedStream:
+    """A keyed stream, and rules (Flink: BroadcastConnectedStream)."""
+
+    keyed: KeyedStream
+    rules: BroadcastStream
+
+    def process(
+        self,
+        function: KeyedBroadcastProcessFunction,
+        *,
+        uid: str = "",
+        name: str = "broadcast_process",
+        schema: pa.Schema | None = None,
+    ) -> DataStream:
+        """Row by row over keyed state, timers and the broadcast states."""
+        if not isinstance(function, KeyedBroadcastProcessFunction):
+            raise JobDefinitionError(f"{name!r} needs a KeyedBroadcastProcessFunction, got a {type(function).__name__}")
+        keyed = self.keyed
+        spec = CoProcessSpec(
+            (keyed.key_columns, ()), (keyed.stream.event_time_column, ""), function, schema, self.rules.descriptors
+        )
+        return add_two_input(keyed, self.rules.stream, name, spec, uid, schema)
+
+
+def connect_keyed(
+    keyed: KeyedStream, other: KeyedStream | BroadcastStream
+) -> ConnectedStreams | BroadcastConnectedStream:
+    """KeyedStream.connect."""
+    if isinstance(other, BroadcastStream):
+        return BroadcastConnectedStream(keyed, other)
+    if not isinstance(other, KeyedStream):
+        raise JobDefinitionError(
+            "connect: key the second stream, too: connect(other.key_by(...)), or broadcast_state(...) it"
+        )
+    check_same_keys(keyed, other, "connect")
+    return ConnectedStreams(keyed, other)

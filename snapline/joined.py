@@ -1,0 +1,194 @@
+"""Joins: rows of two keyed streams that have the same key, within a window, an interval of time, or as of a time; and a
+stream with a static table.
+
+All columns of both sides are in the result, left ones first; a name that both have is the right one's with `suffix`. The
+columns of both sides must be known (`schema=` of the operators before). Mirrors Flink's JoinedStreams, KeyedStream.intervalJoin
+and the temporal and lookup joins of its SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dataflow.errors import JobDefinitionError
+from dataflow.operator_specs import (
+    IntervalJoinSpec,
+    JoinSide,
+    OperatorSpec,
+    TableLookupSpec,
+    TemporalJoinSpec,
+    WindowJoinSpec,
+)
+from dataflow.windows import (
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+)
+from snapline.connected import add_two_input, check_same_keys
+from snapline.stream import DataStream, KeyedStream
+
+SUFFIX = "_right"
+
+
+def _check_how(how: str, allowed: Sequence[str], name: str) -> None:
+    if how not in allowed:
+        raise JobDefinitionError(f"{name!r}: unknown how={how!r}, one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class JoinedStreams:
+    """Two keyed streams, before it is said what belongs together."""
+
+    left: KeyedStream
+    right: KeyedStream
+    suffix: str = SUFFIX
+
+    def __post_init__(self) -> None:
+        """JobDefinitionError for keys that do not fit, or columns that are not known."""
+        if not isinstance(self.right, KeyedStream):
+            raise JobDefinitionError("join: key the second stream, too: join(other.key_by(...))")
+        check_same_keys(self.left, self.right, "join")
+
+    def window(
+        self,
+        assigner: WindowAssigner,
+        *,
+        how: str = "inner",
+        allowed_lateness_ms: int = 0,
+        late_tag: str = "",
+        uid: str = "",
+        name: str = "window_join",
+    ) -> DataStream:
+        """Pairs within the same tumbling or sliding window. `how`: inner, left, right, full."""
+        _check_how(how, ("inner", "left", "right", "full"), name)
+        panes = (TumblingEventTimeWindows, SlidingEventTimeWindows, TumblingProcessingTimeWindows)
+        if not isinstance(assigner, panes):
+            raise JobDefinitionError(f"{name!r}: joins take tumbling or sliding windows, not {assigner!r}")
+        timed = not isinstance(assigner, TumblingProcessingTimeWindows)
+        left, right, schema = self._sides(name, timed=timed)
+        spec = WindowJoinSpec(left, right, assigner, schema, how, allowed_lateness_ms, late_tag)
+        return self._add(spec, schema, uid, name)
+
+    def between(
+        self, lower_ms: int, upper_ms: int, *, late_tag: str = "", uid: str = "", name: str = "interval_join"
+    ) -> DataStream:
+        """Pairs with lower_ms <= right time - left time <= upper_ms (Flink: intervalJoin(...).between)."""
+        if lower_ms > upper_ms:
+            raise JobDefinitionError(f"{name!r}: the lower bound {lower_ms} ms lies above the upper one {upper_ms} ms")
+        left, right, schema = self._sides(name, timed=True)
+        return self._add(IntervalJoinSpec(left, right, schema, lower_ms, upper_ms, late_tag), schema, uid, name)
+
+    def unbounded(self, *, uid: str = "", name: str = "join") -> DataStream:
+        """All pairs, whenever they come: both streams are kept for good (a regular join of SQL)."""
+        left, right, schema = self._sides(name, timed=False)
+        left, right = replace(left, event_time_column=""), replace(right, event_time_column="")
+        return self._add(IntervalJoinSpec(left, right, schema, None, None), schema, uid, name)
+
+    def as_of(
+        self, *, how: str = "inner", late_tag: str = "", uid: str = "", name: str = "temporal_join"
+    ) -> DataStream:
+        """Each left row with the latest right row of its key at its time (a versioned table). `how`: inner, left."""
+        _check_how(how, ("inner", "left"), name)
+        left, right, schema = self._sides(name, timed=True)
+        return self._add(TemporalJoinSpec(left, right, schema, how, late_tag), schema, uid, name)
+
+    def _sides(self, name: str, *, timed: bool) -> tuple[JoinSide, JoinSide, pa.Schema]:
+        sides = []
+        for which, keyed in (("left", self.left), ("right", self.right)):
+            stream = keyed.stream
+            if stream.schema is None:
+                raise JobDefinitionError(
+                    f"{name!r}: the columns of the {which} stream are not known: give the operator before it schema="
+                )
+            if timed and not stream.event_time_column:
+                raise JobDefinitionError(
+                    f"{name!r}: the {which} stream has no event time: call assign_timestamps_and_watermarks(...) on it"
+                )
+            sides.append(JoinSide(keyed.key_columns, stream.event_time_column, _plain(stream.schema)))
+        left, right = sides
+        fields = list(left.schema)
+        for field in right.schema:
+            taken = {known.name for known in fields}
+            label = field.name + self.suffix if field.name in taken else field.name
+            if label in taken:
+                raise JobDefinitionError(f"{name!r}: two columns would be called {label!r}: rename one before")
+            fields.append(field.with_name(label))
+        return left, right, pa.schema(fields)
+
+    def _add(self, spec: OperatorSpec, schema: pa.Schema, uid: str, name: str) -> DataStream:
+        added = add_two_input(self.left, self.right, name, spec, uid, schema)
+        return replace(added, event_time_column=self.left.stream.event_time_column)
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+            for field in schema
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """Loads a Parquet file or directory in the task."""
+
+    path: str
+
+    def __call__(self) -> pa.Table:
+        """The table."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.path)
+
+
+@dataclass(frozen=True)
+class GivenTable:
+    """A table that travels with the job."""
+
+    table: pa.Table
+
+    def __call__(self) -> pa.Table:
+        """The table."""
+        return self.table
+
+
+def enriched(
+    stream: DataStream,
+    table: pa.Table | str | Callable[[], pa.Table],
+    on: str | dict[str, str] | Sequence[str],
+    how: str,
+    uid: str,
+    name: str,
+) -> DataStream:
+    """DataStream.enrich."""
+    _check_how(how, ("left", "inner"), name)
+    pairs = {on: on} if isinstance(on, str) else dict(on) if isinstance(on, dict) else {column: column for column in on}
+    if not pairs:
+        raise JobDefinitionError(f"{name!r} needs at least one key column")
+    stream.check_columns(pairs, f"key of {name!r}")
+    schema = None
+    if isinstance(table, pa.Table):
+        for own, other in pairs.items():
+            if other not in table.column_names:
+                raise JobDefinitionError(
+                    f"{name!r}: the table has no column {other!r}: it has {', '.join(table.column_names)}"
+                )
+            if stream.schema is not None and stream.schema.field(own).type != table.schema.field(other).type:
+                raise JobDefinitionError(
+                    f"{name!r}: column {own!r} is {stream.schema.field(own).type} and the table's {other!r} is "
+                    f"{table.schema.field(other).type}: cast one of them"
+                )
+        if stream.schema is not None:
+            added = [field.remove_metadata() for field in table.schema if field.name not in pairs.values()]
+            schema = pa.schema([*stream.schema, *added])
+    load = (
+        GivenTable(table) if isinstance(table, pa.Table) else ParquetTable(table) if isinstance(table, str) else table
+    )
+    spec = TableLookupSpec(load, tuple(pairs), tuple(pairs.values()), how)
+    result = stream.add_operator(name, spec, uid, schema=schema)
+    return replace(result, event_time_column=stream.event_time_column)

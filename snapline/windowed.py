@@ -1,0 +1,129 @@
+"""Keyed streams in windows: what is computed of a window, and what happens to late rows.
+
+Mirrors Flink's WindowedStream. Windows of event time need a stream that has it; windows of processing time and counts do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dataflow.errors import JobDefinitionError
+from dataflow.functions import ProcessWindowFunction, Row
+from dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
+from dataflow.windows import (
+    Aggregate,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    SlidingEventTimeWindows,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+)
+from snapline.stream import DataStream, KeyedStream
+
+
+def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:
+    """KeyedStream.window. JobDefinitionError for what is no assigner, or without event time where it takes some."""
+    known = (
+        TumblingEventTimeWindows,
+        SlidingEventTimeWindows,
+        EventTimeSessionWindows,
+        TumblingProcessingTimeWindows,
+        GlobalWindows,
+    )
+    if not isinstance(assigner, known):
+        raise JobDefinitionError(f"{assigner!r} is no window: one of {', '.join(kind.__name__ for kind in known)}")
+    untimed = isinstance(assigner, (TumblingProcessingTimeWindows, GlobalWindows))
+    if not untimed and not keyed.stream.event_time_column:
+        raise JobDefinitionError(
+            "windows need event time: call assign_timestamps_and_watermarks(...), or give from_source a strategy; a "
+            "map_batches whose schema lacks the event-time column drops it"
+        )
+    return WindowedStream(keyed, assigner)
+
+
+@dataclass(frozen=True)
+class WindowedStream:
+    """A keyed stream in windows (Flink: WindowedStream)."""
+
+    keyed: KeyedStream
+    assigner: WindowAssigner
+    allowed_lateness_ms: int = 0
+    late_tag: str = ""
+
+    def allowed_lateness(self, lateness_ms: int) -> WindowedStream:
+        """Keep windows this long after their end, and emit them again for late rows."""
+        if lateness_ms < 0:
+            raise JobDefinitionError(f"allowed lateness must not be negative, got {lateness_ms} ms")
+        return replace(self, allowed_lateness_ms=lateness_ms)
+
+    def side_output_late_data(self, tag: str) -> WindowedStream:
+        """Send rows that come too late to the side output `tag` instead of dropping them."""
+        return replace(self, late_tag=tag)
+
+    def aggregate(self, *, uid: str = "", name: str = "window", **aggregates: Aggregate) -> DataStream:
+        """One row per key and window: key columns, window_start, window_end, and a column per aggregate."""
+        chosen = self.keyed.named_aggregates(aggregates, name)
+        stream = self.keyed.stream
+        spec = WindowAggregateSpec(
+            self.keyed.key_columns,
+            stream.event_time_column,
+            self.assigner,
+            chosen,
+            self.allowed_lateness_ms,
+            self.late_tag,
+        )
+        added = stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.keyed.key_columns)
+        return replace(added, event_time_column="" if isinstance(self.assigner, GlobalWindows) else "window_end")
+
+    def process(
+        self,
+        function: ProcessWindowFunction,
+        *,
+        uid: str = "",
+        name: str = "window",
+        schema: pa.Schema | None = None,
+        event_time_column: str = "",
+    ) -> DataStream:
+        """All rows of a key's window at once, as dicts. `event_time_column`: which column of the result is event time."""
+        return self._process(function, "rows", uid, name, schema, event_time_column)
+
+    def process_batches(
+        self,
+        function: Callable[[Any, TimeWindow, pa.RecordBatch], Any],
+        *,
+        uid: str = "",
+        name: str = "window",
+        schema: pa.Schema | None = None,
+        event_time_column: str = "",
+    ) -> DataStream:
+        """All rows of a key's window in one batch: `function(key, window, batch) -> RecordBatch | iterable of them | None`."""
+        return self._process(function, "batches", uid, name, schema, event_time_column)
+
+    def reduce(self, function: Callable[[Row, Row], Row], *, uid: str = "", name: str = "window") -> DataStream:
+        """Combine the rows of a window two by two, as they come; the result has their columns, window_start and window_end."""
+        return self._process(function, "reduce", uid, name, None, "")
+
+    def _process(
+        self, function: Any, form: str, uid: str, name: str, schema: pa.Schema | None, event_time_column: str
+    ) -> DataStream:
+        stream = self.keyed.stream
+        spec = WindowProcessSpec(
+            self.keyed.key_columns,
+            stream.event_time_column,
+            self.assigner,
+            function,
+            form,
+            schema,
+            self.allowed_lateness_ms,
+            self.late_tag,
+        )
+        added = stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.keyed.key_columns)
+        if event_time_column:
+            added.check_columns([event_time_column], f"event_time_column of {name!r}")
+        return replace(added, event_time_column=event_time_column)

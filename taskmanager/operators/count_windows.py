@@ -1,0 +1,213 @@
+"""Global windows with a count trigger: a key's result whenever it has got so many more rows.
+
+Decides which rows of a batch belong to which firing: each stretch of `count` rows of a key is folded apart, all at once, and
+comes out when it is full; what is not full waits for the next batch. Without purging, a full stretch is added to all before
+it. There are no times in it. Mirrors Flink's GlobalWindows with CountTrigger, and PurgingTrigger around it (countWindow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from dataflow.kernel import VOID, I64s, RO_I32s, kernel
+from dataflow.state import StateError, ValueStateDescriptor
+from dataflow.state_format import KeyedStateHeader
+from dataflow.windows import GlobalWindows
+from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from taskmanager.state.columns import FrozenColumn
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.keyed_state import KeyedState
+from taskmanager.state.slots import SlotAllocator, Slots, grown
+
+STATE_PREFIX = "global-window-"
+SINCE_FIRED = "rows_since_fired"
+_NONE = -1
+
+
+@kernel(VOID(RO_I32s, I64s, I64s))
+def _number_in_key(slots: Any, counts: Any, numbers: Any) -> None:
+    """The how-manieth row of its key each row is, from `counts` on, which go on."""
+    for row in range(slots.shape[0]):
+        slot = slots[row]
+        numbers[row] = counts[slot]
+        counts[slot] += 1
+
+
+class GlobalWindowState(KeyedState):
+    """One window per key: its contents' entry, and the rows since it fired."""
+
+    def __init__(self, name: str, contents: WindowContents) -> None:
+        self.contents = contents
+        self.descriptor: ValueStateDescriptor = ValueStateDescriptor(
+            name, pa.struct([*contents.fields, pa.field(SINCE_FIRED, pa.int64())])
+        )
+        self._allocator = SlotAllocator()
+        self.entry_of: Slots = np.full(64, _NONE, np.int32)
+        self.since_fired: Int64Array = np.zeros(64, np.int64)
+
+    def allocate(self, count: int) -> Slots:
+        """New entries."""
+        entries = self._allocator.allocate(count)
+        self.contents.grow(self._allocator.capacity)
+        return entries
+
+    def release(self, entries: Slots) -> None:
+        """Empty entries, each named once."""
+        self.contents.clear(entries)
+        self._allocator.release(entries)
+
+    def grow(self, capacity: int) -> None:
+        self.entry_of = grown(self.entry_of, capacity, _NONE)
+        self.since_fired = grown(self.since_fired, capacity)
+
+    def flush(self) -> None:
+        """Nothing is done row by row."""
+
+    def occupied(self, high_water: int) -> BoolArray:
+        return self.entry_of[:high_water] >= 0
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        columns = self.contents.freeze(self._allocator.high_water)
+        return _FrozenWindows(
+            self.descriptor, self.entry_of[:high_water].copy(), self.since_fired[:high_water].copy(), columns
+        )
+
+    def restore(self, slots: Slots, values: pa.Array) -> None:
+        if values.null_count:
+            present = np.asarray(values.is_valid())
+            slots, values = slots[present], values.drop_null()
+        if not len(slots):
+            return
+        *contents, since = values.flatten()
+        entries = self.allocate(len(slots))
+        self.entry_of[slots] = entries
+        self.since_fired[slots] = since.to_numpy()
+        self.contents.restore(entries, contents)
+
+    def get_batch(self, slots: Slots) -> pa.Array:
+        return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
+
+    def clear_batch(self, slots: Slots) -> None:
+        slots = np.unique(slots)
+        entries = self.entry_of[slots]
+        self.release(entries[entries >= 0])
+        self.entry_of[slots] = _NONE
+        self.since_fired[slots] = 0
+
+
+class _FrozenWindows:
+    def __init__(
+        self, descriptor: ValueStateDescriptor, entry_of: Slots, since: Int64Array, columns: Sequence[FrozenColumn]
+    ) -> None:
+        self._type = descriptor.storage_type
+        self._entry_of, self._since, self._columns = entry_of, since, columns
+
+    def get(self, slots: Slots) -> pa.Array:
+        entries = self._entry_of[slots]
+        present = entries >= 0
+        found = pa.array(np.cumsum(present) - 1, mask=~present)
+        children = [column.get(entries[present]).take(found) for column in self._columns]
+        children.append(pa.array(self._since[slots]))
+        return pa.Array.from_buffers(self._type, len(slots), [bitmap_of(present)], children=children)
+
+
+class CountWindowOperator(KeyedOperator):
+    """Fires within the batch."""
+
+    def __init__(self, key_columns: tuple[str, ...], assigner: GlobalWindows, maker: ContentsMaker) -> None:
+        super().__init__(key_columns)
+        self._count = assigner.trigger.count
+        self._purge = assigner.trigger.purge
+        self._maker = maker
+        self._state_name = f"{STATE_PREFIX}{'purging' if self._purge else 'keeping'}"
+        self._state: GlobalWindowState | None = None
+        self._checked_schema: pa.Schema | None = None
+
+    def backend_created(
+        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
+    ) -> None:
+        if header is not None:
+            fields = [field for field in header.state_fields if field.name.startswith(STATE_PREFIX)]
+            if any(field.name != self._state_name for field in fields):
+                raise StateError(
+                    f"operator {self.context.operator_uid!r}: its count trigger was {fields[0].name.removeprefix(STATE_PREFIX)} "
+                    f"before, and is {self._state_name.removeprefix(STATE_PREFIX)} now: keep it, or give the operator another "
+                    "uid to start without its state"
+                )
+            if not fields:
+                return
+            children = [fields[0].type.field(i) for i in range(fields[0].type.num_fields)]
+            contents = self._maker.of_snapshot([child for child in children if child.name != SINCE_FIRED])
+        else:
+            assert batch is not None  # noqa: S101 - one of the two is given
+            contents = self._maker.of_batch(batch.schema)
+        self._state = GlobalWindowState(self._state_name, contents)
+        backend.adopt_state(self._state)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if not batch.num_rows:
+            return
+        slots = self.slots_of(batch)
+        state = self._state_for(batch)
+        numbers = np.empty(len(slots), np.int64)
+        _number_in_key(slots, state.since_fired, numbers)
+        stretches = numbers // self._count
+        distinct, inverse = np.unique((stretches << 32) | slots.astype(np.int64), return_inverse=True)
+        owners = (distinct & 0xFFFFFFFF).astype(np.int32)
+        stretch_of = distinct >> 32
+        entries = np.full(len(distinct), _NONE, np.int32)
+        goes_on = stretch_of == 0
+        entries[goes_on] = state.entry_of[owners[goes_on]]
+        missing = entries < 0
+        entries[missing] = state.allocate(int(missing.sum()))
+        state.contents.fold(entries[inverse], batch)
+        full = (stretch_of + 1) * self._count <= state.since_fired[owners]
+        for stretch in np.unique(stretch_of).tolist():  # a key's stretches in their order
+            chosen = stretch_of == stretch
+            self._end_stretch(state, owners[chosen], entries[chosen], full[chosen])
+        state.since_fired[owners] %= self._count
+
+    def _end_stretch(self, state: GlobalWindowState, slots: Slots, entries: Slots, full: BoolArray) -> None:
+        if not self._purge:
+            before = state.entry_of[slots]
+            apart = (before >= 0) & (before != entries)
+            if apart.any():
+                state.contents.merge(before[apart], entries[apart])
+                state.release(entries[apart])
+                entries = np.where(apart, before, entries)
+        state.entry_of[slots] = entries
+        if full.any():
+            self._emit(state, slots[full], entries[full])
+            if self._purge:
+                state.entry_of[slots[full]] = _NONE
+                state.release(entries[full])
+
+    def _emit(self, state: GlobalWindowState, slots: Slots, entries: Slots) -> None:
+        backend = self.backend
+        assert backend is not None  # noqa: S101 - there are rows
+        always = np.full(len(entries), MIN_WATERMARK_MS), np.full(len(entries), MAX_WATERMARK_MS)
+        fired = FiredWindows(backend.key_fields, backend.keys(slots), *always, entries, timeless=True)
+        state.contents.emit(fired, self.output)
+
+    def _state_for(self, batch: pa.RecordBatch) -> GlobalWindowState:
+        if self._state is None:  # restored from a snapshot that held none
+            assert self.backend is not None  # noqa: S101 - slots_of made it
+            self.backend_created(self.backend, None, batch)
+        state = self._state
+        assert state is not None  # noqa: S101 - just made
+        if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
+            state.contents.check(batch.schema, self.context.operator_uid)
+            self._checked_schema = batch.schema
+        return state
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark.timestamp_ms > self.watermark_ms:
+            self.watermark_ms = watermark.timestamp_ms
+            self.output.emit_watermark(watermark)

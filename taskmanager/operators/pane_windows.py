@@ -1,0 +1,429 @@
+"""Tumbling and sliding windows on whole batches, whatever they hold.
+
+A row is folded into one pane; a window is its panes taken together, when it fires. Decides which pane a row belongs to,
+which rows are late (the end of their last window plus the allowed lateness lies at or before the watermark: to the side
+output, or dropped), and what a watermark makes due: each window whose end it has passed, in the order of their starts, in
+slices, so that a barrier does not wait behind a million keys. With allowed lateness panes stay after the results, and every
+batch that changes a window whose result is out emits the changed results again. Without rows for it, a window does not
+exist. Windows of processing time are the same with the task's clock for a watermark. Mirrors Flink's WindowOperator with
+EventTimeTrigger; a batch costs its rows, however many windows overlap, and a window the entries of its panes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import Int64Array
+from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from dataflow.state import StateError
+from dataflow.state_format import KeyedStateHeader
+from dataflow.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
+from taskmanager.operators.event_time import event_times_ms
+from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.window_contents import ContentsMaker, FiredWindows
+from taskmanager.operators.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.slots import Slots
+
+STATE_PREFIX = "windows-"
+WINDOWS_PER_SLICE = 1_024
+
+
+class PaneWindowOperator(KeyedOperator):
+    """One or two inputs, one state."""
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[tuple[str, ...], str]],
+        assigner: PaneAssigner,
+        maker: ContentsMaker,
+        allowed_lateness_ms: int = 0,
+        late_output_tag: str = "",
+    ) -> None:
+        """`inputs`: key columns and event time column of each."""
+        super().__init__(inputs[0][0])
+        self._inputs = tuple(inputs)
+        self._geometry = PaneGeometry.of(assigner)
+        self._by_clock = isinstance(assigner, TumblingProcessingTimeWindows)
+        self._lateness_ms = allowed_lateness_ms
+        self._late_output_tag = late_output_tag
+        self._maker = maker
+        geometry = self._geometry
+        domain = "clock," if self._by_clock else ""
+        self._state_name = f"{STATE_PREFIX}{domain}{geometry.size_ms},{geometry.slide_ms},{geometry.offset_ms}"
+        self._windows: WindowState | None = None
+        self._checked: dict[int, pa.Schema] = {}
+        self._to_fire: list[int] = []
+        """Heap of the starts of windows whose result may not be out."""
+        self._known_windows: set[int] = set()
+        """What is in it."""
+        self._to_drop: list[tuple[int, int]] = []
+        """Heap of panes: start of the last window, start of the pane."""
+        self._known_panes: set[int] = set()
+        self._work: _Work | None = None
+        self._clock_ms = MIN_WATERMARK_MS
+        """With processing time: until when windows were fired."""
+        self._armed_at_ms: int | None = None
+        self.late_rows_dropped = 0
+
+    # --- state ----------------------------------------------------------------------------------------------------------
+
+    def backend_created(
+        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
+    ) -> None:
+        if header is not None:
+            field = self._restored_field(header)
+            contents = self._maker.of_snapshot(_contents_of(field)) if field is not None else None
+        else:
+            assert batch is not None  # noqa: S101 - one of the two is given
+            contents = self._maker.of_batch(batch.schema)
+        if contents is not None:
+            self._windows = WindowState(self._state_name, contents)
+            backend.adopt_state(self._windows)
+
+    def _restored_field(self, header: KeyedStateHeader) -> pa.Field | None:
+        fields = [field for field in header.state_fields if field.name.startswith(STATE_PREFIX)]
+        others = [field.name for field in fields if field.name != self._state_name]
+        if others:
+            raise StateError(
+                f"operator {self.context.operator_uid!r}: the snapshot holds windows of {_spelled(others[0])}, and the job now "
+                f"asks for {_spelled(self._state_name)}: keep them, or give the operator another uid to start without its state"
+            )
+        return fields[0] if fields else None
+
+    def backend_restored(self, backend: KeyedStateBackend) -> None:
+        windows = self._windows
+        if windows is None:
+            return
+        self._note_panes(windows, NEVER_FIRED)
+        last_due, probe = self._last_due_start(self._time_ms), _Work(None)
+        passed = [start for start in self._to_fire if start <= last_due]
+        for start in passed:  # most of them were emitted before the snapshot
+            self._take_window(probe, windows, start)
+            if not probe.size:
+                self._to_fire.remove(start)
+                self._known_windows.discard(start)
+        heapq.heapify(self._to_fire)
+        self._drop_passed(windows)
+
+    def open(self) -> None:
+        """Goes on with what the watermark of the snapshot had made due."""
+        super().open()
+        if self._by_clock:
+            self._arm()
+        elif self._is_due(self.watermark_ms):
+            self._work = _Work(Watermark(self.watermark_ms))
+
+    # --- rows -----------------------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if not batch.num_rows:
+            return
+        key_columns, time_column = self._inputs[input_index]
+        geometry = self._geometry
+        if self._by_clock:
+            times = np.full(batch.num_rows, self.context.processing_time.now_ms(), np.int64)
+        else:
+            times = event_times_ms(batch, time_column)
+        panes, first, last = window_starts(times, geometry.pane_ms, geometry.offset_ms)
+        if geometry.has_gaps or geometry.last_window(first) <= self._last_gone_start():
+            batch, panes = self._without_late_rows(batch, panes)
+            if not len(panes):
+                return
+            first, last = int(panes.min()), int(panes.max())
+        slots = self.slots_of(batch, key_columns)
+        windows = self._state_for(batch, input_index)
+        numbers = windows.number_rows(panes, first, last, geometry.pane_ms)
+        last_due = self._last_due_start(self._time_ms)
+        entries = windows.entries_of_rows(slots, numbers, max(last_due, NEVER_FIRED))
+        windows.contents.fold(entries, batch, input_index)
+        self._note_panes(windows, self._last_gone_start())
+        if self._lateness_ms and first - geometry.size_ms < last_due:
+            self._emit_late_updates(windows, entries, slots, panes)
+        if self._by_clock:
+            self._arm()
+
+    @property
+    def _time_ms(self) -> int:
+        return self._clock_ms if self._by_clock else self.watermark_ms
+
+    def _note_panes(self, windows: WindowState, last_gone: int) -> None:
+        """Windows of panes that are new will fire, unless they are over; panes go with their last window."""
+        if windows.window_count == len(self._known_panes):
+            return
+        for pane in windows.window_starts:
+            if pane in self._known_panes:
+                continue
+            self._known_panes.add(pane)
+            heapq.heappush(self._to_drop, (self._geometry.last_window(pane), pane))
+            for start in self._geometry.windows_of(pane):
+                if start > last_gone and start not in self._known_windows:
+                    self._known_windows.add(start)
+                    heapq.heappush(self._to_fire, start)
+
+    def _state_for(self, batch: pa.RecordBatch, input_index: int) -> WindowState:
+        """The state, once it is clear that the batch's columns are what it was made for."""
+        windows = self._windows
+        if windows is None:  # restored from a snapshot that held none
+            backend = self.backend
+            assert backend is not None  # noqa: S101 - slots_of made it
+            self.backend_created(backend, None, batch)
+            windows = self._windows
+            assert windows is not None  # noqa: S101 - just made
+        checked = self._checked.get(input_index)
+        if checked is None or not checked.equals(batch.schema):
+            windows.contents.check(batch.schema, self.context.operator_uid, input_index)
+            self._checked[input_index] = batch.schema
+        return windows
+
+    def _last_gone_start(self) -> int:
+        """A window is gone once its last millisecond plus the allowed lateness is not beyond the watermark."""
+        return max(self._last_due_start(self._time_ms) - self._lateness_ms, MIN_WATERMARK_MS)
+
+    def _without_late_rows(self, batch: pa.RecordBatch, panes: Int64Array) -> tuple[pa.RecordBatch, Int64Array]:
+        geometry = self._geometry
+        last_windows = panes - (panes - geometry.offset_ms) % geometry.slide_ms
+        if geometry.has_gaps:
+            inside = panes < last_windows + geometry.size_ms
+            batch, panes, last_windows = batch.filter(pa.array(inside)), panes[inside], last_windows[inside]
+        late = last_windows <= self._last_gone_start()
+        if not late.any():
+            return batch, panes
+        late_batch = batch.filter(pa.array(late))
+        if self._late_output_tag:
+            self.output.emit_side(self._late_output_tag, late_batch)
+        else:
+            self.late_rows_dropped += late_batch.num_rows
+        return batch.filter(pa.array(~late)), panes[~late]
+
+    def _emit_late_updates(self, windows: WindowState, entries: Slots, slots: Slots, panes: Int64Array) -> None:
+        """Windows whose result is out already: the changed ones again."""
+        geometry = self._geometry
+        last_due, last_gone = self._last_due_start(self._time_ms), self._last_gone_start()
+        if geometry.panes_per_window == 1 and geometry.slide_ms == geometry.size_ms:
+            passed = panes <= last_due
+            if passed.any():
+                _, rows = np.unique(entries[passed], return_index=True)
+                changed = entries[passed][np.sort(rows)]
+                self._emit(windows, changed, None, windows.starts_of(changed))
+                windows.fired[changed] = windows.starts_of(changed)
+            return
+        last_windows = panes - (panes - geometry.offset_ms) % geometry.slide_ms
+        changed_slots: dict[int, list[Slots]] = {}
+        for back in range(-(-geometry.size_ms // geometry.slide_ms)):
+            starts = last_windows - back * geometry.slide_ms
+            chosen = (starts <= last_due) & (starts > last_gone) & (starts > panes - geometry.size_ms)
+            for start in np.unique(starts[chosen]).tolist():
+                changed_slots.setdefault(start, []).append(slots[chosen & (starts == start)])
+        for start in sorted(changed_slots):
+            found = windows.entries_of_windows(self._panes_present(start))
+            found = found[np.isin(windows.slots_of(found), np.concatenate(changed_slots[start]))]
+            grouped, offsets = _grouped(found, windows.slots_of(found))
+            self._emit(windows, grouped, offsets, np.full(len(offsets) - 1, start, np.int64))
+            windows.fired[grouped] = np.maximum(windows.fired[grouped], start)
+
+    # --- watermarks -----------------------------------------------------------------------------------------------------
+
+    def _last_due_start(self, watermark_ms: int) -> int:
+        return watermark_ms - self._geometry.size_ms + 1
+
+    def _is_due(self, watermark_ms: int) -> bool:
+        last_due = self._last_due_start(watermark_ms)
+        return bool(
+            (self._to_fire and self._to_fire[0] <= last_due)
+            or (self._to_drop and self._to_drop[0][0] <= last_due - self._lateness_ms)
+        )
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark.timestamp_ms <= self.watermark_ms:
+            return
+        self.watermark_ms = watermark.timestamp_ms
+        if not self._by_clock and self._is_due(watermark.timestamp_ms):
+            self._work = _Work(watermark)
+        else:
+            self.output.emit_watermark(watermark)
+
+    def finish(self) -> None:
+        """Windows of processing time that no clock will fire any more come out now."""
+        if self._by_clock:
+            self._advance_clock(MAX_WATERMARK_MS)
+
+    def _arm(self) -> None:
+        """Ask for a timer when the first window ends."""
+        if not self._to_fire:
+            return
+        at_ms = self._to_fire[0] + self._geometry.size_ms
+        if self._armed_at_ms is None or at_ms < self._armed_at_ms:
+            self._armed_at_ms = at_ms
+            self.context.processing_time.register_timer(at_ms, self._on_timer)
+
+    def _on_timer(self, at_ms: int) -> None:
+        self._armed_at_ms = None
+        self._advance_clock(max(self.context.processing_time.now_ms(), at_ms) - 1)
+
+    def _advance_clock(self, time_ms: int) -> None:
+        self._clock_ms = max(self._clock_ms, time_ms)
+        if self._work is None and self._is_due(self._clock_ms):
+            self._work = _Work(None)
+
+    @property
+    def has_pending_work(self) -> bool:
+        return self._work is not None
+
+    def continue_work(self) -> None:
+        """Emit one slice; when nothing is left, let the watermark go on."""
+        work, windows = self._work, self._windows
+        if work is None:
+            return
+        if windows is not None:
+            if work.position == work.size and not self._next_windows(work, windows):
+                self._drop_passed(windows)
+                self._finish_work(work)
+                return
+            self._emit_slice(work, windows)
+            if work.position < work.size:
+                return
+            self._drop_passed(windows)
+            if self._is_due(self._time_ms):
+                return
+        self._finish_work(work)
+
+    def _emit_slice(self, work: _Work, windows: WindowState) -> None:
+        first = work.position
+        last = min(first + windows.contents.windows_per_slice, work.size)
+        work.position = last
+        if work.offsets is None:
+            entries, offsets = work.entries[first:last], None
+        else:
+            bounds = work.offsets[first : last + 1]
+            entries, offsets = work.entries[bounds[0] : bounds[-1]], bounds - bounds[0]
+        starts = work.starts[first:last]
+        self._emit(windows, entries, offsets, starts)
+        self._touch(windows, entries)
+        if self._lateness_ms or offsets is not None:
+            windows.fired[entries] = starts if offsets is None else np.repeat(starts, np.diff(offsets))
+        else:
+            windows.remove(entries)
+
+    def _next_windows(self, work: _Work, windows: WindowState) -> bool:
+        """Take the next due windows. False when there are none."""
+        last_due = self._last_due_start(self._time_ms)
+        one_pane = self._geometry.panes_per_window == 1 and not self._geometry.has_gaps
+        at_most = WINDOWS_PER_SLICE if one_pane else 1
+        while self._to_fire and self._to_fire[0] <= last_due:
+            starts: list[int] = []
+            while self._to_fire and self._to_fire[0] <= last_due and len(starts) < at_most:
+                starts.append(heapq.heappop(self._to_fire))
+            self._known_windows.difference_update(starts)
+            if one_pane:
+                entries = windows.entries_of_windows([start for start in starts if start in self._known_panes])
+                of_entry = windows.starts_of(entries)
+                fresh = windows.fired[entries] < of_entry
+                work.take(entries[fresh], None, of_entry[fresh])
+            else:
+                self._take_window(work, windows, starts[0])
+            if work.size:
+                return True
+        return False
+
+    def _take_window(self, work: _Work, windows: WindowState, start: int) -> None:
+        """The entries of all panes of a window, key by key, of keys whose result is not out."""
+        entries = windows.entries_of_windows(self._panes_present(start))
+        entries, offsets = _grouped(entries, windows.slots_of(entries))
+        if len(entries):
+            fresh = np.maximum.reduceat(windows.fired[entries], offsets[:-1]) < start
+            if not fresh.all():
+                lengths = np.diff(offsets)
+                entries = entries[np.repeat(fresh, lengths)]
+                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[fresh])])
+        work.take(entries, offsets, np.full(len(offsets) - 1, start, np.int64))
+
+    def _panes_present(self, start: int) -> list[int]:
+        panes = self._geometry.panes_of(start)
+        if len(panes) <= len(self._known_panes):
+            return [pane for pane in panes if pane in self._known_panes]
+        return sorted(pane for pane in self._known_panes if pane in panes)
+
+    def _drop_passed(self, windows: WindowState) -> None:
+        """Forget panes whose windows are all over."""
+        last_gone = self._last_gone_start()
+        if self._to_fire:
+            last_gone = min(last_gone, self._to_fire[0] - 1)
+        gone: list[int] = []
+        while self._to_drop and self._to_drop[0][0] <= last_gone:
+            gone.append(heapq.heappop(self._to_drop)[1])
+        if gone:
+            entries = windows.entries_of_windows(gone)
+            self._touch(windows, entries)
+            windows.remove(entries)
+            windows.drop_windows(gone)
+            self._known_panes.difference_update(gone)
+
+    def _touch(self, windows: WindowState, entries: Slots) -> None:
+        """The state of these entries' keys changes."""
+        assert self.backend is not None  # noqa: S101 - there are windows
+        self.backend.touch(windows.slots_of(entries))
+
+    def _finish_work(self, work: _Work) -> None:
+        self._work = None
+        if work.watermark is not None:
+            self.output.emit_watermark(work.watermark)
+        if self._by_clock:
+            self._arm()
+
+    def _emit(self, windows: WindowState, entries: Slots, offsets: Int64Array | None, starts: Int64Array) -> None:
+        backend = self.backend
+        assert backend is not None  # noqa: S101 - there are entries
+        if not len(entries):
+            return
+        owners = windows.slots_of(entries if offsets is None else entries[offsets[:-1]])
+        ends = starts + self._geometry.size_ms
+        fired = FiredWindows(backend.key_fields, backend.keys(owners), starts, ends, entries, offsets)
+        windows.contents.emit(fired, self.output)
+
+
+def _grouped(entries: Slots, slots: Slots) -> tuple[Slots, Int64Array]:
+    """Entries of one key next to each other, in their order; and where each key begins."""
+    order = np.argsort(slots, kind="stable")
+    slots = slots[order]
+    changes = np.flatnonzero(slots[1:] != slots[:-1]) + 1
+    ends = [len(slots)] if len(slots) else []
+    return entries[order], np.concatenate([np.zeros(1, np.int64), changes, np.array(ends, np.int64)])
+
+
+def _contents_of(field: pa.Field) -> list[pa.Field]:
+    entry_type = field.type.item_type
+    fields = [entry_type.field(position) for position in range(entry_type.num_fields)]
+    return [field for field in fields if field.name != FIRED]
+
+
+def _spelled(state_name: str) -> str:
+    *domain, size, slide, offset = state_name.removeprefix(STATE_PREFIX).split(",")
+    every = f" every {slide} ms" if slide != size else ""
+    return f"{size} ms{every} with offset {offset} ms{' of processing time' if domain else ''}"
+
+
+_NO_ENTRIES: Slots = np.zeros(0, np.int32)
+_NO_STARTS: Int64Array = np.zeros(0, np.int64)
+
+
+class _Work:
+    """What a watermark (None: the clock) has made due, and how far it has got."""
+
+    def __init__(self, watermark: Watermark | None) -> None:
+        self.watermark = watermark
+        self.take(_NO_ENTRIES, None, _NO_STARTS)
+
+    def take(self, entries: Slots, offsets: Int64Array | None, starts: Int64Array) -> None:
+        """Windows to emit: one per start."""
+        self.entries, self.offsets, self.starts = entries, offsets, starts
+        self.position = 0
+
+    @property
+    def size(self) -> int:
+        """Windows of keys."""
+        return len(self.starts)

@@ -1,0 +1,254 @@
+"""Sessions per key: intervals of event time that merge, with contents by entry; in snapshots a map from start to contents.
+
+Decides how new rows and what is there become sessions: sorted by key and time, intervals that touch are one. A key's sessions
+form a chain; a calendar of buckets knows which may be due, without asking all of them. Decides nothing about watermarks.
+Mirrors Flink's MergingWindowSet.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from dataflow.gather import gather_values
+from dataflow.kernel import I64, I64s, RO_I32s, RO_I64s, kernel
+from dataflow.state import MapStateDescriptor
+from taskmanager.operators.window_contents import WindowContents
+from taskmanager.state.chains import Chains
+from taskmanager.state.columns import FrozenColumn
+from taskmanager.state.keyed_state import KeyedState
+from taskmanager.state.slots import SlotAllocator, Slots, grown
+
+END, FIRED = "end", "fired"
+NEW = -1
+_BUCKETS_PER_GAP = 16
+_NOWHERE = -(2**63)
+
+
+@kernel(I64(RO_I32s, RO_I64s, RO_I64s, I64s))
+def _group_intervals(slots: Any, starts: Any, ends: Any, groups: Any) -> int:
+    """Number the runs of intervals, sorted by slot and start, that touch. Returns how many."""
+    count = -1
+    end = np.int64(0)
+    for row in range(slots.shape[0]):
+        if row == 0 or slots[row] != slots[row - 1] or starts[row] > end:
+            count += 1
+            end = ends[row]
+        elif ends[row] > end:
+            end = ends[row]
+        groups[row] = count
+    return count + 1
+
+
+class SessionState(KeyedState):
+    """By entry."""
+
+    def __init__(self, name: str, contents: WindowContents, gap_ms: int) -> None:
+        self.contents = contents
+        self.gap_ms = gap_ms
+        fields = [*contents.fields, pa.field(END, pa.int64()), pa.field(FIRED, pa.bool_())]
+        self.descriptor: MapStateDescriptor = MapStateDescriptor(name, pa.int64(), pa.struct(fields))
+        self._allocator = SlotAllocator()
+        self._chains = Chains()
+        self.slot_of: Slots = np.zeros(64, np.int32)
+        self.starts: Int64Array = np.zeros(64, np.int64)
+        self.ends: Int64Array = np.zeros(64, np.int64)
+        """Last row plus gap."""
+        self.fired: BoolArray = np.zeros(64, np.bool_)
+        self._bucket_of: Int64Array = np.full(64, _NOWHERE, np.int64)
+        self._bucket_ms = max(1, gap_ms // _BUCKETS_PER_GAP)
+        self._calendar: dict[int, list[Slots]] = {}
+        self._buckets: list[int] = []
+        """Heap of the buckets in the calendar."""
+
+    def __len__(self) -> int:
+        """Sessions."""
+        return len(self._allocator)
+
+    def sessions_of(self, slots: Slots) -> tuple[Int64Array, Slots]:
+        """(offsets, entries) of keys, each named once."""
+        return self._chains.entries(slots)
+
+    def add_rows(self, slots: Slots, times: Int64Array) -> tuple[Slots, Slots]:
+        """Each row's session, merged with whatever it touches; and all sessions that have changed, each once."""
+        order = np.lexsort((times, slots))
+        owners, at = slots[order], times[order]
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (owners[1:] != owners[:-1]) | (at[1:] > at[:-1] + self.gap_ms)
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(order)) - 1
+        distinct = np.unique(owners)
+        _, known = self._chains.entries(distinct.astype(np.int32))
+        interval_slots = np.concatenate([self.slot_of[known], owners[first]])
+        starts = np.concatenate([self.starts[known], at[first]])
+        ends = np.concatenate([self.ends[known], at[last] + self.gap_ms])
+        entries = np.concatenate([known, np.full(len(first), NEW, np.int32)])
+        by_start = np.lexsort((starts, interval_slots))
+        groups = np.empty(len(by_start), np.int64)
+        ends_sorted = ends[by_start]
+        count = _group_intervals(interval_slots[by_start], starts[by_start], ends_sorted, groups)
+        bounds = np.searchsorted(groups, np.arange(count))
+        group_owners = interval_slots[by_start][bounds]
+        targets = self._merge_groups(groups, entries[by_start], group_owners)
+        self.slot_of[targets] = group_owners
+        self.starts[targets] = starts[by_start][bounds]
+        self.ends[targets] = np.maximum.reduceat(ends_sorted, bounds)
+        group_of_interval = np.empty(len(groups), np.int64)
+        group_of_interval[by_start] = groups
+        group_of_row = group_of_interval[len(known) + np.cumsum(new) - 1]
+        entry_of_row = np.empty(len(order), np.int32)
+        entry_of_row[order] = targets[group_of_row]
+        return entry_of_row, targets[np.unique(group_of_row)]
+
+    def _merge_groups(self, groups: Int64Array, entries: Slots, owners: Slots) -> Slots:
+        """The entry that each group lives on in; the others' contents go there."""
+        targets = np.full(len(owners), NEW, np.int32)
+        known = np.flatnonzero(entries >= 0)
+        found, first = np.unique(groups[known], return_index=True)
+        targets[found] = entries[known[first]]
+        others = np.ones(len(known), np.bool_)
+        others[first] = False
+        if others.any():
+            gone = known[others]
+            self.contents.merge(targets[groups[gone]], entries[gone])
+            self.remove(entries[gone])
+        missing = targets < 0
+        if missing.any():
+            added = self._allocator.allocate(int(missing.sum()))
+            self._make_room()
+            targets[missing] = added
+            self.fired[added] = False
+            self._chains.append(owners[missing], added)
+        return targets
+
+    def _make_room(self) -> None:
+        capacity = self._allocator.capacity
+        if capacity > len(self.slot_of):
+            self.slot_of = grown(self.slot_of, capacity)
+            self.starts, self.ends = grown(self.starts, capacity), grown(self.ends, capacity)
+            self.fired = grown(self.fired, capacity)
+            self._bucket_of = grown(self._bucket_of, capacity, _NOWHERE)
+            self._chains.grow_entries(capacity)
+            self.contents.grow(capacity)
+
+    def remove(self, entries: Slots) -> None:
+        """Forget sessions, each named once."""
+        if not len(entries):
+            return
+        self._chains.unlink(self.slot_of[entries], entries)
+        self.contents.clear(entries)
+        self._bucket_of[entries] = _NOWHERE
+        self._allocator.release(entries)
+
+    # --- calendar -------------------------------------------------------------------------------------------------------
+
+    def remind(self, entries: Slots, deadlines_ms: Int64Array) -> None:
+        """Have `due` look at these entries once time has reached their deadlines."""
+        buckets = deadlines_ms // self._bucket_ms
+        moved = buckets != self._bucket_of[entries]
+        if not moved.any():
+            return
+        entries, buckets = entries[moved], buckets[moved]
+        self._bucket_of[entries] = buckets
+        for bucket in np.unique(buckets).tolist():
+            if bucket not in self._calendar:
+                self._calendar[bucket] = []
+                heapq.heappush(self._buckets, bucket)
+            self._calendar[bucket].append(entries[buckets == bucket])
+
+    def may_be_due(self, time_ms: int) -> bool:
+        """Whether `due` is worth asking."""
+        return bool(self._buckets) and self._buckets[0] <= time_ms // self._bucket_ms
+
+    def due(self, time_ms: int, lateness_ms: int) -> Slots:
+        """Entries that are over: not fired and past their end, or fired and past the lateness, too. They are not in the
+        calendar any more."""
+        found: list[Slots] = []
+        kept: list[tuple[int, Slots]] = []
+        while self.may_be_due(time_ms):
+            bucket = heapq.heappop(self._buckets)
+            entries = np.unique(np.concatenate(self._calendar.pop(bucket)))
+            entries = entries[self._bucket_of[entries] == bucket]
+            over = self.ends[entries] - 1 + np.where(self.fired[entries], lateness_ms, 0) <= time_ms
+            found.append(entries[over])
+            self._bucket_of[entries[over]] = _NOWHERE
+            if not over.all():
+                kept.append((bucket, entries[~over]))
+        for bucket, entries in kept:
+            self._calendar[bucket] = [entries]
+            heapq.heappush(self._buckets, bucket)
+        return np.concatenate(found) if found else np.zeros(0, np.int32)
+
+    def live(self) -> Slots:
+        """All entries."""
+        return self._allocator.live_slots()
+
+    # --- KeyedState -----------------------------------------------------------------------------------------------------
+
+    def grow(self, capacity: int) -> None:
+        self._chains.grow_slots(capacity)
+
+    def flush(self) -> None:
+        """Nothing is done row by row."""
+
+    def occupied(self, high_water: int) -> BoolArray:
+        return self._chains.occupied(high_water)
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        used = self._allocator.high_water
+        chains = self._chains.freeze(high_water, used)
+        numbers = self.starts[:used].copy(), self.ends[:used].copy(), self.fired[:used].copy()
+        return _FrozenSessions(self.descriptor, chains, *numbers, self.contents.freeze(used))
+
+    def restore(self, slots: Slots, values: pa.Array) -> None:
+        offsets = values.offsets.to_numpy()
+        first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
+        if not length:
+            return
+        *contents, ends, fired = values.items.slice(first, length).flatten()
+        entries = self._allocator.allocate(length)
+        self._make_room()
+        owners = np.repeat(slots, np.diff(offsets)).astype(np.int32)
+        self.slot_of[entries] = owners
+        self.starts[entries] = values.keys.slice(first, length).to_numpy()
+        self.ends[entries] = ends.to_numpy()
+        self.fired[entries] = fired.to_numpy(zero_copy_only=False)
+        self._chains.append(owners, entries)
+        self.contents.restore(entries, contents)
+
+    def get_batch(self, slots: Slots) -> pa.Array:
+        return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
+
+    def clear_batch(self, slots: Slots) -> None:
+        self.remove(self._chains.entries(np.unique(slots))[1])
+
+
+class _FrozenSessions:
+    def __init__(
+        self,
+        descriptor: MapStateDescriptor,
+        chains: Any,
+        starts: Int64Array,
+        ends: Int64Array,
+        fired: BoolArray,
+        columns: Sequence[FrozenColumn],
+    ) -> None:
+        self._descriptor, self._chains = descriptor, chains
+        self._starts, self._ends, self._fired, self._columns = starts, ends, fired, columns
+
+    def get(self, slots: Slots) -> pa.Array:
+        offsets, entries = self._chains.entries(slots)
+        children = [column.get(entries) for column in self._columns]
+        children += [pa.array(gather_values(self._ends, entries)), pa.array(self._fired[entries])]
+        items = pa.StructArray.from_arrays(children, fields=list(self._descriptor.element_type))
+        data_type = self._descriptor.storage_type
+        pairs = pa.StructArray.from_arrays(
+            [pa.array(gather_values(self._starts, entries)), items], fields=[data_type.key_field, data_type.item_field]
+        )
+        buffers = [bitmap_of(np.diff(offsets) > 0), pa.py_buffer(offsets.astype(np.int32))]
+        return pa.Array.from_buffers(data_type, len(slots), buffers, children=[pairs])

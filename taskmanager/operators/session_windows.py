@@ -1,0 +1,214 @@
+"""Session windows on whole batches, whatever they hold.
+
+A batch becomes sessions of its own, by sorting, and these merge with those of the state that they touch. Decides what is
+late: a row whose session, after all merging, is over including the lateness; whether a late row is saved by a session depends
+on the order of rows, so that exactly the rows for which it could matter are taken one by one. With allowed lateness a session
+stays after its result, and batches that change it emit it again. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import BoolArray, Int64Array
+from dataflow.elements import Watermark
+from dataflow.state import StateError
+from dataflow.state_format import KeyedStateHeader
+from dataflow.windows import EventTimeSessionWindows
+from taskmanager.operators.event_time import event_times_ms
+from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.session_state import END, FIRED, SessionState
+from taskmanager.operators.window_contents import ContentsMaker, FiredWindows
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.slots import Slots
+
+STATE_PREFIX = "sessions-"
+_NO_ENTRIES: Slots = np.zeros(0, np.int32)
+
+
+class SessionWindowOperator(KeyedOperator):
+    """One input."""
+
+    def __init__(
+        self,
+        key_columns: tuple[str, ...],
+        time_column: str,
+        assigner: EventTimeSessionWindows,
+        maker: ContentsMaker,
+        allowed_lateness_ms: int = 0,
+        late_output_tag: str = "",
+    ) -> None:
+        super().__init__(key_columns)
+        self._time_column = time_column
+        self._gap_ms = assigner.gap_ms
+        self._maker = maker
+        self._lateness_ms = allowed_lateness_ms
+        self._late_output_tag = late_output_tag
+        self._state_name = f"{STATE_PREFIX}{assigner.gap_ms}"
+        self._sessions: SessionState | None = None
+        self._checked_schema: pa.Schema | None = None
+        self._pending: Watermark | None = None
+        """The watermark whose sessions are being emitted."""
+        self._due: Slots = _NO_ENTRIES
+        self.late_rows_dropped = 0
+
+    # --- state ----------------------------------------------------------------------------------------------------------
+
+    def backend_created(
+        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
+    ) -> None:
+        if header is not None:
+            fields = [field for field in header.state_fields if field.name.startswith(STATE_PREFIX)]
+            if any(field.name != self._state_name for field in fields):
+                gap = fields[0].name.removeprefix(STATE_PREFIX)
+                raise StateError(
+                    f"operator {self.context.operator_uid!r}: the snapshot holds sessions with a gap of {gap} ms, and the job "
+                    f"now asks for {self._gap_ms} ms: keep the gap, or give the operator another uid to start without its state"
+                )
+            if not fields:
+                return
+            entry_type = fields[0].type.item_type
+            children = [entry_type.field(i) for i in range(entry_type.num_fields)]
+            contents = self._maker.of_snapshot([child for child in children if child.name not in (END, FIRED)])
+        else:
+            assert batch is not None  # noqa: S101 - one of the two is given
+            contents = self._maker.of_batch(batch.schema)
+        self._sessions = SessionState(self._state_name, contents, self._gap_ms)
+        backend.adopt_state(self._sessions)
+
+    def backend_restored(self, backend: KeyedStateBackend) -> None:
+        sessions = self._sessions
+        if sessions is not None:
+            entries = sessions.live()
+            sessions.remind(entries, self._deadlines(sessions, entries))
+
+    def open(self) -> None:
+        """Goes on with what the watermark of the snapshot had made due."""
+        super().open()
+        if self._sessions is not None and self._sessions.may_be_due(self.watermark_ms):
+            self._begin(Watermark(self.watermark_ms))
+
+    def _deadlines(self, sessions: SessionState, entries: Slots) -> Int64Array:
+        return sessions.ends[entries] - 1 + np.where(sessions.fired[entries], self._lateness_ms, 0)
+
+    # --- rows -----------------------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if not batch.num_rows:
+            return
+        times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
+        slots = self.slots_of(batch)
+        sessions = self._state_for(batch)
+        alone_late = times + self._gap_ms - 1 + self._lateness_ms <= self.watermark_ms
+        if not alone_late.any():
+            self._add(sessions, batch, slots, times)
+            return
+        doubtful = alone_late & self._may_be_saved(sessions, slots, alone_late)
+        late = alone_late & ~doubtful
+        begin = 0
+        for row in [*np.flatnonzero(doubtful).tolist(), batch.num_rows]:
+            part = np.flatnonzero(~late[begin:row]).astype(np.int32) + begin
+            if len(part):
+                self._add(sessions, batch.take(pa.array(part)), slots[part], times[part])
+            if row < batch.num_rows:
+                if self._touches_a_session(sessions, slots[row : row + 1], int(times[row])):
+                    self._add(sessions, batch.slice(row, 1), slots[row : row + 1], times[row : row + 1])
+                else:
+                    late[row] = True
+            begin = row + 1
+        if late.any():
+            late_batch = batch.filter(pa.array(late))
+            if self._late_output_tag:
+                self.output.emit_side(self._late_output_tag, late_batch)
+            else:
+                self.late_rows_dropped += late_batch.num_rows
+
+    def _may_be_saved(self, sessions: SessionState, slots: Slots, alone_late: BoolArray) -> BoolArray:
+        """Rows whose key has a session, or a row of this batch that makes one."""
+        distinct = np.unique(slots[alone_late])
+        offsets, _ = sessions.sessions_of(distinct)
+        with_session = np.union1d(distinct[np.diff(offsets) > 0], slots[~alone_late])
+        return np.isin(slots, with_session)
+
+    def _touches_a_session(self, sessions: SessionState, slot: Slots, time_ms: int) -> bool:
+        _, entries = sessions.sessions_of(slot)
+        touches = (sessions.starts[entries] <= time_ms + self._gap_ms) & (sessions.ends[entries] >= time_ms)
+        return bool(touches.any())
+
+    def _add(self, sessions: SessionState, batch: pa.RecordBatch, slots: Slots, times: Int64Array) -> None:
+        entries, changed = sessions.add_rows(slots, times)
+        sessions.contents.fold(entries, batch)
+        passed = sessions.ends[changed] - 1 <= self.watermark_ms
+        sessions.fired[changed] = passed
+        if passed.any():
+            self._emit(sessions, changed[passed])
+        sessions.remind(changed, self._deadlines(sessions, changed))
+
+    def _state_for(self, batch: pa.RecordBatch) -> SessionState:
+        if self._sessions is None:  # restored from a snapshot that held none
+            assert self.backend is not None  # noqa: S101 - slots_of made it
+            self.backend_created(self.backend, None, batch)
+        sessions = self._sessions
+        assert sessions is not None  # noqa: S101 - just made
+        if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
+            sessions.contents.check(batch.schema, self.context.operator_uid)
+            self._checked_schema = batch.schema
+        return sessions
+
+    # --- watermarks -----------------------------------------------------------------------------------------------------
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark.timestamp_ms <= self.watermark_ms:
+            return
+        self.watermark_ms = watermark.timestamp_ms
+        if self._sessions is not None and self._sessions.may_be_due(watermark.timestamp_ms):
+            self._begin(watermark)
+        else:
+            self.output.emit_watermark(watermark)
+
+    def _begin(self, watermark: Watermark) -> None:
+        self._pending = watermark
+        self._take_due()
+
+    def _take_due(self) -> None:
+        """What is over: kept ones go, the others are to be emitted, in the order of their ends."""
+        sessions = self._sessions
+        assert sessions is not None  # noqa: S101 - something is due
+        due = sessions.due(self.watermark_ms, self._lateness_ms)
+        assert self.backend is not None  # noqa: S101 - there are sessions
+        self.backend.touch(sessions.slot_of[due])
+        sessions.remove(due[sessions.fired[due]])
+        due = due[~sessions.fired[due]]
+        self._due = due[np.lexsort((sessions.slot_of[due], sessions.ends[due]))]
+
+    @property
+    def has_pending_work(self) -> bool:
+        return self._pending is not None
+
+    def continue_work(self) -> None:
+        """Emit one slice; when nothing is left, let the watermark go on."""
+        sessions, watermark = self._sessions, self._pending
+        if watermark is None or sessions is None:
+            return
+        part = self._due[: sessions.contents.windows_per_slice]
+        self._due = self._due[len(part) :]
+        if len(part):
+            self._emit(sessions, part)
+            if self._lateness_ms:
+                sessions.fired[part] = True
+                sessions.remind(part, self._deadlines(sessions, part))
+            else:
+                sessions.remove(part)
+        if not len(self._due):
+            self._take_due()  # those that the lateness does not keep
+        if not len(self._due):
+            self._pending = None
+            self.output.emit_watermark(watermark)
+
+    def _emit(self, sessions: SessionState, entries: Slots) -> None:
+        backend = self.backend
+        assert backend is not None  # noqa: S101 - there are entries
+        keys = backend.keys(sessions.slot_of[entries])
+        fired = FiredWindows(backend.key_fields, keys, sessions.starts[entries], sessions.ends[entries], entries)
+        sessions.contents.emit(fired, self.output)

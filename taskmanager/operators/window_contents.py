@@ -1,0 +1,221 @@
+"""What a window holds of a key, by entry: the part of window operators that does not care which windows there are.
+
+An entry is a small number that the operator's state gives to a key's pane or session. Contents fold rows in, merge entries,
+and make output of windows that fire; the operator decides what is late and due. Here: accumulators. Rows and reduced rows:
+`row_contents`. Mirrors Flink's window state (AggregatingState, ListState, ReducingState in a window's namespace) together with
+InternalWindowFunction.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dataflow.arrow_columns import Int64Array
+from dataflow.gather import gather_values
+from dataflow.state import StateError
+from taskmanager.operators.aggregates import Accumulator, AggregatePlan, Numbers
+from taskmanager.operators.contract import Output
+from taskmanager.state.columns import FrozenColumn
+from taskmanager.state.running_aggregate import AggregateColumn
+from taskmanager.state.slots import Slots
+
+INPUT_TYPE_METADATA = b"snapline.aggregate.input"
+WINDOW_TIME = pa.timestamp("ms")
+WINDOW_START, WINDOW_END = pa.field("window_start", WINDOW_TIME), pa.field("window_end", WINDOW_TIME)
+_REDUCERS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+
+
+@dataclass(frozen=True, slots=True)
+class FiredWindows:
+    """Windows of keys whose results are due."""
+
+    key_fields: Sequence[pa.Field]
+    keys: Sequence[pa.Array]
+    """One row per window and key."""
+    starts: Int64Array
+    ends: Int64Array
+    entries: Slots
+    """Of all windows, one after the other."""
+    offsets: Int64Array | None = None
+    """Window i has entries[offsets[i]:offsets[i + 1]]; None: one each."""
+    timeless: bool = False
+    """Global windows: results say no times."""
+
+    def bounds(self) -> Int64Array:
+        """The offsets, also where they are implied."""
+        return np.arange(len(self.starts) + 1) if self.offsets is None else self.offsets
+
+    def window_fields(self) -> list[pa.Field]:
+        """Those of `window_columns`."""
+        return [] if self.timeless else [WINDOW_START, WINDOW_END]
+
+    def window_columns(self) -> list[pa.Array]:
+        """`window_start` and `window_end`."""
+        if self.timeless:
+            return []
+        return [pa.array(self.starts).view(WINDOW_TIME), pa.array(self.ends).view(WINDOW_TIME)]
+
+
+class WindowContents(ABC):
+    """By entry."""
+
+    windows_per_slice = 16_384
+    """How many windows of keys are emitted between two looks at the control mail."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> list[pa.Field]:
+        """The columns that stand for an entry in a snapshot."""
+
+    @abstractmethod
+    def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        """Take the rows in; `entries` has one per row."""
+
+    @abstractmethod
+    def merge(self, into: Slots, others: Slots) -> None:
+        """others[i] becomes part of into[i], in order; the caller clears the others."""
+
+    @abstractmethod
+    def emit(self, fired: FiredWindows, output: Output) -> None:
+        """Results."""
+
+    @abstractmethod
+    def grow(self, capacity: int) -> None:
+        """Make room for entries below."""
+
+    @abstractmethod
+    def clear(self, entries: Slots) -> None:
+        """Forget, each named once."""
+
+    @abstractmethod
+    def freeze(self, high_water: int) -> list[FrozenColumn]:
+        """As they are now, in the order of `fields`."""
+
+    @abstractmethod
+    def restore(self, entries: Slots, columns: Sequence[pa.Array]) -> None:
+        """Take over what `freeze` gave; the entries are new."""
+
+    @abstractmethod
+    def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
+        """Raise unless batches of this schema fit."""
+
+
+class ContentsMaker(ABC):
+    """Makes contents when the columns of the input are known."""
+
+    @abstractmethod
+    def of_batch(self, schema: pa.Schema) -> WindowContents:
+        """For a fresh state."""
+
+    @abstractmethod
+    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
+        """For `WindowContents.fields` of a snapshot."""
+
+
+class AccumulatorContents(WindowContents):
+    """Counts, sums, minima and maxima."""
+
+    def __init__(self, plan: AggregatePlan, accumulators: Sequence[Accumulator]) -> None:
+        self._plan = plan
+        self.accumulators = tuple(accumulators)
+        self.columns = {a.name: AggregateColumn(a.descriptor()) for a in accumulators}
+        self._output_schema: pa.Schema | None = None
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        fields = []
+        for accumulator in self.accumulators:
+            input_type = pa.schema([pa.field("input", accumulator.column_type)]).serialize().to_pybytes()
+            storage = accumulator.descriptor().storage_type
+            fields.append(pa.field(accumulator.name, storage, metadata={INPUT_TYPE_METADATA: input_type}))
+        return fields
+
+    def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        for accumulator in self.accumulators:
+            self.columns[accumulator.name].fold(entries, accumulator.numbers(batch), running=False)
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        for column in self.columns.values():
+            np.add.at(column.counts, into, column.counts[others])
+            for name, totals in column.totals.items():
+                _REDUCERS[name].at(totals, into, totals[others])
+
+    def emit(self, fired: FiredWindows, output: Output) -> None:
+        entries, offsets = fired.entries, fired.offsets
+        columns = self.columns
+
+        def counts_of(name: str) -> Numbers:
+            counts = gather_values(columns[name].counts, entries)
+            return counts if offsets is None else np.add.reduceat(counts, offsets[:-1])
+
+        def totals_of(name: str, total: str) -> Numbers:
+            totals = gather_values(columns[name].totals[total], entries)
+            return totals if offsets is None else _REDUCERS[total].reduceat(totals, offsets[:-1])
+
+        if self._output_schema is None:
+            results = self._plan.result_fields(self.accumulators)
+            self._output_schema = pa.schema([*fired.key_fields, *fired.window_fields(), *results])
+        arrays = [
+            *fired.keys,
+            *fired.window_columns(),
+            *self._plan.results(self.accumulators, counts_of, totals_of),
+        ]
+        output.emit_batch(pa.RecordBatch.from_arrays(arrays, schema=self._output_schema))
+
+    def grow(self, capacity: int) -> None:
+        for column in self.columns.values():
+            column.grow(capacity)
+
+    def clear(self, entries: Slots) -> None:
+        for column in self.columns.values():
+            column.clear(entries)
+
+    def freeze(self, high_water: int) -> list[FrozenColumn]:
+        return [column.freeze(high_water) for column in self.columns.values()]
+
+    def restore(self, entries: Slots, columns: Sequence[pa.Array]) -> None:
+        for accumulator, part in zip(self.accumulators, columns, strict=True):
+            self.columns[accumulator.name].put(entries, part)
+
+    def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
+        needed = self._plan.accumulators(schema)
+        if sorted(needed, key=_name_of) != sorted(self.accumulators, key=_name_of):
+            raise StateError(
+                f"operator {operator_uid!r}: the aggregates, or the types of their columns, are not those that "
+                "its state was made for: keep them, or give the operator another uid to start without its state"
+            )
+
+
+class AccumulatorMaker(ContentsMaker):
+    """For a plan of aggregates."""
+
+    def __init__(self, plan: AggregatePlan) -> None:
+        self._plan = plan
+
+    def of_batch(self, schema: pa.Schema) -> WindowContents:
+        return AccumulatorContents(self._plan, self._plan.accumulators(schema))
+
+    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
+        return AccumulatorContents(self._plan, accumulators_of(fields))
+
+
+def _name_of(accumulator: Accumulator) -> str:
+    return accumulator.name
+
+
+def accumulators_of(fields: Sequence[pa.Field]) -> tuple[Accumulator, ...]:
+    """The inverse of `AccumulatorContents.fields`."""
+    found = []
+    for child in fields:
+        declared = pa.ipc.read_schema(pa.py_buffer((child.metadata or {})[INPUT_TYPE_METADATA])).field(0).type
+        totals = tuple(
+            child.type.field(i).name for i in range(child.type.num_fields) if child.type.field(i).name != "count"
+        )
+        column = child.name.removeprefix("column:") if child.name.startswith("column:") else ""
+        found.append(Accumulator(child.name, column, declared, totals))
+    return tuple(found)
