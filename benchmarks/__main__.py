@@ -13,6 +13,7 @@ RUNS = (
     ["benchmarks.latency"],
     ["benchmarks.backpressure"],
     ["benchmarks.coordinator", "--subtasks", "1000", "10000"],
+    ["benchmarks.failover"],
 )
 
 

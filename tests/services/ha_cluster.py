@@ -47,7 +47,7 @@ class HighAvailabilityCluster:
         self.settings = {
             "high-availability.type": "zookeeper",
             "high-availability.zookeeper.quorum": ensemble.quorum,
-            "high-availability.zookeeper.client.session-timeout": "1 s",
+            "high-availability.zookeeper.client.session-timeout": "3 s",
             "high-availability.cluster-id": uuid.uuid4().hex,
             "high-availability.storageDir": str(directory / "ha"),
             "execution.checkpointing.dir": str(directory / "checkpoints"),
