@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dataflow.arrow_columns import plain_type
 from dataflow.errors import SnaplineError
+from dataflow.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_type
 
 KIND_METADATA = b"snapline.state.kind"
 SERIALIZER_METADATA = b"snapline.state.serializer"
@@ -108,6 +109,7 @@ class StateDescriptor(ABC):
     kind: ClassVar[StateKind]
     name: str
     serializer: str
+    ttl: StateTtlConfig | None
 
     @property
     @abstractmethod
@@ -117,10 +119,20 @@ class StateDescriptor(ABC):
     def to_field(self) -> pa.Field:
         """The state's column in a snapshot; its metadata say all that is needed to use it again."""
         metadata = {KIND_METADATA: self.kind.value.encode(), SERIALIZER_METADATA: self.serializer.encode()}
+        if self.ttl is not None:
+            metadata[TTL_METADATA] = self.ttl.to_metadata()
         return pa.field(self.name, self.storage_type, nullable=True, metadata=metadata)
 
 
-def _element_type(name: str, what: str, declared: ValueType, serializer: str) -> pa.DataType:
+def _element_type(
+    name: str, what: str, declared: ValueType, serializer: str, ttl: StateTtlConfig | None
+) -> pa.DataType:
+    """The Arrow type of one element as it is stored: with the time when it was touched, if it has one to live."""
+    plain = _declared_type(name, what, declared, serializer)
+    return plain if ttl is None else timed_type(plain)
+
+
+def _declared_type(name: str, what: str, declared: ValueType, serializer: str) -> pa.DataType:
     """The Arrow type of one element: as declared, or bytes if a serializer makes them."""
     if not name:
         raise StateError("a state needs a name")
@@ -151,6 +163,7 @@ class ValueStateDescriptor(StateDescriptor):
     name: str
     value_type: ValueType = None
     serializer: str = ""
+    ttl: StateTtlConfig | None = None
 
     def __post_init__(self) -> None:
         """StateError unless exactly one of type and serializer is given."""
@@ -159,7 +172,7 @@ class ValueStateDescriptor(StateDescriptor):
     @property
     def element_type(self) -> pa.DataType:
         """Type of the value."""
-        return _element_type(self.name, "value_type", self.value_type, self.serializer)
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -175,6 +188,7 @@ class ListStateDescriptor(StateDescriptor):
     name: str
     value_type: ValueType = None
     serializer: str = ""
+    ttl: StateTtlConfig | None = None
 
     def __post_init__(self) -> None:
         """StateError unless exactly one of type and serializer is given."""
@@ -183,7 +197,7 @@ class ListStateDescriptor(StateDescriptor):
     @property
     def element_type(self) -> pa.DataType:
         """Type of one element."""
-        return _element_type(self.name, "value_type", self.value_type, self.serializer)
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -200,6 +214,7 @@ class MapStateDescriptor(StateDescriptor):
     key_type: pa.DataType = None
     value_type: ValueType = None
     serializer: str = ""
+    ttl: StateTtlConfig | None = None
 
     def __post_init__(self) -> None:
         """StateError without a key type, and unless exactly one of value type and serializer is given."""
@@ -216,7 +231,7 @@ class MapStateDescriptor(StateDescriptor):
     @property
     def element_type(self) -> pa.DataType:
         """Type of one value."""
-        return _element_type(self.name, "value_type", self.value_type, self.serializer)
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -236,6 +251,7 @@ class ReducingStateDescriptor(StateDescriptor):
     reduce_function: ReduceFunction | None = None
     value_type: ValueType = None
     serializer: str = ""
+    ttl: StateTtlConfig | None = None
 
     def __post_init__(self) -> None:
         """StateError without a function, and unless exactly one of type and serializer is given."""
@@ -246,7 +262,7 @@ class ReducingStateDescriptor(StateDescriptor):
     @property
     def element_type(self) -> pa.DataType:
         """Type of the value."""
-        return _element_type(self.name, "value_type", self.value_type, self.serializer)
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -263,6 +279,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     aggregate_function: AggregateFunction | None = None
     value_type: ValueType = None
     serializer: str = ""
+    ttl: StateTtlConfig | None = None
 
     def __post_init__(self) -> None:
         """StateError unless exactly one of type and serializer is given."""
@@ -271,7 +288,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     @property
     def element_type(self) -> pa.DataType:
         """Type of the accumulator."""
-        return _element_type(self.name, "value_type", self.value_type, self.serializer)
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -294,6 +311,7 @@ class RunningAggregateDescriptor(StateDescriptor):
     input_type: pa.DataType
     aggregates: tuple[str, ...] = ("sum",)
     serializer: str = field(default="", init=False)
+    ttl: StateTtlConfig | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """StateError for an unknown aggregate or a column that is not numeric."""
@@ -335,17 +353,22 @@ def descriptor_of(column: pa.Field) -> StateDescriptor:
         names = tuple(data_type.field(i).name for i in range(1, data_type.num_fields))
         floating = any(pa.types.is_floating(data_type.field(i).type) for i in range(1, data_type.num_fields))
         return RunningAggregateDescriptor(column.name, pa.float64() if floating else pa.int64(), names)
+    ttl = StateTtlConfig.from_metadata(metadata.get(TTL_METADATA, b""))
+
+    def declared(stored: pa.DataType) -> pa.DataType | None:
+        """The type of one element, as the user has declared it."""
+        plain = stored if ttl is None else stored.field(VALUE_FIELD).type
+        return None if serializer else plain
+
     if kind is StateKind.MAP:
-        value_type = None if serializer else data_type.item_type
-        return MapStateDescriptor(column.name, data_type.key_type, value_type, serializer)
+        return MapStateDescriptor(column.name, data_type.key_type, declared(data_type.item_type), serializer, ttl)
     if kind is StateKind.LIST:
-        return ListStateDescriptor(column.name, None if serializer else data_type.value_type, serializer)
-    value_type = None if serializer else data_type
+        return ListStateDescriptor(column.name, declared(data_type.value_type), serializer, ttl)
     if kind is StateKind.REDUCING:
-        return ReducingStateDescriptor(column.name, None, value_type, serializer)
+        return ReducingStateDescriptor(column.name, None, declared(data_type), serializer, ttl)
     if kind is StateKind.AGGREGATING:
-        return AggregatingStateDescriptor(column.name, None, value_type, serializer)
-    return ValueStateDescriptor(column.name, value_type, serializer)
+        return AggregatingStateDescriptor(column.name, None, declared(data_type), serializer, ttl)
+    return ValueStateDescriptor(column.name, declared(data_type), serializer, ttl)
 
 
 class ValueState(Protocol):

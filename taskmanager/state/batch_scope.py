@@ -7,6 +7,7 @@ Flink's setCurrentKey per record; here the operator sets one integer per row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def _number(slots: Any, numbers: Any, distinct: Any, rows: Any) -> int:
 class BatchScope:
     """The keys of the batch in progress. `index` is the number of the current key, set by the operator for each row."""
 
-    __slots__ = ("_numbers", "index", "is_open", "slots")
+    __slots__ = ("_numbers", "index", "is_open", "now_ms", "slots")
 
     def __init__(self) -> None:
         self.index = 0
@@ -46,6 +47,8 @@ class BatchScope:
         """The slots of the distinct keys of the batch, by number."""
         self.is_open = False
         self._numbers: Slots = np.zeros(64, np.int32)
+        self.now_ms: Callable[[], int] | None = None
+        """The task's clock, which states with a time-to-live need."""
 
     def open(self, slots: Slots, capacity: int) -> list[int]:
         """Begin: the number of each row's key."""

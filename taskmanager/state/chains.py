@@ -89,6 +89,11 @@ class Chains:
         """(offsets, entries): the chain of slots[i] is entries[offsets[i]:offsets[i + 1]]."""
         return _entries(slots, gather_values(self.counts, slots), self._heads, self._following)
 
+    def owned(self, slots: Slots) -> tuple[Slots, Slots]:
+        """(slots, entries): all entries of these slots, and whose each is."""
+        offsets, entries = self.entries(slots)
+        return np.repeat(slots, np.diff(offsets)), entries
+
     def unlink(self, slots: Slots, entries: Slots) -> None:
         """Take entries out of the chains of their slots; an entry at most once."""
         _unlink(slots, entries, self._heads, self._tails, self.counts, self._following, self._preceding)

@@ -53,6 +53,7 @@ from taskmanager.state.keyed_state import (
 from taskmanager.state.keyed_timers import KeyedTimers
 from taskmanager.state.slots import Slots
 from taskmanager.state.timers import TIMERS_TYPE
+from taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
 _FIRST_SWEEP_KEYS = 1 << 16
 """Below this many keys, empty ones are not worth looking for."""
@@ -92,6 +93,8 @@ class KeyedStateBackend:
         self._sweep_at = _FIRST_SWEEP_KEYS
         self._current_keys: list[Any] | None = None
         self._changes: KeyedChanges | None = None
+        self._ttl_states: list[TtlState] = []
+        self._expiry_cursor = 0
         self.tracks_all_changes = True
         """Not those of states that the operator has made itself: its snapshots are full."""
 
@@ -201,6 +204,8 @@ class KeyedStateBackend:
             timers.flush()
         self.scope.close()
         self._current_keys = None
+        if self._ttl_states:
+            self._expire_some()
 
     def set_current_key(self, *key: Any) -> None:
         """Begin a batch of one row with this key (one value per key column). For single accesses; batches are faster."""
@@ -302,6 +307,13 @@ class KeyedStateBackend:
                 "restore with the same key columns, or give the operator another uid to start it without state"
             )
 
+    def _expire_some(self) -> None:
+        """Look at some keys, and remove what of their state has expired."""
+        slots = next_slots(self._expiry_cursor, self._index.high_water)
+        self._expiry_cursor = int(slots[-1]) + 1 if len(slots) else 0
+        for state in self._ttl_states:
+            self.touch(state.expire(slots))
+
     # -- housekeeping -------------------------------------------------------------------------------------------------
 
     def _state(self, descriptor: StateDescriptor, expected: type[StateT]) -> StateT:
@@ -310,7 +322,7 @@ class KeyedStateBackend:
     def _known_state(self, descriptor: StateDescriptor) -> KeyedState:
         known = self._states.get(descriptor.name)
         if known is None:
-            known = self._states[descriptor.name] = _STATES[descriptor.kind](descriptor, self.scope, self._capacity)
+            known = self._states[descriptor.name] = self._make_state(descriptor)
         has = known.descriptor
         if (has.kind, has.storage_type, has.serializer) != (
             descriptor.kind,
@@ -321,7 +333,16 @@ class KeyedStateBackend:
                 f"state {descriptor.name!r} is {_described(has)}, and is asked for as {_described(descriptor)}: declare it as it "
                 "was, or under another name"
             )
+        if isinstance(known, TtlState) and descriptor.ttl is not None:
+            known.use_ttl(descriptor.ttl)
         return known
+
+    def _make_state(self, descriptor: StateDescriptor) -> KeyedState:
+        if descriptor.ttl is None:
+            return _STATES[descriptor.kind](descriptor, self.scope, self._capacity)
+        state = make_ttl_state(descriptor, descriptor.ttl, self.scope, self._capacity)
+        self._ttl_states.append(state)
+        return state
 
     def _grow(self) -> None:
         self._capacity = self._index.capacity

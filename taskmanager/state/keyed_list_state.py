@@ -6,7 +6,7 @@ then it is loaded, and those of keys that follow as far as that has paid (Lookah
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from dataflow.state import ListStateDescriptor, StateError
 from taskmanager.state.batch_scope import BatchScope
 from taskmanager.state.chains import Chains, FrozenChains
 from taskmanager.state.columns import Column, FrozenColumn, make_column
-from taskmanager.state.keyed_state import KeyedState, PythonValues
+from taskmanager.state.keyed_state import KeyedState, python_values
 from taskmanager.state.lookahead import Lookahead
 from taskmanager.state.slots import SlotAllocator, Slots
 
@@ -33,7 +33,7 @@ class KeyedListState(KeyedState):
     def __init__(self, descriptor: ListStateDescriptor, scope: BatchScope, capacity: int) -> None:
         self.descriptor: ListStateDescriptor = descriptor
         self._scope = scope
-        self._python = PythonValues(descriptor.name, descriptor.element_type, descriptor.serializer)
+        self._python = python_values(descriptor, descriptor.element_type)
         self._chains = Chains(capacity)
         self._allocator = SlotAllocator()
         self._values: Column = make_column(descriptor.element_type, self._allocator.capacity)
@@ -117,6 +117,17 @@ class KeyedListState(KeyedState):
     def clear_batch(self, slots: Slots) -> None:
         self.flush()
         self._cut(slots)
+
+    def remove_entries(self, slots: Slots, are_gone: Callable[[Slots], BoolArray]) -> Slots:
+        """Of these keys, forget the elements whose entries (by which `values` goes) are gone; returns whose they were."""
+        owners, entries = self._chains.owned(slots)
+        gone = are_gone(entries)
+        owners, entries = owners[gone], entries[gone]
+        if len(entries):
+            self._chains.unlink(owners, entries)
+            self._values.clear(entries)
+            self._allocator.release(entries)
+        return owners
 
     def _index(self) -> int:
         if not self._scope.is_open:

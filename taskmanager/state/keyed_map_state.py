@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +24,7 @@ from taskmanager.state.batch_scope import BatchScope
 from taskmanager.state.chains import Chains, FrozenChains
 from taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
 from taskmanager.state.key_index import FrozenKeys, KeyIndex
-from taskmanager.state.keyed_state import KeyedState, PythonValues
+from taskmanager.state.keyed_state import KeyedState, PythonValues, python_values
 from taskmanager.state.known_maps import KnownMap, KnownMaps
 from taskmanager.state.lookahead import Lookahead
 from taskmanager.state.slots import Slots
@@ -57,7 +57,7 @@ class KeyedMapState(KeyedState):
         self.descriptor: MapStateDescriptor = descriptor
         self._scope = scope
         element_type = descriptor.element_type
-        self._python = PythonValues(descriptor.name, element_type, descriptor.serializer)
+        self._python = python_values(descriptor, element_type)
         self._keys = PythonValues(descriptor.name, descriptor.key_type, "")
         self._key_type = next((kind for is_kind, kind in _PYTHON_TYPES if is_kind(descriptor.key_type)), object)
         self._index = KeyIndex([pa.field("slot", pa.int32()), pa.field(f"{descriptor.name}.key", descriptor.key_type)])
@@ -245,6 +245,18 @@ class KeyedMapState(KeyedState):
         self.flush()
         self._known.forget(slots)
         self._cut(slots)
+
+    def remove_entries(self, slots: Slots, are_gone: Callable[[Slots], BoolArray]) -> Slots:
+        """Of these keys, forget the pairs whose entries (by which `values` goes) are gone; returns whose they were."""
+        owners, entries = self._chains.owned(slots)
+        gone = are_gone(entries)
+        owners, entries = owners[gone], entries[gone]
+        if len(entries):
+            self._known.forget(owners)
+            self._chains.unlink(owners, entries)
+            self._values.clear(entries)
+            self._index.remove(entries)
+        return owners
 
     def _current(self) -> KnownMap:
         known = self._maps.get(self._scope.index)

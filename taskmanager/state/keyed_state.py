@@ -28,6 +28,7 @@ from dataflow.state import (
     ValueStateDescriptor,
     serializer_named,
 )
+from dataflow.state_ttl import VALUE_FIELD
 from taskmanager.state.batch_scope import BatchScope
 from taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
 from taskmanager.state.running_aggregate import AggregateColumn, Numbers
@@ -115,6 +116,33 @@ class PythonValues:
             ) from refusal
 
 
+class TimedValues(PythonValues):
+    """Values of states with a time-to-live: pairs of the value and when it was touched."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, name: str, data_type: pa.StructType, serializer: str) -> None:
+        super().__init__(name, data_type, "")
+        self._values = PythonValues(name, data_type.field(VALUE_FIELD).type, serializer)
+
+    def to_python(self, values: pa.Array) -> list[Any]:
+        stored, touched = values.flatten()
+        pairs = zip(self._values.to_python(stored), touched.to_pylist(), strict=True)
+        return [None if at is None else (value, at) for value, at in pairs]
+
+    def to_arrow(self, objects: list[Any]) -> pa.Array:
+        values = self._values.to_arrow([None if pair is None else pair[0] for pair in objects])
+        touched = pa.array([None if pair is None else pair[1] for pair in objects], pa.int64())
+        missing = touched.is_null() if touched.null_count else None
+        return pa.StructArray.from_arrays([values, touched], fields=list(self._type), mask=missing)
+
+
+def python_values(descriptor: StateDescriptor, element_type: pa.DataType) -> PythonValues:
+    """How elements of this type look in Python."""
+    make = PythonValues if descriptor.ttl is None else TimedValues
+    return make(descriptor.name, element_type, descriptor.serializer)
+
+
 class _SlotState(KeyedState):
     """One value per slot."""
 
@@ -124,7 +152,7 @@ class _SlotState(KeyedState):
         self.descriptor = descriptor
         self.column: Column = make_column(descriptor.storage_type, capacity)
         self._scope = scope
-        self._python = PythonValues(descriptor.name, descriptor.storage_type, descriptor.serializer)
+        self._python = python_values(descriptor, descriptor.storage_type)
         self._cache: list[Any] | None = None
         self._dirty = bytearray()
         kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
