@@ -160,38 +160,38 @@ class TaskManagerPool:
         except (
             Exception
         ) as error:  # Spark reports a killed worker, a lost executor and a cancelled job all the same way
-            return TaskManagerExit(resource_id, _kind_of(error), _first_line(error))
+            return TaskManagerExit(resource_id, *_judge(error, self._context.pythonExec))
         return results[0] if results else TaskManagerExit(resource_id, "failed", "the task returned nothing")
 
 
 def _body(launch: TaskManagerLaunch) -> Callable[[Any], Any]:
     def task_manager(rows: Any) -> Any:
         list(rows)  # a worker whose input was not read to its end is not used again by Spark
-        try:
-            from snapline.spark.executor import run as run_in_executor
-        except ImportError as error:
-            raise ModuleNotFoundError(f"SNAPLINE-UNUSABLE {sys.executable} cannot import snapline: {error}") from error
-        return run_in_executor(launch)
+        return run(launch)
 
     return task_manager
 
 
-def _kind_of(error: Exception) -> str:
+def _judge(error: Exception, python: str) -> tuple[str, str]:
+    """What an exception of the Spark job means: kind and detail of a TaskManagerExit."""
     text = str(error)
-    signs = ("No module named 'snapline", "SNAPLINE-UNUSABLE", "PYTHON_VERSION_MISMATCH")
-    return "unusable" if any(sign in text for sign in signs) else "failed"
+    if "No module named 'snapline" in text:
+        return "unusable", (
+            f"the executors' Python {python!r} cannot import Snapline: install it there, or ship an environment with --archives "
+            "and set spark.pyspark.python to its Python"
+        )
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return "unusable", (
+            f"the executors' Python {python!r} is of another version than the driver's {sys.version_info[0]}."
+            f"{sys.version_info[1]} ({sys.executable}): set PYSPARK_PYTHON or spark.pyspark.python to one of the same version"
+        )
+    return "failed", _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
     text = str(error)
     for line in text.splitlines():
-        if (
-            "SNAPLINE-UNUSABLE" in line
-            or "PYTHON_VERSION_MISMATCH" in line
-            or "ModuleNotFoundError" in line
-            or "exit code" in line
-            or "crashed" in line
-        ):
+        if "ModuleNotFoundError" in line or "exit code" in line or "crashed" in line:
             return line.strip()[:300]
     return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:300]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pyspark
@@ -75,3 +76,16 @@ def test_spark_submit_to_a_standalone_cluster(flights, standalone, tmp_path):
     assert wait_until_gone(standalone.mark, "pyspark.daemon|CoarseGrainedExecutorBackend") == {}
     assert len(marked(standalone.mark, r"deploy\.(master|worker)")) == 2
     assert not [line for line in done.err.splitlines() if line.startswith("{") and json.loads(line)["level"] == "ERROR"]
+
+
+def test_a_python_on_the_executors_that_cannot_import_snapline_is_named(flights, tmp_path):
+    """The base interpreter lacks what the virtualenv has: one line, exit code 1, after the first attempt."""
+    bare = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+    script = ROOT / "examples" / "flights.py"
+    done = run(
+        python(script, "--input", flights, "--output", "out"), cwd=tmp_path, MASTER="local[1]", PYSPARK_PYTHON=str(bare)
+    )
+    assert (done.code, done.out) == (1, "")
+    (line,) = done.errors
+    assert line.startswith("flights: ") and "cannot import Snapline" in line and str(bare) in line, line
+    assert list((tmp_path / "out").glob("*/*.parquet")) == []

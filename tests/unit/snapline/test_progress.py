@@ -1,0 +1,30 @@
+"""What is shown while a job runs."""
+
+from __future__ import annotations
+
+from protos import client_pb2 as pb
+from protos.job_pb2 import JobEdge
+from snapline.progress import RowsRead
+
+
+def job(attempt: int, rows: list[int]) -> pb.JobDetails:
+    source = pb.VertexDetails(
+        vertex_id="source",
+        subtasks=[
+            pb.SubtaskDetails(subtask_index=i, attempt_number=attempt, records_in=n, records_out=2 * n)
+            for i, n in enumerate(rows)
+        ],
+    )
+    sink = pb.VertexDetails(vertex_id="sink", subtasks=[pb.SubtaskDetails(records_in=999)])
+    return pb.JobDetails(vertices=[source, sink], edges=[JobEdge(source="source", target="sink")])
+
+
+def test_rows_read_are_those_of_sources_over_all_attempts():
+    """A row that goes to two outputs counts once; rows of an attempt that is over stay counted."""
+    rows = RowsRead()
+    rows.note(job(0, [100, 50]))
+    rows.note(job(0, [120, 60]))
+    assert rows.total == 180
+    rows.note(job(1, [5, 0]))
+    rows.note(job(1, [10, 7]))
+    assert rows.total == 197

@@ -1,0 +1,52 @@
+"""Modules that no executor could import travel with the job; installed ones do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import cloudpickle
+
+from snapline.user_modules import modules_beside_script, pickled_by_value
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+import json, numpy, beside, pkg.inner
+from snapline.user_modules import modules_beside_script
+print(*sorted(module.__name__ for module in modules_beside_script()))
+"""
+
+
+def test_only_modules_below_the_script_that_are_not_installed(tmp_path):
+    """The script itself, the standard library, site-packages and Snapline are left out."""
+    from pathlib import Path
+
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "inner.py").write_text("")
+    (tmp_path / "job.py").write_text(PROGRAM.format(root=str(Path(__file__).parents[3])))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "job.py"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "beside pkg pkg.inner\n", done.stderr
+    assert modules_beside_script() == []  # pytest is installed
+
+
+def test_what_was_registered_before_stays(monkeypatch):
+    """And what was not is not afterwards."""
+    mine, theirs = ModuleType("a_module_of_mine"), ModuleType("a_module_of_theirs")
+    for module in (mine, theirs):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec("def answer():\n    return 42", mine.__dict__)
+    cloudpickle.register_pickle_by_value(theirs)
+    try:
+        with pickled_by_value([mine, theirs]):
+            payload = cloudpickle.dumps(mine.answer)
+        assert cloudpickle.list_registry_pickle_by_value() == {"a_module_of_theirs"}
+    finally:
+        cloudpickle.unregister_pickle_by_value(theirs)
+    monkeypatch.delitem(sys.modules, "a_module_of_mine")
+    assert cloudpickle.loads(payload)() == 42
