@@ -128,10 +128,10 @@ class OperatorSubtaskState:
     @property
     def stream_handles(self) -> tuple[StreamStateHandle, ...]:
         """Every blob that this state refers to."""
-        return tuple(
-            part.handle
-            for part in (*self.managed_keyed, *self.managed_operator, *self.input_channel, *self.output_channel)
-        )
+        keyed = tuple(part.handle for part in self.managed_keyed)
+        operator = tuple(part.handle for part in self.managed_operator)
+        channel = tuple(part.handle for part in (*self.input_channel, *self.output_channel))
+        return keyed + operator + channel
 
     @property
     def state_size_bytes(self) -> int:

@@ -34,6 +34,7 @@ from dataflow.stream_graph import StreamEdge, StreamGraph, StreamNode
 
 UPPER_BOUND_MAX_PARALLELISM = 32_768
 LOWER_BOUND_MAX_PARALLELISM = 128
+NO_RESTORE = SavepointRestoreSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def translate(
     job_id: JobID,
     name: str,
     configuration: Configuration,
-    savepoint_restore: SavepointRestoreSettings = SavepointRestoreSettings(),
+    savepoint_restore: SavepointRestoreSettings = NO_RESTORE,
     pickle: Callable[[object], bytes] = cloudpickle.dumps,
 ) -> Translation:
     """Build the JobGraph. Raises JobDefinitionError that names the operator."""
@@ -225,7 +226,7 @@ def _vertex(
 def _pickle(item: _Resolved, pickle: Callable[[object], bytes]) -> bytes:
     try:
         return pickle(item.node.spec)
-    except Exception as error:  # noqa: BLE001 - whatever the user's objects raise while they are pickled
+    except Exception as error:
         raise JobDefinitionError(
             f"operator {item.uid!r} cannot be pickled to be sent to the TaskManagers: {type(error).__name__}: {error}; "
             "create connections, locks and files in open(), not in the constructor or a closure"

@@ -22,7 +22,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from dataflow.wire_errors import WireError
@@ -50,7 +50,7 @@ class Compiler:
         """The codec for values of `python_type`. Raises TypeError when the two declarations do not agree."""
         return self._codec(python_type, message_type.DESCRIPTOR)
 
-    def _codec(self, python_type: type, descriptor: Descriptor) -> Codec:
+    def _codec(self, python_type: type, descriptor: Any) -> Codec:
         if python_type in self.custom:
             return self.custom[python_type]
         hints = typing.get_type_hints(python_type)
@@ -110,7 +110,8 @@ def _declared_fields(python_type: type) -> dict[str, Any]:
 
 def field_name(field: FieldDescriptor) -> str:
     """`Message.field`, for errors."""
-    return f"{field.containing_type.name}.{field.name}"
+    message: Any = field.containing_type
+    return f"{message.name}.{field.name}"
 
 
 def _scalar(field: FieldDescriptor, *, required: bool) -> tuple[Setter, Getter]:

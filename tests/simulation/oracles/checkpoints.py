@@ -109,7 +109,7 @@ class CheckpointOracle:
             self._savepoints.add(checkpoint_id)
         if not _is_pointer(path):
             return
-        checkpoint_id = self._id_of(path)
+        checkpoint_id = CheckpointID(self._id_of(path))
         if checkpoint_id in self._savepoints:  # registered, or adopted by the job that starts from it
             return
         of_job = self._of_job.setdefault(path.split("/")[-3], set())

@@ -90,7 +90,9 @@ def test_patience_doubles_up_to_its_bound() -> None:
         now_ms += 100
         effects = core.handle(TimerFired(ATTEMPT), now_ms)
         assert effects[:2] == [CloseConnection(dial(number)), OpenConnection(dial(number + 1), RM)]
-        waits.append(effects[2].at_ms - now_ms)
+        timer = effects[2]
+        assert isinstance(timer, StartTimer)
+        waits.append(timer.at_ms - now_ms)
 
     assert waits == [200, 300, 300, 300]
 
