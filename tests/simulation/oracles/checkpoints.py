@@ -15,6 +15,7 @@ from typing import Any
 from coordinator.checkpoint.metadata import parse_metadata
 from coordinator.jobmaster.effects import ReportJobStatus
 from dataflow.failures import SerializedFailure
+from dataflow.ids import CheckpointID
 from dataflow.messages import JobStatus, TriggerCheckpoint
 from runtime.connections import Send
 from taskmanager.executor.events import TaskEnteredState
