@@ -52,10 +52,7 @@ class Target:
 
     def client(self) -> ClusterClient:
         """A connection to the coordinator."""
-        from runtime.grpc_channels import Security
-
-        address = self.configuration.get_option(COORDINATOR_ADDRESS)
-        return ClusterClient(address, Security.from_configuration(self.configuration))
+        return ClusterClient.from_configuration(self.configuration)
 
     def show(self, messages: Sequence[Message], columns: Sequence[str], row: Callable[[Any], Sequence[str]]) -> None:
         """Print messages, one row each."""

@@ -21,6 +21,7 @@ from protos import client_pb2 as pb
 if TYPE_CHECKING:
     import grpc
 
+    from dataflow.config import Configuration
     from runtime.grpc_channels import Security
 
 T = TypeVar("T")
@@ -50,15 +51,42 @@ class JobFailed(SnaplineError):
 class ClusterClient:
     """One connection to a coordinator. Use as a context manager, or `close` it."""
 
-    def __init__(self, address: str, security: Security) -> None:
-        """Does not connect yet. `address` is host:port."""
+    def __init__(self, address: str, security: Security, find_leader: Callable[[], str] | None = None) -> None:
+        """Does not connect yet. `address` is host:port. `find_leader` says where the coordinator is now; it is asked when nobody
+        answers."""
+        self._security = security
+        self._find_leader = find_leader
+        self._metadata = security.metadata
+        self._open(address)
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration) -> ClusterClient:
+        """A client of the coordinator that leads: at `jobmanager.rpc.address`, or where ZooKeeper says. Raises SnaplineError."""
+        from runtime.grpc_channels import Security
+        from runtime.zookeeper_leader_retrieval import coordinator_address
+
+        security = Security.from_configuration(configuration)
+        return cls(coordinator_address(configuration), security, lambda: coordinator_address(configuration))
+
+    def _open(self, address: str) -> None:
         from protos.client_pb2_grpc import ClientServiceStub
         from runtime.grpc_channels import open_channel
 
         self.address = address
-        self._metadata = security.metadata
-        self._channel: grpc.Channel = open_channel(address, security)
+        self._channel: grpc.Channel = open_channel(address, self._security)
         self._stub = ClientServiceStub(self._channel)
+
+    def _follow_leader(self) -> None:
+        """Nobody answers: the next call goes to whoever leads by then."""
+        if self._find_leader is None:
+            return
+        try:
+            address = self._find_leader()
+        except SnaplineError:
+            return
+        if address != self.address:
+            self._channel.close()
+            self._open(address)
 
     def __enter__(self) -> ClusterClient:
         """Itself."""
@@ -168,6 +196,7 @@ class ClusterClient:
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise self._error(error) from None
+                self._follow_leader()
                 now = time.monotonic()
                 away_since = away_since or now
                 if now - away_since > patience_s:
@@ -199,7 +228,10 @@ class ClusterClient:
         try:
             return method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise self._error(error) from None
+            failure = self._error(error)
+            if isinstance(failure, CoordinatorUnreachable):
+                self._follow_leader()
+            raise failure from None
 
     def _error(self, error: Any) -> SnaplineError:
         import grpc

@@ -83,11 +83,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
     if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
-        from runtime.grpc_channels import Security
-        from runtime.zookeeper_leader_retrieval import coordinator_address
-
-        security = Security.from_configuration(configuration)
-        with ClusterClient(coordinator_address(configuration), security) as client:
+        with ClusterClient.from_configuration(configuration) as client:
             job_id = client.submit(translation.job_graph)
             logger.info("job submitted", job_id=job_id, job=job_name)
             if os.environ.get(DETACHED_VARIABLE):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.process import CoordinatorProcess, CoordinatorStartError
+from dataflow.config import Configuration
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_status
 from protos import client_pb2 as pb
@@ -39,17 +40,16 @@ def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKee
     rows = 60_000
     with HighAvailabilityCluster(tmp_path, ensemble, coordinators=3, slots=(1, 1)) as cluster:
         environment = build(cluster.environment(), ["--output", str(output), "--rows", str(rows), "--rate", "4000"])
-        with cluster.client() as client:
-            job_id = client.submit(environment.translate("sums").job_graph)
-        seen = 0
-        for leader in range(3):
-            if leader:
-                cluster.kill_leader()
-            with cluster.client() as client:
-                wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
-                seen = newest_checkpoint(client, job_id)
-        with cluster.client() as client:
-            details = client.wait(job_id)
+        with ClusterClient.from_configuration(Configuration(cluster.settings)) as watcher:
+            job_id = watcher.submit(environment.translate("sums").job_graph)
+            seen = 0
+            for leader in range(3):
+                if leader:
+                    cluster.kill_leader()
+                with cluster.client() as client:
+                    wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
+                    seen = newest_checkpoint(client, job_id)
+            details = watcher.wait(job_id)  # opened when the first one led
         assert decode_job_status(details.overview.status) is JobStatus.FINISHED
         after_a_kill = ["CREATED", "RECONCILING", "RUNNING"]
         assert statuses_logged(cluster) == ["CREATED", "RUNNING", *after_a_kill, *after_a_kill, "FINISHED"]

@@ -63,10 +63,11 @@ class HighAvailabilityCluster:
         self.task_managers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> HighAvailabilityCluster:
-        """Start everything; does not wait for TaskManagers."""
+        """Start everything; one coordinator leads then. Does not wait for TaskManagers."""
         try:
             for _ in range(self._coordinators):
                 self.start_coordinator()
+            self.client().close()
             for slots in self._slots:
                 self.start_task_manager(slots)
         except BaseException:
