@@ -27,6 +27,7 @@ from snapline.client import ClusterClient
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.program import run_script, translate_script
 from snapline.reporting import print_error
+from snapline.state_commands import state
 
 WIDE = 400
 """Columns where nobody looks: a table in a file or a pipe is not cut off."""
@@ -231,6 +232,9 @@ class SavepointGroup(click.Group):
         if args and args[0] not in {*self.commands, "-h", "--help"}:
             args = ["trigger", *args]
         return super().parse_args(ctx, args)
+
+
+cli.add_command(state)
 
 
 @cli.group(cls=SavepointGroup)

@@ -199,7 +199,7 @@ def _keyed_states(storages: StateStorages, subtasks: Iterable[OperatorSubtaskSta
     except SnaplineError as error:
         yield StateSummary(f"cannot be read: {error}", "keyed", 0)
         return
-    keys = sum(header.row_count for header in headers)
+    keys = sum(header.row_count for header in headers if not header.is_delta)
     shown: set[str] = set()
     for header in headers:
         for field in header.state_fields:

@@ -1,0 +1,197 @@
+"""`snapline state ls|read|diff`: the state of a snapshot on the terminal, or as a file that other tools read.
+
+Decides what is shown and in which format; what is read is `snapline.state`'s business. Nothing of the job is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
+    import pyarrow as pa
+
+    from snapline.state import KeyedTable
+
+_WIDE = 400
+_SHOWN_ROWS = 50
+FORMATS = click.Choice(["table", "json"])
+
+
+@click.group()
+def state() -> None:
+    """Look into the state of a savepoint or checkpoint, without the job's code."""
+
+
+@state.command("ls")
+@click.argument("snapshot")
+@click.option("--output", "-o", type=FORMATS, default="table")
+def list_states(snapshot: str, output: str) -> None:
+    """The operators with keyed state, their keys and states."""
+    from snapline.state import StateReader
+
+    reader = StateReader(snapshot)
+    tables = reader.tables()
+    if output == "json":
+        click.echo(json.dumps([_described(table) for table in tables], indent=2))
+        return
+    metadata = reader.snapshot.metadata
+    click.echo(f"{metadata.snapshot_type.value} {metadata.checkpoint_id} of {metadata.job_name!r}")
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("UID", "KEY", "KEYS", "SIZE", "STATE", "KIND", "TYPE"):
+        shown.add_column(title)
+    for table in tables:
+        key = ", ".join(f"{field.name} {field.type}" for field in table.key_schema)
+        first = [table.uid, key, f"{table.rows_at_most:,}", f"{table.size_bytes:,} B"]
+        for number, column in enumerate(table.columns):
+            kind = column.kind.replace("_", " ") + (f" ({column.serializer})" if column.serializer else "")
+            shown.add_row(*(first if number == 0 else [""] * 4), column.name, kind, str(column.data_type))
+    _console().print(shown, markup=False)
+
+
+@state.command()
+@click.argument("snapshot")
+@click.argument("uid")
+@click.option("--key", "-k", multiple=True, help="only this key; once per key column")
+@click.option("--limit", type=click.IntRange(min=1), default=None, help=f"rows at most ({_SHOWN_ROWS} on a terminal)")
+@click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), help="a .parquet, .arrow or .csv file")
+@click.option("--output", "-o", type=FORMATS, default="table")
+def read(snapshot: str, uid: str, key: tuple[str, ...], limit: int | None, target: Path | None, output: str) -> None:
+    """The rows of an operator's keyed state."""
+    from snapline.state import StateReader
+
+    reader = StateReader(snapshot)
+    batches = reader.read_batches(uid, key=key or None)
+    _deliver(batches, reader.table(uid).schema, limit, target, output)
+
+
+@state.command("diff")
+@click.argument("before")
+@click.argument("after")
+@click.argument("uid")
+@click.option("--limit", type=click.IntRange(min=1), default=None, help=f"rows at most ({_SHOWN_ROWS} on a terminal)")
+@click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), help="a .parquet, .arrow or .csv file")
+@click.option("--output", "-o", type=FORMATS, default="table")
+def difference(before: str, after: str, uid: str, limit: int | None, target: Path | None, output: str) -> None:
+    """The keys whose state is not the same in two snapshots."""
+    import pyarrow as pa
+
+    from snapline.state import CHANGE, StateReader, diff
+
+    old, new = StateReader(before), StateReader(after)
+    schema = pa.unify_schemas([new.table(uid).schema, old.table(uid).schema], promote_options="permissive")
+    _deliver(diff(old, new, uid), schema.insert(0, pa.field(CHANGE, pa.string())), limit, target, output)
+
+
+def _deliver(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int | None, target: Path | None, output: str
+) -> None:
+    if target is not None:
+        rows = _write(_limited(batches, limit), schema, target)
+        click.echo(f"wrote {rows:,} rows to {target}")
+        return
+    shown_at_most = limit or _SHOWN_ROWS
+    rows_read = list(islice(_rows(batches), shown_at_most + 1))
+    shown = rows_read[:shown_at_most]
+    if output == "json":
+        click.echo(json.dumps(shown, indent=2, default=_jsonable))
+    else:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for name in schema.names:
+            table.add_column(name)
+        for row in shown:
+            table.add_row(*(_spelled(row[name]) for name in schema.names))
+        _console().print(table, markup=False)
+    if limit is None and len(rows_read) > shown_at_most:
+        click.echo(f"... there are more than {shown_at_most} rows: --limit N, or --to FILE.parquet", err=True)
+
+
+def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -> int:
+    """To a file that appears whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    from snapline.state import StateReadError
+
+    makers: dict[str, Any] = {
+        ".parquet": lambda sink: pq.ParquetWriter(sink, schema),
+        ".arrow": lambda sink: pa.ipc.new_file(sink, schema),
+        ".csv": lambda sink: pa.csv.CSVWriter(sink, schema),
+    }
+    make = makers.get(target.suffix)
+    if make is None:
+        raise StateReadError(f"{target}: the name of the file says its format, and ends in {', '.join(makers)}")
+    partial = target.with_name(f".{target.name}.partial")
+    rows = 0
+    try:
+        with make(str(partial)) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+    except (pa.ArrowException, OSError) as refusal:
+        partial.unlink(missing_ok=True)
+        raise StateReadError(f"{target} cannot be written: {refusal}") from refusal
+    partial.replace(target)
+    return rows
+
+
+def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+        elif left > 0:
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _described(table: KeyedTable) -> dict[str, Any]:
+    return {
+        "uid": table.uid,
+        "name": table.name,
+        "parallelism": table.parallelism,
+        "max_parallelism": table.max_parallelism,
+        "keys_at_most": table.rows_at_most,
+        "size_bytes": table.size_bytes,
+        "key": [{"name": field.name, "type": str(field.type)} for field in table.key_schema],
+        "states": [
+            {
+                "name": column.name,
+                "kind": column.kind,
+                "type": str(column.data_type),
+                "serializer": column.serializer,
+                "ttl_ms": column.ttl_ms,
+            }
+            for column in table.columns
+        ],
+    }
+
+
+def _spelled(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return str(value)
+
+
+def _jsonable(value: Any) -> Any:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)

@@ -1,0 +1,184 @@
+"""State read without the job: one table from many files, one key, two snapshots held against each other, and the commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from coordinator.checkpoint.metadata import build_metadata
+from dataflow.elements import SnapshotType
+from dataflow.handles import (
+    ByteStreamStateHandle,
+    CheckpointMetadata,
+    KeyedStateHandle,
+    OperatorState,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+)
+from dataflow.ids import CheckpointID, JobID, OperatorID
+from dataflow.key_groups import compute_key_group_range_for_operator_index, split_batch
+from dataflow.state import ListStateDescriptor, ValueStateDescriptor
+from snapline.cli import cli
+from snapline.state import StateReader, StateReadError, diff
+from taskmanager.state.keyed_backend import KeyedStateBackend
+
+MAX_PARALLELISM, PARALLELISM = 32, 2
+KEY = pa.schema([("city", pa.string()), ("day", pa.date32())])
+
+
+class Writer:
+    """Two subtasks with a value and a list per key, and snapshots of them on a disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.backends = [
+            KeyedStateBackend(
+                KEY, compute_key_group_range_for_operator_index(MAX_PARALLELISM, PARALLELISM, index), MAX_PARALLELISM
+            )
+            for index in range(PARALLELISM)
+        ]
+        self.chains = [backend.incremental_snapshots(f"op-{n}") for n, backend in enumerate(self.backends)]
+        self.totals = [backend.get_state(ValueStateDescriptor("total", pa.int64())) for backend in self.backends]
+        self.recent = [backend.get_list_state(ListStateDescriptor("recent", pa.int32())) for backend in self.backends]
+        self.checkpoint_id = 0
+
+    def put(self, rows: Sequence[tuple[str, int, int | None]]) -> None:
+        """City, day, total; None clears both states."""
+        cities, days, totals = zip(*rows, strict=True)
+        batch = pa.record_batch(
+            {"city": pa.array(cities), "day": pa.array(days, pa.int32()).cast(pa.date32()), "total": pa.array(totals, pa.int64())}
+        )  # fmt: skip
+        for index, part in enumerate(split_batch(batch, list(KEY.names), MAX_PARALLELISM, PARALLELISM)):
+            if part.num_rows:
+                slots = self.backends[index].slots(part.columns[:2])
+                self.totals[index].put_batch(slots, part.column("total"))
+                self.recent[index].clear_batch(slots)
+                present = part.column("total").is_valid()
+                kept = slots[present.to_numpy(zero_copy_only=False)]
+                self.recent[index].add_batch(kept, part.column("total").drop_null().cast(pa.int32()))
+
+    def snapshot(self, *, inline: bool = True) -> str:
+        """An incremental checkpoint; its directory."""
+        self.checkpoint_id += 1
+        location = self.directory / f"chk-{self.checkpoint_id}"
+        location.mkdir(parents=True)
+        subtasks = {}
+        for index, chain in enumerate(self.chains):
+            part = chain.snapshot(self.checkpoint_id)
+            data = part.encode()
+            part.release()
+            path = location / f"part-{index}"
+            path.write_bytes(data)
+            handle = ByteStreamStateHandle(data) if inline else SegmentStateHandle(str(path), 0, len(data))
+            own: KeyedStateHandle = part.stored(handle)
+            subtasks[index] = OperatorSubtaskState(managed_keyed=(*part.references, own))
+            chain.completed(self.checkpoint_id)
+        operator = OperatorState(OperatorID("ab12"), "totals", "totals", PARALLELISM, MAX_PARALLELISM, subtasks)
+        metadata = CheckpointMetadata(
+            JobID("job"), "sums", CheckpointID(self.checkpoint_id), 0, SnapshotType.CHECKPOINT, (operator,)
+        )
+        (location / "_metadata").write_bytes(build_metadata(metadata, str(location)))
+        return str(location)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    return Writer(tmp_path)
+
+
+def rows_of(table: pa.Table) -> dict[str, int]:
+    return {row["city"]: row["total"] for row in table.to_pylist()}
+
+
+def test_many_files_are_one_table(writer: Writer) -> None:
+    """Deltas say last what a key has, or that it has nothing any more."""
+    writer.put([(f"c{n}", n, n) for n in range(20)])
+    writer.snapshot()
+    writer.put([("c3", 3, None), ("c4", 4, 400), ("new", 1, 7)])
+    path = writer.snapshot(inline=False)
+
+    table = StateReader(path).read("totals")
+    expected = {f"c{n}": n for n in range(20) if n != 3} | {"c4": 400, "new": 7}
+    assert expected == rows_of(table)
+    assert ["city", "day", "total", "recent"] == table.schema.names
+    assert all([row["total"]] == row["recent"] for row in table.to_pylist())
+
+
+def test_one_key(writer: Writer) -> None:
+    """As Python values, or as text of the command line."""
+    writer.put([("rome", 5, 1), ("rome", 6, 2), ("oslo", 5, 3)])
+    reader = StateReader(writer.snapshot())
+
+    assert [2] == reader.read("totals", key=["rome", "1970-01-07"])["total"].to_pylist()
+    assert 0 == reader.read("totals", key=["rome", "1970-02-01"]).num_rows
+    with pytest.raises(StateReadError, match=r"has 2 columns \(city, day\), 1 given"):
+        reader.read("totals", key=["rome"])
+    with pytest.raises(StateReadError, match="'soon' is no date32"):
+        reader.read("totals", key=["rome", "soon"])
+
+
+def test_an_operator_that_is_not_there_is_named_with_those_that_are(writer: Writer) -> None:
+    """By uid, or by its id."""
+    writer.put([("rome", 5, 1)])
+    reader = StateReader(writer.snapshot())
+    with pytest.raises(StateReadError, match="no keyed state of an operator 'sums'; there is some of 'totals'"):
+        reader.read("sums")
+
+    assert 1 == reader.read("ab12").num_rows
+
+
+def test_what_has_changed_between_two_snapshots(writer: Writer) -> None:
+    """Added, removed, changed; equal ones not."""
+    writer.put([(f"c{n}", n, n) for n in range(10)])
+    before = StateReader(writer.snapshot())
+    writer.put([("c3", 3, None), ("c4", 4, 400), ("new", 1, 7), ("c5", 5, 5)])
+    after = StateReader(writer.snapshot())
+
+    found = {row["city"]: (row["change"], row["total"]) for batch in diff(before, after, "totals") for row in batch.to_pylist()}  # fmt: skip
+    assert {"c3": ("removed", 3), "c4": ("changed", 400), "new": ("added", 7)} == found
+    assert not list(diff(after, after, "totals"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["state", *arguments])
+
+
+def test_the_commands_show_and_write(writer: Writer, tmp_path: Path) -> None:
+    """A table, JSON, and files of other tools."""
+    writer.put([("rome", 5, 1), ("oslo", 6, 2)])
+    before = writer.snapshot()
+    writer.put([("rome", 5, 10)])
+    after = writer.snapshot()
+
+    listed: list[dict[str, Any]] = json.loads(run("ls", after, "-o", "json").output)
+    assert [("totals", ["total", "recent"])] == [(one["uid"], [s["name"] for s in one["states"]]) for one in listed]
+    shown = run("ls", after).output
+    assert "totals" in shown
+    assert "city string, day date32" in shown
+    assert "oslo" in run("read", after, "totals").output
+    [row] = json.loads(run("read", after, "totals", "-k", "rome", "-k", "1970-01-06", "-o", "json").output)
+    assert (10, "1970-01-06") == (row["total"], row["day"])
+    assert "changed" in run("diff", before, after, "totals").output
+
+    target = tmp_path / "state.parquet"
+    assert "wrote 2 rows" in run("read", after, "totals", "--to", str(target)).output
+    assert {"rome": 10, "oslo": 2} == rows_of(pq.read_table(target))
+    assert "wrote 1 rows" in run("read", after, "totals", "--limit", "1", "--to", str(tmp_path / "one.arrow")).output
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(writer: Writer, tmp_path: Path) -> None:
+    """Neither a half file, nor one of a format that nobody asked for."""
+    writer.put([("rome", 5, 1)])
+    path = writer.snapshot()
+    for name, wanted in (("rows.txt", ".parquet, .arrow, .csv"), ("rows.csv", "cannot be written")):
+        result = run("read", path, "totals", "--to", str(tmp_path / name))
+        assert isinstance(result.exception, StateReadError)
+        assert wanted in str(result.exception)
+    assert not [file for file in tmp_path.iterdir() if "rows" in file.name]
