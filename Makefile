@@ -1,6 +1,7 @@
 # Snapline's commands. Everything they install lives in .venv; delete it and nothing is left behind.
 PYTHON ?= python3
 SEEDS ?= 2000
+MINUTES ?= 30
 T ?= tests
 PYTEST_ARGS ?=
 
@@ -66,6 +67,9 @@ check-protos: setup ## Fail when make protos would change something
 
 sim: setup ## The simulator: SEEDS=2000 runs with faults
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+soak: setup ## MINUTES=30 of kills on standalone Spark with ZooKeeper and two coordinators; checks every row
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 bench: setup ## The benchmarks
 	$(BIN)/python -m benchmarks

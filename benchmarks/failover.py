@@ -2,7 +2,8 @@
 
 Processes on this machine: a ZooKeeper server, two coordinators, three TaskManagers of which one is spare; no Spark. The job is a
 keyed running sum with checkpoints every second. Every sink subtask notes when each batch arrives; the gap is the longest time
-without one, in any subtask, around the fault. Settings are the defaults, and printed.
+without one, in any subtask, around the fault. Settings are the defaults, and printed;
+only the spare TaskManager is kept however long it is idle.
 
 * `taskmanager_kill`: SIGKILL to a TaskManager that runs tasks.
 * `leader_kill`: SIGKILL to the leading coordinator; `next_checkpoint_ms`: from the kill to the next completed checkpoint.
@@ -186,6 +187,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = cli.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="snapline-failover-"))
     settings = {key: OPTIONS[key].default for key in DEFAULTS}
+    settings["resourcemanager.taskmanager-timeout"] = (
+        "1 h"  # Spark's pool would start another one; here a spare one has to wait
+    )
     try:
         with (
             ZooKeeperEnsemble(directory / "zookeeper", nodes=1) as ensemble,

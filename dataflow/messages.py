@@ -488,6 +488,8 @@ class ExecutionReport:
     """Acknowledgements that neither a completion nor an abortion has answered."""
     end_of_data: bool = False
     failure: SerializedFailure | None = None
+    stopping: bool = False
+    """It was told to stop with a savepoint: it stands still until that is complete, or for good."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -481,7 +481,7 @@ class EndOfDataReached(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ...) -> None: ...
 
 class ExecutionReport(_message.Message):
-    __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure")
+    __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure", "stopping")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -489,6 +489,7 @@ class ExecutionReport(_message.Message):
     UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     END_OF_DATA_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    STOPPING_FIELD_NUMBER: _ClassVar[int]
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     state: _job_pb2.ExecutionState
     allocation_id: str
@@ -496,7 +497,8 @@ class ExecutionReport(_message.Message):
     unconfirmed: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.AcknowledgeCheckpoint]
     end_of_data: bool
     failure: _job_pb2.SerializedFailure
-    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., allocation_id: _Optional[str] = ..., last_checkpoint_id: _Optional[int] = ..., unconfirmed: _Optional[_Iterable[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]]] = ..., end_of_data: _Optional[bool] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ...) -> None: ...
+    stopping: bool
+    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., allocation_id: _Optional[str] = ..., last_checkpoint_id: _Optional[int] = ..., unconfirmed: _Optional[_Iterable[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]]] = ..., end_of_data: _Optional[bool] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., stopping: _Optional[bool] = ...) -> None: ...
 
 class ReportExecutions(_message.Message):
     __slots__ = ("job_id", "resource_id", "executions")

@@ -2,7 +2,8 @@
 
 TaskManagers report every attempt that they run. The job can be adopted when one set of attempts, of one execution graph, covers
 every subtask with an attempt that is deployed, initializing or running, in a slot that this JobMaster has. It cannot be adopted, at
-once, when the newest attempt of a subtask has ended or is ending, or when the job ran with another parallelism. Everything else is
+once, when the newest attempt of a subtask has ended or is ending, was being stopped with a savepoint, or when the job ran with another
+parallelism. Everything else is
 waited for. Of two attempts of one subtask the later one counts; the other is cancelled by whoever adopts.
 
 A complete set is always consistent: the tasks of a region are only deployed after all their earlier attempts have ended, so no
@@ -153,6 +154,8 @@ class Reconciliation:
             report = reported.report
             if subtask not in self._subtasks:
                 return Refused(f"{report.attempt_id} is no subtask of the job: it ran with another parallelism")
+            if report.stopping:
+                return Refused(f"{report.attempt_id} was being stopped with a savepoint")
             if report.state not in ADOPTABLE:
                 return Refused(f"{report.attempt_id} is {report.state.value}", report.failure)
         return None

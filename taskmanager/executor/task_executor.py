@@ -196,6 +196,8 @@ class RunningTask:
     unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint] = field(default_factory=dict)
     """Acknowledged, and neither completed nor aborted as far as is known here."""
     end_of_data: bool = False
+    stopping: bool = False
+    """A stop-with-savepoint was triggered: it stands still after that."""
 
     @property
     def report(self) -> ExecutionReport:
@@ -207,6 +209,7 @@ class RunningTask:
             self.last_checkpoint_id,
             tuple(self.unconfirmed.values()),
             self.end_of_data,
+            stopping=self.stopping,
         )
 
 
@@ -568,6 +571,8 @@ class TaskExecutor:
         if task is not None:
             task.last_checkpoint_id = max(task.last_checkpoint_id, message.checkpoint_id)
             _confirm(task.unconfirmed, message)
+            if isinstance(message, TriggerCheckpoint) and message.options.snapshot_type.is_synchronous:
+                task.stopping = True
             self._out.append(DeliverToTask(attempt_id, message))
         elif isinstance(message, TriggerCheckpoint):
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from coordinator.checkpoint.effects import StateRestored
@@ -136,6 +137,13 @@ def test_what_ends_or_has_ended_cannot_be_adopted() -> None:
     for state in (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED, ExecutionState.FINISHED):
         decision = decide(reconciliation((A, report(0)), (B, report(1, state))))
         assert decision == Refused(f"{old(1)} is {state.value}")
+
+
+def test_a_job_that_was_being_stopped_cannot_be_adopted() -> None:
+    """Its tasks stand still after the savepoint, and nobody knows any more whether it will be complete."""
+    found = reconciliation((A, replace(report(0), stopping=True)), (B, report(1)))
+
+    assert decide(found) == Refused(f"{old(0)} was being stopped with a savepoint")
 
 
 def test_another_parallelism_cannot_be_adopted() -> None:

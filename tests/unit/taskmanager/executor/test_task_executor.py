@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow.elements import CheckpointOptions
+from dataflow.elements import CheckpointOptions, SnapshotType
 from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from dataflow.ids import (
     AllocationID,
@@ -432,6 +432,15 @@ def test_another_leader_is_told_what_is_known_of_checkpoints() -> None:
 
     expected = reported(last_checkpoint_id=CheckpointID(7), unconfirmed=(acknowledged[3],), end_of_data=True)
     assert reports_to_another_leader(core) == [expected]
+
+
+def test_another_leader_is_told_that_a_job_was_being_stopped() -> None:
+    """Tasks stand still after the savepoint that stops them."""
+    core = with_task()
+    options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND)
+    core.handle(from_jm(TriggerCheckpoint(JOB, attempt(), CheckpointID(3), 99, options)), 1)
+
+    assert reports_to_another_leader(core) == [reported(last_checkpoint_id=CheckpointID(3), stopping=True)]
 
 
 def test_another_leader_is_told_what_ended_without_one() -> None:
