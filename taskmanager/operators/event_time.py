@@ -80,6 +80,8 @@ class WatermarkGenerator:
         self._greatest_ms: int | None = None
         self._splits: dict[str, int | None] = {}
         """Greatest event time per unfinished split."""
+        self._active_ms: dict[str, int] = {}
+        """When each of them had rows last; only with an idle timeout."""
         self._emitted_ms = MIN_WATERMARK_MS
 
     @property
@@ -103,8 +105,10 @@ class WatermarkGenerator:
         """Greatest event time seen in an unfinished split; of all rows when splits are not told apart."""
         return self._splits.get(split_id) if self._splits else self._greatest_ms
 
-    def on_batch(self, batch: pa.RecordBatch, split_id: str = "") -> None:
+    def on_batch(self, batch: pa.RecordBatch, split_id: str = "", now_ms: int | None = None) -> None:
         """Rows were emitted. Without a split id, they count for all."""
+        if now_ms is not None and split_id in self._splits:
+            self._active_ms[split_id] = now_ms
         greatest = max_event_time_ms(batch, self._strategy.column)
         if greatest is None:
             return
@@ -120,13 +124,27 @@ class WatermarkGenerator:
     def finish_split(self, split_id: str) -> None:
         """The split holds the watermark back no longer."""
         self._splits.pop(split_id, None)
+        self._active_ms.pop(split_id, None)
 
-    def next_watermark_ms(self) -> int | None:
-        """A watermark higher than the last one that was asked for here, or None."""
+    def _taking_part(self, now_ms: int | None) -> list[int | None]:
+        """Greatest event times of the splits that are not idle; of all, when all are."""
+        timeout_ms = self._strategy.idle_timeout_ms
+        if not timeout_ms or now_ms is None:
+            return list(self._splits.values())
+        active = [
+            seen
+            for split_id, seen in self._splits.items()
+            if now_ms < self._active_ms.setdefault(split_id, now_ms) + timeout_ms
+        ]
+        return active or list(self._splits.values())
+
+    def next_watermark_ms(self, now_ms: int | None = None) -> int | None:
+        """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle timeout
+        leaves it to the others, and is late when it comes back behind them."""
         greatest = self._greatest_ms
         if self._splits:
             least = MIN_WATERMARK_MS
-            for seen in self._splits.values():
+            for seen in self._taking_part(now_ms):
                 if seen is None:
                     return None
                 least = seen if least == MIN_WATERMARK_MS else min(least, seen)

@@ -32,7 +32,7 @@ from taskmanager.operators.co_process import emit_result
 from taskmanager.operators.contract import OperatorSnapshot, RestoredState
 from taskmanager.operators.event_time import event_times_ms
 from taskmanager.operators.function_operator import FunctionRuntimeContext, InitializationContext, SnapshotContext
-from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import Slots, grown
 
@@ -139,7 +139,7 @@ class _State:
         self._timers.delete(self.slots[np.asarray(keys)], np.ascontiguousarray(times_ms, np.int64))
 
 
-class KeyedBatchesOperator(KeyedOperator):
+class KeyedBatchesOperator(IncrementalKeyedOperator):
     """One function, one or two inputs."""
 
     def __init__(
@@ -176,7 +176,8 @@ class KeyedBatchesOperator(KeyedOperator):
             self.window_function = self._function
             self._function_opened = True
             opener(FunctionRuntimeContext(self.context))
-        if self.backend is not None and self.backend.get_timers().event.has_due(self.watermark_ms):
+        backend = self.backend
+        if self.restored_at_work and backend is not None and backend.get_timers().event.has_due(self.watermark_ms):
             self._due = Watermark(self.watermark_ms)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:

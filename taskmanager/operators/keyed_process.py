@@ -9,7 +9,7 @@ KeyedProcessOperator and InternalTimerServiceImpl; the loop over rows is the onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -218,13 +218,24 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
     # --- rows -----------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
-        slots = self.slots_of(batch)
+        assert self._process is not None  # noqa: S101 - the function of one input has it
+        self.process_rows(batch, self.key_columns, self._time_column, self._process)
+
+    def process_rows(
+        self,
+        batch: pa.RecordBatch,
+        key_columns: Sequence[str],
+        time_column: str,
+        process: Callable[[Row, Any], Iterable[Row] | None],
+    ) -> None:
+        """Call `process` for every row of a batch."""
+        slots = self.slots_of(batch, key_columns)
         backend, context = self.backend, self._context
         assert backend is not None and context is not None  # noqa: S101 - slots_of has made them
-        times = event_times_ms(batch, self._time_column).tolist() if self.has_event_time else None
+        times = event_times_ms(batch, time_column).tolist() if time_column else None
         rows = rows_of(batch)
         numbers = backend.begin_batch(slots)
-        scope, process = backend.scope, self.function.process_element
+        scope = backend.scope
         results: list[Row] = []
         iterator = iter(rows)
         context.timestamp_ms = None

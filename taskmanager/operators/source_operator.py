@@ -129,7 +129,7 @@ class SourceOperator(SourceOperatorContract):
             else:
                 cadence.before_batch(now_ms, self.output)
                 self.output.emit_batch(polled.batch)
-                generator.on_batch(polled.batch, polled.split_id)
+                generator.on_batch(polled.batch, polled.split_id, now_ms)
                 self._finish_splits(polled.finished_splits)
                 cadence.after_batch(now_ms, self.output)
         elif generator is not None and cadence is not None:

@@ -51,7 +51,7 @@ class WatermarkCadence:
         if self._dirty and (self._next_ms is None or now_ms >= self._next_ms):
             self._dirty = False
             self._next_ms = now_ms + self._interval_ms
-            watermark_ms = self._generator.next_watermark_ms()
+            watermark_ms = self._generator.next_watermark_ms(now_ms)
             if watermark_ms is not None:
                 output.emit_watermark(Watermark(watermark_ms))
         if self._idle_timeout_ms:

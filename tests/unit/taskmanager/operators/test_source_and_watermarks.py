@@ -160,3 +160,22 @@ def test_a_watermark_that_waited_for_its_interval_comes_with_the_clock() -> None
     assert harness.take() == [Watermark(6)]
     harness.advance(600)
     assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_back() -> None:
+    """Idleness is per split; the watermark never goes back."""
+    from taskmanager.operators.event_time import WatermarkGenerator
+
+    generator = WatermarkGenerator(WatermarkStrategy("t").with_idleness(100))
+    generator.add_splits({"busy": None, "silent": None})
+    generator.on_batch(times(10), "busy", 0)
+    assert generator.next_watermark_ms(0) is None
+    generator.on_batch(times(20), "busy", 99)
+    assert generator.next_watermark_ms(99) is None
+    generator.on_batch(times(30), "busy", 100)
+    assert generator.next_watermark_ms(100) == 29
+    generator.on_batch(times(5), "silent", 150)
+    generator.on_batch(times(40), "busy", 150)
+    assert generator.next_watermark_ms(150) is None
+    generator.on_batch(times(35), "silent", 160)
+    assert generator.next_watermark_ms(160) == 34

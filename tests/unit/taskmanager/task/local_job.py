@@ -207,7 +207,7 @@ class LocalJob:
 
     def __init__(
         self,
-        operators: Sequence[Operator],
+        operators: Sequence[Operator] | JobGraph,
         configuration: dict[str, str] | None = None,
         *,
         restored: Completed | None = None,
@@ -215,7 +215,7 @@ class LocalJob:
         max_queued_batches: int = 8,
         now_ms: int = 1_000_000,
     ) -> None:
-        self.graph = job_graph(operators, configuration)
+        self.graph = operators if isinstance(operators, JobGraph) else job_graph(operators, configuration)
         self.exchange = LocalExchange(max_queued_batches=max_queued_batches)
         self.now_ms = now_ms
         self.completed: list[Completed] = []

@@ -1,0 +1,1 @@
+"""Nexmark: an auction house as a stream, and queries over it."""

@@ -1,0 +1,73 @@
+"""Nexmark on Spark: events per second of every query.
+
+    python -m benchmarks.nexmark --queries q0,q5,q8 --parallelism 2 --seconds 10 --json
+
+One event is a person, an auction or a bid: all 50 of an epoch count, also where a query reads the bids alone, as in Flink's
+nexmark.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import Any
+
+from benchmarks.cluster import (
+    benchmark_environment,
+    checkpoint_directory,
+    checkpoint_figures,
+    fail,
+    measure_rate,
+    parser,
+    report,
+    running_job,
+    versions,
+)
+from benchmarks.nexmark.generator import BIDS, EVENTS_PER_EPOCH, Nexmark, Streams
+from benchmarks.nexmark.queries import QUERIES
+from dataflow.connectors.sinks import DiscardingSink
+from dataflow.errors import SnaplineError
+
+
+def run_query(name: str, options: Any) -> dict[str, Any]:
+    """Figures of one query."""
+    directory = checkpoint_directory()
+    try:
+        environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
+        streams = Streams(environment, Nexmark(options.events_per_second), batch_epochs=options.batch_epochs)
+        QUERIES[name](streams).sink_to(DiscardingSink(), uid="sink")
+        with running_job(environment, name, options.master) as (client, graph):
+            figures = measure_rate(client, graph, "epochs", options.warm_up, options.seconds)
+            checkpoints = checkpoint_figures(client, graph)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    figures["events_per_s"] *= EVENTS_PER_EPOCH
+    return {**figures, **checkpoints}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and report."""
+    cli = parser(__doc__)
+    cli.add_argument("--queries", default=",".join(QUERIES), help="which, separated by commas")
+    cli.add_argument("--events-per-second", type=int, default=100_000, help="of event time")
+    cli.add_argument("--batch-epochs", type=int, default=700, help=f"epochs per batch, {BIDS} bids each")
+    options = cli.parse_args(arguments)
+    names = options.queries.split(",")
+    unknown = [name for name in names if name not in QUERIES]
+    if unknown:
+        return fail(ValueError(f"no query {unknown[0]!r}: there are {', '.join(QUERIES)}"))
+    results = {}
+    try:
+        for name in names:
+            results[name] = run_query(name, options)
+            if not options.json:
+                report(f"{name}, parallelism {options.parallelism}", results[name], as_json=False)
+    except (SnaplineError, RuntimeError) as error:
+        return fail(error)
+    if options.json:
+        report("nexmark", {"queries": results, "versions": versions()}, as_json=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
