@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ from runtime.object_storage import open_storage
 from runtime.settings import default_layers, resolve
 from runtime.state_storages import StateStorages
 from taskmanager.state.key_index import KeyIndex
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 CHANGE = "change"
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
@@ -290,3 +293,10 @@ def _rows_of_key(batch: pa.RecordBatch, table: KeyedTable, key: Sequence[pa.Arra
     index = KeyIndex(list(table.key_schema))
     index.lookup_or_insert(key)
     return batch.filter(pa.array(index.lookup(batch.columns[: len(key)]) >= 0))
+
+
+def read(spark: SparkSession, snapshot: str, uid: str, *, partitions: int | None = None) -> DataFrame:
+    """The keyed state of an operator as a DataFrame (see snapline.spark.state_source)."""
+    from snapline.spark.state_source import read_state
+
+    return read_state(spark, snapshot, uid, partitions=partitions)
