@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +56,42 @@ def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKee
         after_a_kill = ["CREATED", "RECONCILING", "RUNNING"]
         assert statuses_logged(cluster) == ["CREATED", "RUNNING", *after_a_kill, *after_a_kill, "FINISHED"]
     assert_exactly_once(output, rows)
+
+
+def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
+    tmp_path: Path, ensemble: ZooKeeperEnsemble
+) -> None:
+    """It still believes that it leads when it goes on: nothing of what it writes arrives, and it does not disturb the tasks."""
+    output = tmp_path / "out"
+    rows = 40_000
+    with HighAvailabilityCluster(tmp_path, ensemble, coordinators=2, slots=(1, 1)) as cluster:
+        environment = build(cluster.environment(), ["--output", str(output), "--rows", str(rows), "--rate", "3000"])
+        with ClusterClient.from_configuration(Configuration(cluster.settings)) as client:
+            job_id = client.submit(environment.translate("sums").job_graph)
+            wait_until(completed_after(client, job_id, 1), "checkpoints")
+            seen = newest_checkpoint(client, job_id)
+        hanging = cluster.leader_process()
+        before = cluster.leader_address
+        os.kill(hanging.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: cluster.leader_address != before, "the standby to lead")
+            with cluster.client() as client:
+                wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
+        finally:
+            os.kill(hanging.pid, signal.SIGCONT)
+        with cluster.client() as client:
+            details = client.wait(job_id)
+        assert decode_job_status(details.overview.status) is JobStatus.FINISHED
+        wait_until(lambda: said(cluster, "this coordinator does not lead any more") == 1, "the old leader to notice")
+        wait_until(lambda: said(cluster, "standing by") == 2, "the old leader to stand by")
+        starts = [log.read_text().count('"msg":"task started"') for log in cluster.logs.glob("tm-*")]
+        assert sum(starts) == 4
+    assert_exactly_once(output, rows)
+
+
+def said(cluster: HighAvailabilityCluster, message: str) -> int:
+    """How often coordinators said so."""
+    return sum(log.read_text().count(f'"msg":"{message}"') for log in cluster.logs.glob("coordinator-*"))
 
 
 def completed_after(client: ClusterClient, job_id: str, checkpoint_id: int) -> Callable[[], bool]:
