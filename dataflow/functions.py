@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -381,7 +381,7 @@ class BatchState(Protocol):
         ...
 
 
-BatchResult = pa.RecordBatch | SideOutput | Iterable["pa.RecordBatch | SideOutput"] | None
+BatchResult: TypeAlias = pa.RecordBatch | SideOutput | Iterable["pa.RecordBatch | SideOutput"] | None
 
 
 class KeyedBatchProcessFunction(Function, ABC):

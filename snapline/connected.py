@@ -34,13 +34,14 @@ def add_two_input(
 ) -> DataStream:
     """Append an operator that reads both; keyed streams by hash."""
     streams = [one.stream if isinstance(one, KeyedStream) else one for one in (first, second)]
-    check_one_environment(*streams, name)
+    check_one_environment(streams[0], streams[1], name)
     edges: list[StreamEdge] = []
     for index, (one, stream) in enumerate(zip((first, second), streams, strict=True)):
         for edge in stream.edges:
-            keyed = isinstance(one, KeyedStream)
-            read = replace(edge, partitioning=Partitioning.HASH, key_columns=one.key_columns) if keyed else edge
-            edges.append(replace(read, target_input=index))
+            read = replace(edge, target_input=index)
+            if isinstance(one, KeyedStream):
+                read = replace(read, partitioning=Partitioning.HASH, key_columns=one.key_columns)
+            edges.append(read)
     environment = streams[0].environment
     node = environment.graph.add(name, spec, tuple(edges), stateful=True)
     node.uid = uid

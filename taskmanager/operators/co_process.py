@@ -181,7 +181,7 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
                     results.extend(produced)
         except Exception as error:
             raise RowFailure(row_being_read(rows, iterator), error) from error
-        self._emit(results, context)
+        self._emit(results, context.side_rows)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         assert self._states is not None  # noqa: S101 - initialize_state made them

@@ -118,12 +118,13 @@ class IntervalJoinOperator(_JoinOperator):
     def _emit_pairs(
         self, batch: pa.RecordBatch, others: TimedRows, rows: Slots, query: tuple[Int64Array, ...], input_index: int
     ) -> None:
+        firsts, ends, lows, highs, times = query
         nothing = np.zeros(0, np.int64)
-        count = _pairs(*query, nothing, nothing)
+        count = _pairs(firsts, ends, lows, highs, times, nothing, nothing)
         if not count:
             return
         own, found = np.empty(count, np.int64), np.empty(count, np.int64)
-        _pairs(*query, own, found)
+        _pairs(firsts, ends, lows, highs, times, own, found)
         for begin in range(0, count, 4 * ROWS_PER_SLICE):
             part = slice(begin, begin + 4 * ROWS_PER_SLICE)
             mine = batch.take(pa.array(own[part]))

@@ -256,19 +256,20 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         except Exception as error:
             raise RowFailure(row_being_read(rows, iterator), error) from error
         backend.end_batch()
-        self._emit(results, context)
+        self._emit(results, context.side_rows)
         self._arm()
 
-    def _emit(self, rows: Sequence[Row], context: KeyedProcessContext) -> None:
+    def _emit(self, rows: Sequence[Row], side_rows: dict[str, list[Row]]) -> None:
+        """Send off; `side_rows` is empty afterwards."""
         batch = self._batcher.batch_of(rows)
         if batch is not None:
             self.output.emit_batch(batch)
-        if context.side_rows:
-            side_rows, context.side_rows = context.side_rows, {}
+        if side_rows:
             for tag, of_tag in side_rows.items():
                 side = self._side_batchers.setdefault(tag, RowBatcher()).batch_of(of_tag)
                 if side is not None:
                     self.output.emit_side(tag, side)
+            side_rows.clear()
 
     # --- timers ---------------------------------------------------------------------------------------------------------
 
@@ -323,7 +324,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         backend.end_batch()
         if put_back:
             queue.register(slots[put_back], timestamps[put_back])
-        self._emit(results, context)
+        self._emit(results, context.side_rows)
 
     def _arm(self) -> None:
         """Ask for a processing-time timer of the task when the earliest of all keys is due."""

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from dataflow.arrow_columns import Int64Array
+from dataflow.errors import JobDefinitionError
 from dataflow.operator_specs import WindowJoinSpec
+from dataflow.windows import EventTimeSessionWindows, GlobalWindows
 from taskmanager.operators.contract import Output
 from taskmanager.operators.pane_windows import PaneWindowOperator
 from taskmanager.operators.row_contents import check_same_columns
@@ -116,10 +118,7 @@ class _JoinMaker(ContentsMaker):
 def create_window_join(spec: WindowJoinSpec) -> PaneWindowOperator:
     """Tumbling and sliding windows of two inputs."""
     inputs = [(side.key_columns, side.event_time_column) for side in (spec.left, spec.right)]
-    return PaneWindowOperator(
-        inputs,
-        spec.assigner,
-        _JoinMaker(spec),
-        spec.allowed_lateness_ms,
-        spec.late_output_tag,  # type: ignore[arg-type]
-    )
+    assigner = spec.assigner
+    if isinstance(assigner, (EventTimeSessionWindows, GlobalWindows)):
+        raise JobDefinitionError(f"joins take tumbling or sliding windows, not {assigner!r}")
+    return PaneWindowOperator(inputs, assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)
