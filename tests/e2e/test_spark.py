@@ -83,7 +83,11 @@ def test_a_python_on_the_executors_that_cannot_import_snapline_is_named(flights,
     bare = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
     script = ROOT / "examples" / "flights.py"
     done = run(
-        python(script, "--input", flights, "--output", "out"), cwd=tmp_path, MASTER="local[1]", PYSPARK_PYTHON=str(bare)
+        python(script, "--input", flights, "--output", "out"),
+        cwd=tmp_path,
+        MASTER="local[1]",
+        PYSPARK_PYTHON=str(bare),
+        PYTHONPATH="",
     )
     assert (done.code, done.out) == (1, "")
     (line,) = done.errors
