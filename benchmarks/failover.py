@@ -118,7 +118,7 @@ class Trial:
 
     def run(self, fault: Callable[[], None], is_over: Callable[[], bool]) -> dict[str, float]:
         """The fault, then the time until `is_over` and every subtask has output again."""
-        self._settle()
+        self.settle()
         started = self._tasks_started()
         begin_ns = time.time_ns()
         fault()
@@ -135,7 +135,8 @@ class Trial:
             "tasks_restarted": self._tasks_started() - started,
         }
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Until checkpoints complete."""
         before = self.newest_checkpoint()
         wait_until(lambda: self.newest_checkpoint() > before + 1, "checkpoints", self._patience_s)
 
@@ -236,6 +237,7 @@ def measure(cluster: HighAvailabilityCluster, directory: Path, options: argparse
 
 
 def _end_task_manager(cluster: HighAvailabilityCluster, trial: Trial, how: signal.Signals) -> dict[str, float]:
+    trial.settle()
     victim = trial.busy_task_manager()
     figures = trial.run(lambda: victim.send_signal(how), trial.restarted(trial.tasks_started))
     victim.kill()

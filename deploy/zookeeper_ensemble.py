@@ -43,6 +43,7 @@ class ZooKeeperServer:
     """One server of the ensemble."""
 
     number: int
+    host: str
     client_port: int
     directory: Path
     command: tuple[str, ...]
@@ -51,7 +52,7 @@ class ZooKeeperServer:
     @property
     def address(self) -> str:
         """host:port for clients."""
-        return f"{HOST}:{self.client_port}"
+        return f"{self.host}:{self.client_port}"
 
     @property
     def is_alive(self) -> bool:
@@ -70,7 +71,7 @@ class ZooKeeperServer:
     def ask(self, word: str) -> str:
         """The answer to a four-letter word; empty: none came."""
         try:
-            with socket.create_connection((HOST, self.client_port), timeout=2) as connection:
+            with socket.create_connection((self.host, self.client_port), timeout=2) as connection:
                 connection.sendall(word.encode())
                 answer = b""
                 while part := connection.recv(4096):
@@ -83,7 +84,12 @@ class ZooKeeperServer:
         """Start it; does not wait until it serves."""
         with (self.directory / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self.command,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def send(self, number: signal.Signals) -> None:
@@ -103,13 +109,13 @@ class ZooKeeperServer:
 class ZooKeeperEnsemble:
     """A few servers; a context manager."""
 
-    def __init__(self, directory: Path, nodes: int = 3, settings: Sequence[str] = ()) -> None:
-        """`settings` are further lines of the servers' configuration."""
-        ports = iter(free_ports(3 * nodes))
+    def __init__(self, directory: Path, nodes: int = 3, settings: Sequence[str] = (), host: str = HOST) -> None:
+        """`settings` are further lines of the servers' configuration; `host` is the address that they listen on."""
+        ports = iter(free_ports(3 * nodes, host))
         trios = [(next(ports), next(ports), next(ports)) for _ in range(nodes)]
-        members = [f"server.{n}={HOST}:{peer}:{vote}" for n, (_, peer, vote) in enumerate(trios, 1)]
+        members = [f"server.{n}={host}:{peer}:{vote}" for n, (_, peer, vote) in enumerate(trios, 1)]
         self.servers = [
-            _prepare(directory / f"zookeeper-{n}", n, client, members if nodes > 1 else [], settings)
+            _prepare(directory / f"zookeeper-{n}", n, host, client, members if nodes > 1 else [], settings)
             for n, (client, _, _) in enumerate(trios, 1)
         ]
 
@@ -166,12 +172,12 @@ class ZooKeeperEnsemble:
             server.stop()
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, host: str = HOST) -> list[int]:
     """Ports that nobody listens on right now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
-            each.bind((HOST, 0))
+            each.bind((host, 0))
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
@@ -179,7 +185,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _prepare(
-    directory: Path, number: int, client_port: int, members: Sequence[str], settings: Sequence[str]
+    directory: Path, number: int, host: str, client_port: int, members: Sequence[str], settings: Sequence[str]
 ) -> ZooKeeperServer:
     data = directory / "data"
     data.mkdir(parents=True, exist_ok=True)
@@ -187,7 +193,7 @@ def _prepare(
     (directory / "log4j2.properties").write_text(LOG_SETTINGS)
     lines = [
         f"dataDir={data}",
-        f"clientPortAddress={HOST}",
+        f"clientPortAddress={host}",
         f"clientPort={client_port}",
         f"tickTime={TICK_MS}",
         "initLimit=50",
@@ -204,7 +210,7 @@ def _prepare(
     options = (*JAVA_OPTIONS, f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}")
     main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     command = (str(java), *options, "-cp", f"{_jars()}/*", main, str(directory / "zoo.cfg"))
-    return ZooKeeperServer(number, client_port, directory, command)
+    return ZooKeeperServer(number, host, client_port, directory, command)
 
 
 def _jars() -> Path:
@@ -215,7 +221,9 @@ def _jars() -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.zookeeper_ensemble", description="Run a ZooKeeper ensemble.")
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.zookeeper_ensemble", description="Run a ZooKeeper ensemble."
+    )
     parser.add_argument("--nodes", type=int, default=3, help="number of servers (default: 3)")
     parser.add_argument("--directory", metavar="DIR", type=Path, help="for data and logs (default: a temporary one)")
     given = parser.parse_args(arguments)
