@@ -2,7 +2,7 @@
 
 Events come in epochs of 50: one person, three auctions, 46 bids, as in Beam's and Flink's generators. A GeneratorSource
 emits the epochs, and its position is the generator's; functions make each kind of event out of them, whole columns at a time,
-so that the three streams never drift apart. Values are hashes of event numbers; half of the bids are on hot auctions and a
+so that the three streams never drift apart. Event 0 happens at the epoch, so that watermarks are those of the source. Values are hashes of event numbers; half of the bids are on hot auctions and a
 quarter by hot bidders.
 """
 
@@ -21,7 +21,6 @@ from snapline import DataStream, StreamExecutionEnvironment, WatermarkStrategy
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46
 EVENTS_PER_EPOCH = PERSONS + AUCTIONS + BIDS
-BASE_TIME_MS = 1_436_918_400_000
 FIRST_ID = 1_000
 CATEGORIES = 5
 ACTIVE_PEOPLE, IN_FLIGHT_AUCTIONS, HOT_EVERY = 1_000, 100, 100
@@ -102,7 +101,7 @@ class Nexmark:
 
     def times(self, numbers: Int64) -> pa.Array:
         """Event time of event numbers."""
-        return pa.array(BASE_TIME_MS + numbers * 1_000 // self.events_per_second).view(TIME)
+        return pa.array(numbers * 1_000 // self.events_per_second).view(TIME)
 
     def persons(self, epochs: Int64) -> pa.RecordBatch:
         """The persons of epochs."""
@@ -122,7 +121,7 @@ class Nexmark:
         epoch = np.repeat(epochs, AUCTIONS)
         number = epoch * EVENTS_PER_EPOCH + PERSONS + index % AUCTIONS
         initial = _price(index, 11)
-        opened = BASE_TIME_MS + number * 1_000 // self.events_per_second
+        opened = number * 1_000 // self.events_per_second
         # long enough for some hundreds of events
         length = 1 + below(
             index, 12, max(2, 2 * IN_FLIGHT_AUCTIONS * EVENTS_PER_EPOCH // AUCTIONS * 1_000 // self.events_per_second)
