@@ -1,0 +1,121 @@
+"""What is refused while a graph of joins, connected streams and windows is built, and what the results look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dataflow.connectors.collection import CollectionSource
+from dataflow.jobgraph import Partitioning
+from snapline import (
+    CountTrigger,
+    DataStream,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    JobDefinitionError,
+    KeyedCoProcessFunction,
+    MapStateDescriptor,
+    Row,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WatermarkStrategy,
+    count,
+)
+
+LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.string())])
+RIGHT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("text", pa.string())])
+
+
+class Nothing(KeyedCoProcessFunction):
+    """Emits nothing."""
+
+    def process_element1(self, row: Row, context: Any) -> None:
+        return None
+
+    def process_element2(self, row: Row, context: Any) -> None:
+        return None
+
+
+def streams(*, timed: bool = True) -> tuple[DataStream, DataStream]:
+    environment = StreamExecutionEnvironment.get_execution_environment({})
+    strategy = WatermarkStrategy.for_monotonous_timestamps("at") if timed else None
+    made = [environment.from_source(CollectionSource([], schema=schema), strategy) for schema in (LEFT, RIGHT)]
+    return made[0], made[1]
+
+
+def test_a_join_has_the_columns_of_both() -> None:
+    """A name that both have is the right one's with a suffix; both edges are by hash."""
+    left, right = streams()
+    joined = left.key_by("id").join(right.key_by("id")).between(-5, 5, uid="join")
+
+    assert joined.schema is not None
+    assert joined.schema.names == ["id", "at", "name", "id_right", "at_right", "text"]
+    assert joined.event_time_column == "at"
+    assert [(edge.target_input, edge.partitioning) for edge in joined.node.inputs] == [
+        (0, Partitioning.HASH), (1, Partitioning.HASH),
+    ]  # fmt: skip
+
+
+def test_rules_go_to_all_subtasks() -> None:
+    """The keyed side by hash, the rules broadcast."""
+    left, right = streams()
+    rules = right.broadcast_state(MapStateDescriptor("rules", pa.int64(), pa.string()))
+    with pytest.raises(JobDefinitionError, match="needs a KeyedBroadcastProcessFunction, got a Nothing"):
+        left.key_by("id").connect(rules).process(Nothing())  # type: ignore[union-attr, arg-type]
+
+
+def test_windows_that_need_no_event_time() -> None:
+    """Counts and the clock."""
+    left, _ = streams(timed=False)
+    keyed = left.key_by("id")
+    assert keyed.window(GlobalWindows(CountTrigger(2))).aggregate(n=count()).event_time_column == ""
+    assert keyed.count_window(3).aggregate(n=count()).event_time_column == ""
+    assert keyed.window(TumblingProcessingTimeWindows(5)).aggregate(n=count()).event_time_column == "window_end"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda a, b: a.key_by("id").join(b.key_by("text")).unbounded(), "'id' is int64 and 'text' is string"),
+        (lambda a, b: a.key_by("id").join(b.key_by("id", "text")), "have different numbers of columns"),
+        (lambda a, b: a.key_by("id").join(b), "key the second stream, too"),
+        (
+            lambda a, b: a.key_by("id").join(b.key_by("id")).between(3, 1),
+            "lower bound 3 ms lies above the upper one 1 ms",
+        ),
+        (lambda a, b: a.key_by("id").join(b.key_by("id")).as_of(how="full"), "unknown how='full', one of inner, left"),
+        (
+            lambda a, b: a.key_by("id").join(b.key_by("id")).window(EventTimeSessionWindows(5)),
+            "joins take tumbling or sliding windows",
+        ),
+        (lambda a, b: a.connect(b).process(Nothing()), r"needs a CoProcessFunction, got a Nothing; key_by\(...\)"),
+        (lambda a, b: a.connect(b).key_by("id", "text"), "'id' is int64 and 'text' is string"),
+        (lambda a, b: a.key_by("id").window(7), "7 is no window: one of TumblingEventTimeWindows"),
+        (lambda a, b: a.enrich(pa.table({"x": [1]}), "id"), "the table has no column 'id': it has x"),
+        (lambda a, b: a.enrich(pa.table({"id": ["1"]}), "id"), "column 'id' is int64 and the table's 'id' is string"),
+        (lambda a, b: a.async_wait(None, capacity=0), "capacity and timeout_ms must be positive"),
+        (
+            lambda a, b: a.map_batches(lambda x: x).key_by("id").join(b.key_by("id")).unbounded(),
+            "the columns of the left stream are not known",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(build: Callable[[Any, Any], Any], message: str) -> None:
+    """One line that names the columns and the way out."""
+    with pytest.raises(JobDefinitionError, match=message):
+        build(*streams())
+
+
+@pytest.mark.parametrize(
+    "assigner", [TumblingEventTimeWindows(5), SlidingEventTimeWindows(10, 5), EventTimeSessionWindows(5)]
+)
+def test_event_time_windows_need_event_time(assigner: Any) -> None:
+    """With the calls that give it."""
+    left, _ = streams(timed=False)
+    with pytest.raises(JobDefinitionError, match="windows need event time: call assign_timestamps_and_watermarks"):
+        left.key_by("id").window(assigner)
