@@ -27,7 +27,7 @@ from dataflow.windows import (
 from taskmanager.operators.row_contents import RowContents
 from taskmanager.operators.window_contents import AccumulatorContents
 from taskmanager.operators.window_factory import create_window_operator
-from tests.unit.taskmanager.operators.driving import SCHEMA, Subtasks, ms, steps
+from tests.unit.taskmanager.operators.driving import ROW, SCHEMA, Subtasks, ms, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 AGGREGATES = (
@@ -164,11 +164,12 @@ class Sessions:
         touched: list[tuple[tuple[Any, Any], Row]] = []
         for row in rows:
             key = (row["k"], row["g"])
-            merged, others = [row], []
+            merged: list[list[Row]] = []
+            others: list[list[Row]] = []
             for session in self.sessions.get(key, []):
                 start, end = self.interval(session)
                 (merged if start <= row["t"] + self.gap and row["t"] <= end else others).append(session)
-            flat = [r for one in merged[1:] for r in one] + [row]
+            flat = [r for one in merged for r in one] + [row]
             if self.interval(flat)[1] - 1 + self.lateness <= self.watermark:
                 self.late.append(row)
                 continue
@@ -328,3 +329,34 @@ def test_windows_without_extent_are_refused(make: Any, message: str) -> None:
     """Where they are written down."""
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(ROW, min_size=1, max_size=40), st.integers(0, 130), st.integers(0, 6), st.integers(1, 4),
+    st.sampled_from([SlidingEventTimeWindows(20, 5), SlidingEventTimeWindows(15, 10), EventTimeSessionWindows(6)]),
+    st.sampled_from([0, 15]), FORMS,
+)  # fmt: skip
+def test_a_snapshot_between_two_slices_says_what_is_out(
+    rows: list, watermark: int, slices: int, slice_windows: int, assigner: Any, lateness: int, form: str
+) -> None:
+    """What was emitted before it is not emitted after the restore, and nothing is missing."""
+    reference = (
+        Sessions(assigner.gap_ms, lateness)
+        if isinstance(assigner, EventTimeSessionWindows)
+        else Sliding(assigner.size_ms, assigner.slide_ms, 0, lateness)
+    )
+    reference.batch(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AccumulatorContents, "windows_per_slice", slice_windows)
+        patch.setattr(RowContents, "windows_per_slice", slice_windows)
+        make = create(assigner, form, lateness)
+        harness = Harness(make()).start().process(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+        harness.watermark(watermark, work=False)
+        for _ in range(slices):
+            if harness.operator.has_pending_work:
+                harness.operator.continue_work()
+        before = harness.rows()
+        again = Harness(make()).start(restored_state([harness.snapshot()])).work()
+        assert found(before + again.rows()) == reference.advance(watermark)
+        assert found(again.watermark(MAX_WATERMARK_MS).rows()) == reference.advance(MAX_WATERMARK_MS)
