@@ -300,7 +300,7 @@ def test_windows_that_were_kept_for_late_rows_go_when_none_are_allowed_any_more(
     """The lateness is no part of the state: a restored job may change it."""
     rows = rows_to_batch([{"k": "a", "g": 0, "t": 1, "v": 1}])
     kept = Harness(create_window_operator(spec(lateness=100))).start().process(rows).watermark(20)
-    operator = create_window_operator(spec())
+    operator: Any = create_window_operator(spec())
     again = Harness(operator).start(restored_state([kept.snapshot()])).watermark(500)
 
     assert len(kept.rows()) == 1
@@ -326,7 +326,7 @@ def test_floats_fold_like_floats() -> None:
 
 def test_a_window_is_forgotten_when_it_has_fired() -> None:
     """Keys and windows do not pile up."""
-    operator = create_window_operator(spec())
+    operator: Any = create_window_operator(spec())
     harness = Harness(operator).start()
     for second in range(50):
         rows = [{"k": f"key-{second}", "g": 0, "t": second * 10, "v": 1}]
