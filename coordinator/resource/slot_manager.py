@@ -73,7 +73,7 @@ class _JobNeeds:
     held: dict[AllocationID, SlotID] = field(default_factory=dict)
     """PENDING and ALLOCATED slots."""
     declared: tuple[SlotsHeld, ...] = ()
-    """What the JobMaster says that it has; counts for TaskManagers that are not registered."""
+    """What the JobMaster says that it has; counts for TaskManagers that have not reported (yet)."""
 
 
 class SlotManager:
@@ -121,11 +121,16 @@ class SlotManager:
         return 0 if needs is None else len(needs.held)
 
     def _missing(self, needs: _JobNeeds) -> int:
-        """How many slots the job needs beyond what it has here, and on TaskManagers that are not registered."""
+        """How many slots the job needs beyond what it has here, and on TaskManagers that have not said what they have."""
         missing = needs.required - len(needs.held)
         if missing > 0:
-            missing -= sum(held.slots for held in needs.declared if held.resource_id not in self._task_managers)
+            missing -= sum(held.slots for held in needs.declared if not self._knows_slots_of(held.resource_id))
         return max(0, missing)
+
+    def _knows_slots_of(self, resource_id: ResourceID) -> bool:
+        """Whether the TaskManager is registered and has reported."""
+        task_manager = self._task_managers.get(resource_id)
+        return task_manager is not None and task_manager.reported
 
     @property
     def unfulfilled(self) -> Mapping[JobID, int]:

@@ -1,0 +1,24 @@
+"""SlotManager: a TaskManager that has registered and not reported yet."""
+
+from __future__ import annotations
+
+from coordinator.resource.slot_manager import SlotManager
+from dataflow.ids import AllocationID, JobID, ResourceID
+from dataflow.messages import SlotReport, SlotsHeld, SlotStatus, TaskManagerInfo
+
+JOB = JobID("job")
+A, B = ResourceID("a"), ResourceID("b")
+
+
+def test_slots_that_a_job_says_it_has_count_until_their_task_manager_reports() -> None:
+    """Else the job is given another slot, rejects it, and is given it again, until the report comes (a new ResourceManager,
+    and a JobMaster that has adopted what runs)."""
+    slots = SlotManager()
+    slots.set_required(JOB, 1, (SlotsHeld(A, 1),))
+    for resource in (A, B):
+        slots.register_task_manager(TaskManagerInfo(resource, f"{resource}:1", 1, "0.1.0", "host", 1))
+    slots.report_slot_status(SlotReport(B, (SlotStatus(0),)), 0)
+
+    assert slots.allocate(lambda: AllocationID("new"), lambda _: True) == []
+    slots.report_slot_status(SlotReport(A, (SlotStatus(0),)), 0)
+    assert [decision.job_id for decision in slots.allocate(lambda: AllocationID("new"), lambda _: True)] == [JOB]
