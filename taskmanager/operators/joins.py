@@ -47,6 +47,16 @@ def _pairs(firsts: Any, ends: Any, lows: Any, highs: Any, times: Any, left: Any,
     return count
 
 
+def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns that the join was built for."""
+    missing = next((name for name in schema.names if batch.schema.get_field_index(name) < 0), None)
+    if missing is not None:
+        raise KeyError(
+            f"no column {missing!r}, which the join was built for: the columns are {', '.join(batch.schema.names)}"
+        )
+    return conform(batch, schema)
+
+
 class _JoinOperator(KeyedOperator):
     """Two TimedRows over one key."""
 
@@ -67,7 +77,7 @@ class _JoinOperator(KeyedOperator):
     def _timed(self, batch: pa.RecordBatch, input_index: int) -> tuple[pa.RecordBatch, Int64Array]:
         """The batch in the declared columns, with times; late rows are gone."""
         side = self._sides[input_index]
-        batch = conform(batch, side.schema)
+        batch = _declared(batch, side.schema)
         if not side.event_time_column:
             return batch, np.zeros(batch.num_rows, np.int64)
         times = np.ascontiguousarray(event_times_ms(batch, side.event_time_column))
@@ -163,7 +173,7 @@ class TemporalJoinOperator(_JoinOperator):
             batch, times = self._timed(batch, 0)
         else:  # a late version is the latest before what is still to come, perhaps
             side = self._sides[1]
-            batch = conform(batch, side.schema)
+            batch = _declared(batch, side.schema)
             times = np.ascontiguousarray(event_times_ms(batch, side.event_time_column))
         if batch.num_rows:
             slots = self.slots_of(batch, self._sides[input_index].key_columns)

@@ -82,9 +82,20 @@ class KeyedOperator(StreamOperator):
         backend = self.backend
         if backend is None:
             fields = [pa.field(name, column.type) for name, column in zip(self.key_columns, columns, strict=True)]
+            untyped = next((field.name for field in fields if pa.types.is_null(field.type)), None)
+            if untyped is not None:
+                raise TypeError(
+                    f"key column {untyped!r} is of type null in the first batch, so the type of the key is not known: cast it, "
+                    "or declare the schema of the operator before key_by"
+                )
             backend = self._create(pa.schema(fields))
             self.backend_created(backend, None, batch)
-        return backend.slots(columns)
+        try:
+            return backend.slots(columns)
+        except TypeError as refusal:
+            if not key_columns or tuple(key_columns) == self.key_columns:
+                raise
+            raise TypeError(f"{refusal} (this input calls it {', '.join(map(repr, key_columns))})") from None
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).update(

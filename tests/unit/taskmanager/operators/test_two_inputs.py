@@ -481,3 +481,37 @@ def test_a_subtask_without_rows_of_one_side_restores_with_one_that_had_both() ->
     full.operator.process_batch(pa.RecordBatch.from_pylist(rows, schema=LEFT), 0)
     again = Harness(create(spec)).start(restored_state([empty, full.snapshot()]))
     assert len(again.watermark(100).rows()) > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "batches", "message"),
+    [
+        (
+            CoProcessSpec((("k",), ("key",)), ("", ""), Balance(), None),
+            [{"k": pa.nulls(1)}],
+            "key column 'k' is of type null in the first batch",
+        ),
+        (
+            CoProcessSpec((("k",), ("key",)), ("", ""), BatchBalance(), None, batches=True),
+            [{"key": pa.array([1]), "b": pa.array([1])}, {"key": pa.array(["x"]), "b": pa.array([1])}],
+            r"the state was created for int64, this batch has string; .* \(this input calls it 'key'\)",
+        ),
+        (
+            IntervalJoinSpec(*SIDES, BOTH, 0, 1),
+            [{"key": pa.array(["x"]), "at": pa.array([1], pa.timestamp("ms"))}],
+            "no column 'b', which the join was built for: the columns are key, at",
+        ),
+        (
+            IntervalJoinSpec(*SIDES, BOTH, 0, 1),
+            [{"key": pa.array(["x"]), "at": pa.array(["noon"]), "b": pa.array([1])}],
+            "column 'at' as string, but output_schema declares timestamp",
+        ),
+    ],
+)
+def test_unusable_columns_are_named(spec: Any, batches: list[dict[str, Any]], message: str) -> None:
+    """With what is there instead."""
+    operator = create(spec)
+    Harness(operator).start()
+    with pytest.raises((KeyError, TypeError), match=message):
+        for columns in batches:
+            operator.process_batch(pa.record_batch(columns), 1 if "key" in columns else 0)
