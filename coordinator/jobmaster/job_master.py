@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from coordinator.checkpoint.effects import (
@@ -47,7 +46,6 @@ from coordinator.checkpoint.events import (
     TopologyChanged,
 )
 from coordinator.execution.deployment import RestoredTasks
-from coordinator.execution.execution_graph import with_parallelism
 from coordinator.execution.restart_strategy import RestartStrategy
 from coordinator.jobmaster.effects import (
     ForgetJobGraph,
@@ -64,6 +62,15 @@ from coordinator.jobmaster.events import (
     OperationRequested,
     SavepointLoaded,
     SavepointLoadFailed,
+)
+from coordinator.jobmaster.identity import (
+    NO_CHECKPOINT,
+    RECONCILING_ROUND,
+    RESTORE_PREFIX,
+    IdleSlotTimer,
+    JobMasterIdentity,
+    ReconciliationTimer,
+    round_of,
 )
 from coordinator.jobmaster.operations import (
     Acknowledged,
@@ -97,7 +104,7 @@ from coordinator.jobmaster.task_managers import TaskManagerTable
 from dataflow.elements import SnapshotType
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.handles import CheckpointMetadata
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, LeaderSessionID, ResourceID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import (
     AcknowledgeCheckpoint,
@@ -168,33 +175,6 @@ from runtime.registration import (
 
 TAKEN_TOGETHER = frozenset({AcknowledgeCheckpoint})
 """Messages that may come as MessagesReceived."""
-
-RECONCILING_ROUND = 0
-"""Stands for no round: what was completed is asked for, nothing is deployed."""
-NO_CHECKPOINT = CheckpointID(0)
-RESTORE_PREFIX = "restore-"
-"""Of the ids of restore requests; the round follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobMasterIdentity:
-    """What distinguishes this JobMaster from others of the same job, drawn by the shell."""
-
-    session: LeaderSessionID
-    address: str
-    """host:port of the gateway that TaskManagers dial."""
-    execution_graph_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class IdleSlotTimer:
-    """Timer key: a slot beyond the need has been idle for long enough."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReconciliationTimer:
-    """Timer key: reports are missing after `jobmanager.reconciliation.timeout`."""
-
 
 CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
 
@@ -406,7 +386,7 @@ class JobMaster:
             case StateRestored():
                 self._state_restored(effect)
             case RestoreFailed(request_id, detail, retryable):
-                self._restore_failed(_round_of(request_id), detail, retryable=retryable)
+                self._restore_failed(round_of(request_id), detail, retryable=retryable)
             case FailJob(is_under_way=True):
                 pass
             case FailJob(reason, detail):
@@ -473,19 +453,19 @@ class JobMaster:
         )
 
     def _state_restored(self, effect: StateRestored) -> None:
-        if _round_of(effect.request_id) == RECONCILING_ROUND:
+        if round_of(effect.request_id) == RECONCILING_ROUND:
             self.scheduler.graph.use_max_parallelism(effect.max_parallelism)
             self._latest_completed = effect.checkpoint_id
             return
         savepoint = self.scheduler.graph.job_graph.savepoint_restore
         if self._recovered and effect.checkpoint_id == 0 and savepoint.path:
             self._recovered = False  # the leader before us never got as far as a checkpoint: start as it did
-            self._loading_round = _round_of(effect.request_id)
+            self._loading_round = round_of(effect.request_id)
             self._out.append(LoadSavepoint(savepoint.path))
             return
         self.scheduler.graph.use_max_parallelism(effect.max_parallelism)
         restored = RestoredTasks(effect.checkpoint_id, effect.assignments)
-        self._schedule(self.scheduler.state_restored(_round_of(effect.request_id), restored, self._now_ms))
+        self._schedule(self.scheduler.state_restored(round_of(effect.request_id), restored, self._now_ms))
 
     def _restore_failed(self, round_number: int, detail: str, *, retryable: bool) -> None:
         if round_number == RECONCILING_ROUND:
@@ -808,14 +788,10 @@ class JobMaster:
         return f"{base.rstrip('/')}/savepoint-{self.job_id[:6]}-{self._draw_id()[:12]}"
 
     def _request_rescale(self, request_id: RequestID, operation: RescaleJob) -> None:
-        if self.status is not JobStatus.RUNNING or self._operations.rescale_in_progress:
-            state = "being rescaled" if self._operations.rescale_in_progress else self.status.value
-            self._out.append(refused(request_id, f"only a running job can be rescaled; it is {state}", retryable=True))
-            return
-        try:
-            with_parallelism(self.scheduler.graph.job_graph, operation.parallelism)
-        except ValueError as error:
-            self._out.append(refused(request_id, str(error)))
+        graph = self.scheduler.graph.job_graph
+        refusal = self._operations.refusal_of_rescale(request_id, self.status, graph, operation.parallelism)
+        if refusal is not None:
+            self._out.append(refusal)
             return
         self._checkpoint(CheckpointRequested(self._operations.rescale(request_id, operation.parallelism)))
 
@@ -825,7 +801,3 @@ class JobMaster:
             self._out += self._operations.failed(request_id, summary)
             return
         self._schedule(self.scheduler.rescale(parallelism, self._now_ms))
-
-
-def _round_of(request_id: CheckpointRequestID) -> int:
-    return int(request_id.removeprefix(RESTORE_PREFIX))

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coordinator.checkpoint.events import CheckpointRequestID
+from coordinator.execution.execution_graph import with_parallelism
 from coordinator.jobmaster.operations import Acknowledged, OperationFailed, Reply, RequestID, SnapshotCompleted
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.ids import CheckpointID, JobVertexID
+from dataflow.jobgraph import JobGraph
 from dataflow.messages import JobStatus
 
 
@@ -39,6 +41,19 @@ class PendingOperations:
     def __init__(self) -> None:
         """Nobody waits."""
         self._pending: dict[CheckpointRequestID, _Pending] = {}
+
+    def refusal_of_rescale(
+        self, request_id: RequestID, status: JobStatus, graph: JobGraph, parallelism: Mapping[JobVertexID, int]
+    ) -> Reply | None:
+        """Why the job cannot be rescaled now, or not to this; None when it can."""
+        if status is not JobStatus.RUNNING or self.rescale_in_progress:
+            state = "being rescaled" if self.rescale_in_progress else status.value
+            return refused(request_id, f"only a running job can be rescaled; it is {state}", retryable=True)
+        try:
+            with_parallelism(graph, parallelism)
+        except ValueError as error:
+            return refused(request_id, str(error))
+        return None
 
     def snapshot(self, request_id: RequestID) -> CheckpointRequestID:
         """A client waits for a checkpoint or savepoint."""

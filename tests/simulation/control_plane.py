@@ -44,7 +44,8 @@ from coordinator.jobmaster.events import (
     JobMasterSuspended,
     OperationRequested,
 )
-from coordinator.jobmaster.job_master import CheckpointCoordinatorCore, JobMaster, JobMasterIdentity
+from coordinator.jobmaster.identity import JobMasterIdentity
+from coordinator.jobmaster.job_master import CheckpointCoordinatorCore, JobMaster
 from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
 from coordinator.jobmaster.settings import JobMasterSettings
 from coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect

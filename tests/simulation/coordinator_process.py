@@ -31,7 +31,8 @@ from coordinator.ha.embedded import EmbeddedHighAvailability
 from coordinator.high_availability import JobStores
 from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
 from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended, OperationRequested
-from coordinator.jobmaster.job_master import JobMaster, JobMasterIdentity
+from coordinator.jobmaster.identity import JobMasterIdentity
+from coordinator.jobmaster.job_master import JobMaster
 from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
 from coordinator.jobmaster.settings import JobMasterSettings
 from coordinator.resource.effects import DeclareWorkers, ReleaseWorker

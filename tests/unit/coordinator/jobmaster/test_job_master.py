@@ -37,7 +37,8 @@ from coordinator.jobmaster.events import (
     SavepointLoaded,
     SavepointLoadFailed,
 )
-from coordinator.jobmaster.job_master import JobMaster, JobMasterIdentity
+from coordinator.jobmaster.identity import JobMasterIdentity
+from coordinator.jobmaster.job_master import JobMaster
 from coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,

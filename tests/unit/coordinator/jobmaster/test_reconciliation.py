@@ -14,7 +14,7 @@ from coordinator.checkpoint.events import (
     StartCheckpointScheduler,
 )
 from coordinator.jobmaster.events import JobMasterStarted
-from coordinator.jobmaster.job_master import ReconciliationTimer
+from coordinator.jobmaster.identity import ReconciliationTimer
 from coordinator.jobmaster.operations import CancelJob
 from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from coordinator.jobmaster.scheduler_effects import RestartDelayTimer

@@ -378,7 +378,7 @@ def test_a_serializer_that_is_not_registered_is_named_when_it_is_needed() -> Non
     again = numbers_backend()
     again.restore([StoredFile(snapshot_of(restored))])
     again.set_current_key(1)
-    with pytest.raises(StateError, match="no serializer 'test-only' is registered here \\(known: .*json"):
+    with pytest.raises(StateError, match=r"no serializer 'test-only' is registered here \(known: .*json"):
         again.get_state(descriptor).value()
 
     register_serializer("test-only", lambda value: str(value).encode(), lambda data: int(data))
