@@ -173,9 +173,6 @@ from runtime.registration import (
     StopRegistration,
 )
 
-TAKEN_TOGETHER = frozenset({AcknowledgeCheckpoint})
-"""Messages that may come as MessagesReceived."""
-
 CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
 
 
@@ -263,9 +260,8 @@ class JobMaster:
 
     def url_of(self, location: str) -> str:
         """Where a checkpoint lies: locations are relative to the job's directory, or absolute."""
-        if "://" in location or location.startswith("/"):
-            return location
-        return f"{self._checkpoint_directory.rstrip('/')}/{location}"
+        absolute = "://" in location or location.startswith("/")
+        return location if absolute else f"{self._checkpoint_directory.rstrip('/')}/{location}"
 
     # --- the one entry point ------------------------------------------------------------------------------------------
 
