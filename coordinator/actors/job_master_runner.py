@@ -27,9 +27,9 @@ from coordinator.high_availability import HighAvailability, JobStores
 from coordinator.io import IoExecutor
 from coordinator.job_registry import JobRegistry, LiveJob
 from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
-from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended
+from coordinator.jobmaster.events import TAKEN_TOGETHER, JobGraphForgotten, JobMasterStarted, JobMasterSuspended
 from coordinator.jobmaster.identity import JobMasterIdentity
-from coordinator.jobmaster.job_master import TAKEN_TOGETHER, JobMaster
+from coordinator.jobmaster.job_master import JobMaster
 from coordinator.jobmaster.operations import Reply
 from coordinator.jobmaster.settings import JobMasterSettings
 from coordinator.rpc.leaders import LeaderPublisher

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from coordinator.checkpoint.events import CheckpointCoordinatorEvent
 from coordinator.jobmaster.operations import JobOperation, RequestID
 from dataflow.handles import CheckpointMetadata
+from dataflow.messages import AcknowledgeCheckpoint
 from runtime.connections import ConnectionEvent, ResourceManagerLeaderChanged
 from runtime.machine import TimerFired
 
@@ -78,3 +79,6 @@ JobMasterEvent = (
     | CheckpointCoordinatorEvent
     | TimerFired
 )
+
+TAKEN_TOGETHER = frozenset({AcknowledgeCheckpoint})
+"""Messages that may come as `MessagesReceived`."""
