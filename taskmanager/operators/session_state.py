@@ -78,12 +78,13 @@ class SessionState(KeyedState):
         """Each row's session, merged with whatever it touches; and all sessions that have changed, each once."""
         order = np.lexsort((times, slots))
         owners, at = slots[order], times[order]
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (owners[1:] != owners[:-1]) | (at[1:] > at[:-1] + self.gap_ms)
+        other_key = np.ones(len(order), np.bool_)
+        other_key[1:] = owners[1:] != owners[:-1]
+        new = other_key.copy()
+        new[1:] |= at[1:] > at[:-1] + self.gap_ms
         first = np.flatnonzero(new)
         last = np.append(first[1:], len(order)) - 1
-        distinct = np.unique(owners)
-        _, known = self._chains.entries(distinct.astype(np.int32))
+        _, known = self._chains.entries(owners[other_key])
         interval_slots = np.concatenate([self.slot_of[known], owners[first]])
         starts = np.concatenate([self.starts[known], at[first]])
         ends = np.concatenate([self.ends[known], at[last] + self.gap_ms])
@@ -100,10 +101,12 @@ class SessionState(KeyedState):
         self.ends[targets] = np.maximum.reduceat(ends_sorted, bounds)
         group_of_interval = np.empty(len(groups), np.int64)
         group_of_interval[by_start] = groups
-        group_of_row = group_of_interval[len(known) + np.cumsum(new) - 1]
+        of_new = group_of_interval[len(known) :]  # ascending, as keys and times are
         entry_of_row = np.empty(len(order), np.int32)
-        entry_of_row[order] = targets[group_of_row]
-        return entry_of_row, targets[np.unique(group_of_row)]
+        entry_of_row[order] = np.repeat(targets[of_new], last - first + 1)
+        changed = np.ones(len(of_new), np.bool_)
+        changed[1:] = of_new[1:] != of_new[:-1]
+        return entry_of_row, targets[of_new[changed]]
 
     def _merge_groups(self, groups: Int64Array, entries: Slots, owners: Slots) -> Slots:
         """The entry that each group lives on in; the others' contents go there."""
