@@ -35,6 +35,7 @@ from dataflow.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from dataflow.state_ttl import StateTtlConfig, TtlUpdate
 from dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
 from dataflow.watermarks import WatermarkStrategy
 from dataflow.windows import (
@@ -104,8 +105,10 @@ __all__ = [
     "SourceContext",
     "SourceFunction",
     "SourceReader",
+    "StateTtlConfig",
     "StreamExecutionEnvironment",
     "TimeWindow",
+    "TtlUpdate",
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
     "TwoPhaseCommitSinkFunction",
