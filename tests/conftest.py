@@ -18,6 +18,9 @@ import pykka
 import pytest
 from hypothesis import settings
 
+from tests.services.s3 import S3Server, start_s3
+from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
+
 GRACE_SECONDS = 3.0
 
 # Property tests: the same examples in every run, and no timing (the first example may compile a kernel).
@@ -34,6 +37,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         os.environ.pop("SPARK_HOME", None)  # the tests are about the installed PySpark
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    for item in items:  # servers are up before anything counts what a test leaves behind
+        for marker, fixture in (("s3", "s3_server"), ("zookeeper", "zookeeper_ensemble")):
+            if item.get_closest_marker(marker) and isinstance(item, pytest.Function):
+                item.fixturenames.insert(0, fixture)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3 server for all tests of the session."""
+    server = start_s3(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """Three servers for all tests of the session."""
+    ensemble = start_ensemble(tmp_path_factory.mktemp("zookeeper"))
+    yield ensemble
+    ensemble.stop()
 
 
 @pytest.fixture(autouse=True)
