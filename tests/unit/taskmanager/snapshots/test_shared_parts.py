@@ -61,11 +61,14 @@ class Gated(MemoryStorage):
         super().__init__("gated")
         self.slow = slow
         self.gate = threading.Event()
+        self.waiting = threading.Event()
+        """A write has come to the gate."""
         self.written: queue.Queue[str] = queue.Queue()
         self.deleted: queue.Queue[str] = queue.Queue()
 
     def put_parts(self, path: str, parts: Any) -> None:
         if path.startswith(self.slow):
+            self.waiting.set()
             assert self.gate.wait(SECONDS_MAX)
         super().put_parts(path, parts)
         self.written.put(path)
@@ -131,6 +134,7 @@ def test_what_was_written_for_a_snapshot_that_is_given_up_is_deleted(slow: str) 
     storage = Gated(slow)
     uploader, sink, answers = start(storage, SharedPart())
     storage.written.get(timeout=SECONDS_MAX)
+    assert storage.waiting.wait(SECONDS_MAX)
     sink.cancel(CheckpointID(4))
     storage.gate.set()
     gone = {storage.deleted.get(timeout=SECONDS_MAX) for _ in range(2 if slow == "chk-4" else 1)}
