@@ -3,7 +3,7 @@ PYTHON ?= python3
 SEEDS ?= 2000
 MINUTES ?= 30
 T ?= tests
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2
 
 VENV := .venv
 BIN := $(VENV)/bin
