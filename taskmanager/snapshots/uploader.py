@@ -229,14 +229,16 @@ class _Both:
             written = self._first if self._answers == 1 else None
         if not isinstance(written, TaskStateSnapshot):
             return ()
-        own = f"-{checkpoint_id}-"
+        own = str(checkpoint_id)
         paths = (
             handle.path
             for state in written.operators.values()
             for handle in state.stream_handles
             if isinstance(handle, SegmentStateHandle)
         )
-        return tuple({path for path in paths if path.startswith(f"{SHARED_LOCATION}/") and own in path})
+        shared = {path for path in paths if path.startswith(f"{SHARED_LOCATION}/")}
+        # segment-<resource id>-<checkpoint id>-<number>: the resource id may hold the same digits
+        return tuple(path for path in shared if path.rsplit("-", 2)[-2:-1] == [own])
 
     def one_done(self, answer: SnapshotAnswer) -> None:
         with self._lock:

@@ -83,8 +83,8 @@ def snapshot(part: Any) -> tuple[OperatorID, OperatorSnapshot]:
     return OPERATOR, OperatorSnapshot((part,), lists)
 
 
-def start(storage: MemoryStorage, part: Any) -> tuple[SnapshotUploader, Any, queue.Queue[Any]]:
-    uploader = SnapshotUploader(ResourceID("tm"), StateStorages(lambda _: storage))
+def start(storage: MemoryStorage, part: Any, owner: str = "tm") -> tuple[SnapshotUploader, Any, queue.Queue[Any]]:
+    uploader = SnapshotUploader(ResourceID(owner), StateStorages(lambda _: storage))
     sink = uploader.for_task("memory://job")
     answers: queue.Queue[Any] = queue.Queue()
     sink.start(CheckpointID(4), "chk-4", [snapshot(part)], None, answers.put)
@@ -143,3 +143,19 @@ def test_what_was_written_for_a_snapshot_that_is_given_up_is_deleted(slow: str) 
     assert any(path.startswith("shared/segment-tm-4-") for path in gone)
     assert "shared/earlier" not in gone
     assert answers.empty()
+
+
+def test_a_number_in_the_name_of_the_task_manager_is_not_that_of_a_checkpoint() -> None:
+    """What checkpoint 4 builds on stays, although its file's name holds a 4: it belongs to checkpoint 3 of tm-4."""
+    builds_on = KeyedStateHandle(RANGE, SegmentStateHandle("shared/segment-tm-4-3-7", 0, 10), "base")
+    storage = Gated("chk-4")
+    uploader, sink, _ = start(storage, SharedPart(references=(builds_on,)), owner="tm-4")
+    storage.written.get(timeout=SECONDS_MAX)
+    assert storage.waiting.wait(SECONDS_MAX)
+    sink.cancel(CheckpointID(4))
+    storage.gate.set()
+    gone = {storage.deleted.get(timeout=SECONDS_MAX) for _ in range(2)}
+    uploader.close()
+
+    assert storage.deleted.empty()
+    assert "shared/segment-tm-4-3-7" not in gone
