@@ -230,7 +230,7 @@ FILE_THRESHOLD = _size(
     "20 kb",
     "State below this travels inside the acknowledgement and `_metadata`.",
 )
-STATE_BACKEND = _enum("state.backend.type", "hashmap", "Where keyed state lives.", "hashmap", "rocksdb")
+STATE_BACKEND = _enum("state.backend.type", "hashmap", "Where keyed state lives.", "hashmap")
 
 # --- execution --------------------------------------------------------------------------------------------------------
 PARALLELISM_DEFAULT = _int("parallelism.default", "1", "Parallelism of operators that set none.")
