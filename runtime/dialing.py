@@ -24,7 +24,7 @@ from protos import cluster_pb2, cluster_pb2_grpc
 from runtime.actor import Incoming
 from runtime.clock import Clock
 from runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, Peer, PeerKind
-from runtime.grpc_channels import Security, open_channel, reason_of
+from runtime.grpc_channels import STREAM_IS_OPEN, Security, open_channel, reason_of
 from runtime.logs import Logger
 from runtime.timers import TimerService
 
@@ -139,8 +139,8 @@ class _Connection:
         else:
             stub = cluster_pb2_grpc.JobMasterGatewayStub(channel)
         call = self._call = stub.Connect(iter(self.queue), metadata=self._security.metadata)
-        call.initial_metadata()  # the server sends it at once: the stream is open
-        if call.is_active():
+        opened = {(str(key), str(value)) for key, value in call.initial_metadata() or ()}
+        if opened.issuperset(STREAM_IS_OPEN):
             self._say(ConnectionOpened(self.connection))
         for envelope in call:
             session, messages = decode_envelope(envelope)

@@ -38,6 +38,10 @@ are slow to get through, and must not give up before."""
 
 TOKEN_METADATA_KEY = "snapline-token"  # noqa: S105 - the name of a header
 
+STREAM_IS_OPEN: tuple[tuple[str, str], ...] = (("snapline-stream", "open"),)
+"""Initial metadata of a stream that was let in. A refused one may have initial metadata as well, and its status may come later:
+without a sign of its own, the dialing side would now and then take a refusal for an open stream."""
+
 UNAUTHENTICATED_SERVICES = ("/grpc.health.v1.Health/",)
 """Health checks carry no secret: probes of Kubernetes and load balancers have none."""
 

@@ -181,19 +181,30 @@ class ClusterClient:
 
     # --- waiting -------------------------------------------------------------------------------------------------------
 
-    def watch_job(self, job_id: str, patience_s: float = 60.0) -> Iterator[pb.JobDetails]:
-        """Details now and after each change, until the job has ended. A coordinator that is away is waited for."""
+    def watch_job(
+        self, job_id: str, patience_s: float = 60.0, timeout_s: float | None = None
+    ) -> Iterator[pb.JobDetails]:
+        """Details now and after each change, until the job has ended or `timeout_s` have passed.
+
+        A coordinator that is away is waited for, at most `patience_s`.
+        """
         import grpc
 
         away_since: float | None = None
-        while True:
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while until is None or time.monotonic() < until:
+            remaining = None if until is None else max(until - time.monotonic(), 0.0)
             try:
-                for details in self._stub.WatchJob(pb.WatchJobRequest(job_id=job_id), metadata=self._metadata):
+                for details in self._stub.WatchJob(
+                    pb.WatchJobRequest(job_id=job_id), metadata=self._metadata, timeout=remaining
+                ):
                     away_since = None
                     yield details
                     if decode_job_status(details.overview.status).is_globally_terminal:
                         return
             except grpc.RpcError as error:
+                if until is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise self._error(error) from None
                 self._follow_leader()

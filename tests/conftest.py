@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pykka
@@ -41,6 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, fixture in (("s3", "s3_server"), ("zookeeper", "zookeeper_ensemble")):
             if item.get_closest_marker(marker) and isinstance(item, pytest.Function):
                 item.fixturenames.insert(0, fixture)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed with a cluster of processes shows the ends of their logs."""
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and hasattr(cluster, "logs"):
+        report.sections.append(("The cluster's logs", cluster.logs()))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from protos import cluster_pb2, cluster_pb2_grpc
 from runtime.actor import Incoming
 from runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send
 from runtime.dialing import MAX_QUEUED_MESSAGES, take_envelope
+from runtime.grpc_channels import STREAM_IS_OPEN
 from runtime.logs import Logger
 
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, cluster_pb2.Envelope]
@@ -104,7 +105,7 @@ class _Gateway:
         reading: asyncio.Task[str] | None = None
         reason = "the other side is gone"
         try:
-            await context.send_initial_metadata(())
+            await context.send_initial_metadata(STREAM_IS_OPEN)
             reading = asyncio.create_task(self._read(stream, requests, owner))
             reading.add_done_callback(_retrieve)
             await self._write(stream, context)

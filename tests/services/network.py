@@ -11,14 +11,19 @@ bridge lies in this namespace. Nothing leads out.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import string
 import subprocess
 from collections.abc import Sequence
 from types import TracebackType
 
 PREFIX = "10.203.77"
 """Of a /24 that nothing here uses."""
+
+_letters = string.ascii_lowercase
+_numbers = itertools.count()
 
 
 def why_not() -> str:
@@ -39,7 +44,8 @@ class PrivateNetwork:
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = list(hosts)
-        self._mark = f"{os.getpid() % 100_000}"
+        # Of its own for every network: the kernel takes a namespace's links down some time after the namespace is gone.
+        self._mark = f"{os.getpid() % 100_000}{_letters[next(_numbers) % len(_letters)]}"
         self._bridge = f"sl{self._mark}"
 
     def __enter__(self) -> PrivateNetwork:
@@ -112,6 +118,7 @@ class PrivateNetwork:
 
     def _remove(self) -> None:
         for host in self._hosts:
+            subprocess.run(["ip", "link", "del", self._outer(host)], capture_output=True, check=False)
             subprocess.run(["ip", "netns", "del", self._space(host)], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
 
