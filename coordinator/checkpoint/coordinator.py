@@ -214,7 +214,8 @@ class CheckpointCoordinator:
                 in_flight.something_ended = False
                 self._ask_decider = True
             if in_flight.has_acknowledged and self.publication.storing is None:
-                in_flight.store_next(self.executions.vertices, self._now_ms, self._out)
+                left_states = self._restoration.left_states
+                in_flight.store_next(self.executions.vertices, left_states, self._now_ms, self._out)
             elif self._ask_decider and self._shutdown_status is None:
                 self._ask_decider = False
                 self._decided(self._decider.poll(self._inputs()))

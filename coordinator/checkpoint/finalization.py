@@ -7,15 +7,17 @@ of Flink.
 Finished tasks: a vertex whose subtasks have all finished is stored as fully finished, and is only ended again on restore. Of a vertex
 of which some have finished, the others' state is stored and the finished ones are named. Union list state of such a vertex
 would lack the part of the finished ones; Flink refuses that checkpoint. Here a finished task's union state is carried over from
-the checkpoint that it finished with, when that state lies in the acknowledgement itself. Otherwise the checkpoint is refused
-that it would finish with while others go on: once it had ended, no checkpoint could complete, and those that wait for their
-last one would wait for ever.
+the checkpoint that it finished with, and from there on through every later one, also across restores: it lies in the
+acknowledgement itself, whatever the threshold, unless it is very large. Then the checkpoint is refused that it would finish
+with while others go on: once it had ended, no checkpoint could complete, and those that wait for their last one would wait for
+ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from dataflow.handles import (
     ByteStreamStateHandle,
@@ -42,11 +44,13 @@ def operator_states_of(
     finished_tasks: Iterable[ExecutionAttemptID],
     final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
     restored_as_finished: frozenset[ExecutionVertexID],
+    left_states: Mapping[ExecutionVertexID, TaskStateSnapshot] = MappingProxyType({}),
 ) -> tuple[OperatorState, ...] | FinalizeRefused:
     """The state of every operator of the job, in topological order.
 
     `final_states`: what finished tasks acknowledged last, in a completed checkpoint. `restored_as_finished`: subtasks that
-    had finished before the restore; an acknowledgement of theirs that says so stands for a finished task.
+    had finished before the restore; an acknowledgement of theirs that says so stands for a finished task. `left_states`: see
+    `left_states_of`; it speaks where `final_states` is silent.
     """
     by_vertex: dict[JobVertexID, dict[int, TaskStateSnapshot]] = {}
     finished: dict[JobVertexID, dict[int, ExecutionAttemptID]] = {}
@@ -59,21 +63,44 @@ def operator_states_of(
         finished.setdefault(attempt.vertex_id, {})[attempt.subtask_index] = attempt
     operators: list[OperatorState] = []
     for vertex in vertices:
-        built = _vertex_states(
-            vertex, by_vertex.get(vertex.vertex_id, {}), finished.get(vertex.vertex_id, {}), final_states
-        )
+        ended = finished.get(vertex.vertex_id, {})
+        final = {
+            subtask: final_states.get(attempt, left_states.get(attempt.execution_vertex_id))
+            for subtask, attempt in ended.items()
+        }
+        built = _vertex_states(vertex, by_vertex.get(vertex.vertex_id, {}), final)
         if isinstance(built, FinalizeRefused):
             return built
         operators.extend(built)
     return tuple(operators)
 
 
+def left_states_of(
+    operators: Iterable[OperatorState], vertices: Iterable[JobVertex], tasks: Container[ExecutionVertexID]
+) -> dict[ExecutionVertexID, TaskStateSnapshot]:
+    """What the subtasks `tasks` left behind in a completed checkpoint: all that there will ever be of those that had finished
+    in it, or have finished with it. Nothing of a vertex that had another parallelism."""
+    by_operator = {operator.operator_id: operator for operator in operators}
+    left: dict[ExecutionVertexID, TaskStateSnapshot] = {}
+    for vertex in vertices:
+        known = [by_operator[node.operator_id] for node in vertex.operators if node.operator_id in by_operator]
+        if any(operator.parallelism != vertex.parallelism for operator in known):
+            continue
+        for subtask in range(vertex.parallelism):
+            task = ExecutionVertexID(vertex.vertex_id, subtask)
+            if task in tasks:
+                left[task] = TaskStateSnapshot(
+                    {one.operator_id: one.subtasks[subtask] for one in known if subtask in one.subtasks}
+                )
+    return left
+
+
 def _vertex_states(
     vertex: JobVertex,
     snapshots: Mapping[int, TaskStateSnapshot],
-    finished: Mapping[int, ExecutionAttemptID],
-    final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+    finished: Mapping[int, TaskStateSnapshot | None],
 ) -> list[OperatorState] | FinalizeRefused:
+    """`finished`: subtasks that have ended, with their final state as far as it is at hand."""
     known = {node.operator_id for node in vertex.operators}
     for subtask, snapshot in snapshots.items():
         if not known.issuperset(snapshot.operators):
@@ -98,7 +125,7 @@ def _vertex_states(
                 "execution.checkpointing.data-inline-threshold, or use list state that is split"
             )
         if finished and len(finished) < vertex.parallelism:
-            carried = _carried_union_state(operator_id, subtasks.values(), finished, final_states)
+            carried = _carried_union_state(operator_id, subtasks.values(), finished)
             if carried is None:
                 return FinalizeRefused(
                     f"operator {node.uid!r} ({vertex.name}) uses union list state, and of its subtasks "
@@ -125,7 +152,7 @@ def _subtask_that_must_stay(
     operator_id: OperatorID,
     vertex: JobVertex,
     snapshots: Mapping[int, TaskStateSnapshot],
-    finished: Mapping[int, ExecutionAttemptID],
+    finished: Mapping[int, TaskStateSnapshot | None],
 ) -> int | None:
     """A subtask that would end with this checkpoint, before others, with union state that cannot be carried over."""
     ending = [subtask for subtask, snapshot in sorted(snapshots.items()) if snapshot.is_task_finished]
@@ -142,14 +169,12 @@ def _subtask_that_must_stay(
 def _carried_union_state(
     operator_id: OperatorID,
     running: Iterable[OperatorSubtaskState],
-    finished: Mapping[int, ExecutionAttemptID],
-    final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+    finished: Mapping[int, TaskStateSnapshot | None],
 ) -> dict[int, OperatorSubtaskState] | None:
     """Union state of finished subtasks; None when some is needed and not at hand."""
     uses_union = any(_union_part(handle) for state in running for handle in state.managed_operator)
     carried: dict[int, OperatorSubtaskState] = {}
-    for subtask, attempt in finished.items():
-        final = final_states.get(attempt)
+    for subtask, final in finished.items():
         if final is None:
             if uses_union:
                 return None

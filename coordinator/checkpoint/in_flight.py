@@ -8,7 +8,7 @@ and completePendingCheckpoint of Flink's CheckpointCoordinator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.checkpoint.effects import (
@@ -39,7 +39,7 @@ from coordinator.checkpoint.request_decider import CheckpointTriggerRequest
 from coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker
 from dataflow.failures import CheckpointFailureReason
 from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
 from dataflow.jobgraph import JobVertex
 from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from runtime.machine import CancelTimer, check
@@ -256,10 +256,17 @@ class CheckpointsInFlight:
 
     # --- completing
 
-    def store_next(self, vertices: Sequence[JobVertex], now_ms: int, out: Effects) -> None:
-        """Make the first of the fully acknowledged checkpoints durable. Nothing else may be being stored."""
+    def store_next(
+        self,
+        vertices: Sequence[JobVertex],
+        left_states: Mapping[ExecutionVertexID, TaskStateSnapshot],
+        now_ms: int,
+        out: Effects,
+    ) -> None:
+        """Make the first of the fully acknowledged checkpoints durable. Nothing else may be being stored. `left_states`: see
+        `finalization`."""
         pending = self._acknowledged.pop(0).pending
-        completed = pending.finalize(self._job_name, vertices, self._final_states, now_ms)
+        completed = pending.finalize(self._job_name, vertices, self._final_states, left_states, now_ms)
         begun = completed if isinstance(completed, FinalizeRefused) else self._publication.begin(completed, pending)
         if isinstance(begun, FinalizeRefused):
             reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE

@@ -233,16 +233,22 @@ class PendingCheckpoint:
         job_name: str,
         vertices: Iterable[JobVertex],
         final_states: Mapping[ExecutionAttemptID, TaskStateSnapshot],
+        left_states: Mapping[ExecutionVertexID, TaskStateSnapshot],
         now_ms: int,
     ) -> CompletedCheckpoint | FinalizeRefused:
-        """Everybody has acknowledged: what the completed checkpoint is. `final_states`: see `operator_states_of`."""
+        """Everybody has acknowledged: what the completed checkpoint is. The states: see `operator_states_of`."""
         check(
             self.status is PendingCheckpointStatus.PENDING and self.is_fully_acknowledged,
             f"checkpoint {self.checkpoint_id} was finalized, is {self.status.value} and waits for "
             f"{len(self._waiting)} tasks, {len(self._waiting_hooks)} hooks, {len(self._waiting_coordinators)} coordinators",
         )
         operators = operator_states_of(
-            vertices, self._acknowledged, self.plan.finished_tasks, final_states, self._restored_as_finished
+            vertices,
+            self._acknowledged,
+            self.plan.finished_tasks,
+            final_states,
+            self._restored_as_finished,
+            left_states,
         )
         if isinstance(operators, FinalizeRefused):
             return operators
@@ -273,5 +279,11 @@ class PendingCheckpoint:
         self._become(PendingCheckpointStatus.COMPLETED)
 
     def final_task_states(self) -> dict[ExecutionAttemptID, TaskStateSnapshot]:
-        """States of the tasks whose operators had all finished when they acknowledged: nothing will change them."""
-        return {attempt: state for attempt, state in self._acknowledged.items() if state.is_task_finished}
+        """States of the tasks whose operators had all finished when they acknowledged: nothing will change them. Those that
+        were restored only to end again have left theirs in the checkpoint that they were restored from."""
+        again = self._restored_as_finished
+        return {
+            attempt: state
+            for attempt, state in self._acknowledged.items()
+            if state.is_task_finished and not (again and attempt.execution_vertex_id in again)
+        }

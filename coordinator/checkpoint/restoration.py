@@ -31,12 +31,14 @@ from coordinator.checkpoint.events import (
     RestoreSavepoint,
 )
 from coordinator.checkpoint.executions import ExecutionTracker
+from coordinator.checkpoint.finalization import left_states_of
 from coordinator.checkpoint.master_hooks import HookStateMismatch, MasterHooks
 from coordinator.checkpoint.properties import CheckpointProperties
 from coordinator.checkpoint.publication import CheckpointPublication
 from coordinator.checkpoint.state_assignment import AssignmentRefused, StateAssignment, assign_states
 from coordinator.checkpoint.stats import CheckpointStatsTracker, RestoredCheckpointStats
 from dataflow.elements import SnapshotType
+from dataflow.handles import TaskStateSnapshot
 from dataflow.ids import CheckpointID, ExecutionVertexID, JobID, JobVertexID
 from dataflow.jobgraph import JobVertex
 from runtime.machine import check
@@ -87,6 +89,8 @@ class Restoration:
         """Taken over from snapshots; stays when the job is rescaled."""
         self.tasks_as_finished: frozenset[ExecutionVertexID] = frozenset()
         """Subtasks that were restored only to end again."""
+        self.left_states: Mapping[ExecutionVertexID, TaskStateSnapshot] = {}
+        """What subtasks that end without another checkpoint have left in the one that the job goes on from."""
         self.force_full_snapshot = False
         """The job started from a snapshot that it does not own: the next checkpoint must not refer to it."""
 
@@ -132,7 +136,7 @@ class Restoration:
             return None
         latest = self._publication.store.latest(prefer_checkpoint=self._configuration.prefer_checkpoint_for_recovery)
         if latest is None:
-            self.tasks_as_finished = frozenset()
+            self.tasks_as_finished, self.left_states = frozenset(), {}
             out.append(_nothing_to_restore(event))
         else:
             prepared = self._prepare(
@@ -250,6 +254,14 @@ class Restoration:
             for task in tasks
             if is_new == (replaced is None or task.vertex_id in replaced)
         )
+        may_end = assignment.restored_as_finished if restored else self._tasks_that_may_end(executions)
+        may_end = frozenset(task for task in may_end if replaced is None or task.vertex_id in replaced)
+        kept = {
+            task: state
+            for task, state in self.left_states.items()
+            if replaced is not None and task.vertex_id not in replaced
+        }
+        self.left_states = kept | left_states_of(checkpoint.operators, executions.vertices, may_end)
         if assignment.plan.max_parallelism:
             self._max_parallelism.update(assignment.plan.max_parallelism)
             executions.use_max_parallelism(assignment.plan.max_parallelism)
@@ -263,6 +275,17 @@ class Restoration:
         )
         out.append(PersistStatistics())
         out += prepared.effects
+
+    def _tasks_that_may_end(self, executions: ExecutionTracker) -> frozenset[ExecutionVertexID]:
+        """Of tasks that run already: one that ends without having taken another checkpoint has ended with one that a former
+        leader completed, and is to know nothing newer. Only if tasks wait for such a checkpoint at all."""
+        if not (self._configuration.is_periodic and self._configuration.checkpoints_after_tasks_finish):
+            return frozenset()
+        return frozenset(
+            ExecutionVertexID(vertex.vertex_id, subtask)
+            for vertex in executions.vertices
+            for subtask in range(vertex.parallelism)
+        )
 
     def with_max_parallelism(self, vertices: Sequence[JobVertex]) -> tuple[JobVertex, ...]:
         """Vertices of a rescaled job, with the max parallelism that their state has fixed."""

@@ -161,6 +161,8 @@ class OperatorSnapshot:
 
     keyed: tuple[KeyedSnapshotPart, ...] = ()
     operator_lists: tuple[OperatorListSnapshot, ...] = ()
+    is_final: bool = False
+    """The operator has finished: nothing will follow this, and later checkpoints may have to carry it on."""
 
 
 EMPTY_OPERATOR_SNAPSHOT = OperatorSnapshot()

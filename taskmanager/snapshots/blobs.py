@@ -18,6 +18,7 @@ from dataflow.handles import (
     KeyedStateHandle,
     OperatorStateEntry,
     OperatorStateHandle,
+    OperatorStateMode,
     OperatorSubtaskState,
     StreamStateHandle,
     TaskStateSnapshot,
@@ -51,6 +52,8 @@ class BlobPlan:
     """Handles of parts that are durable already and go before this one's."""
     is_shared: bool = False
     """Later checkpoints will refer to it: its file does not lie in the directory of this one."""
+    is_carried_on: bool = False
+    """Later checkpoints will hold it, too: it travels inside the acknowledgement, unless it is very large."""
 
 
 def plan_blobs(
@@ -59,7 +62,7 @@ def plan_blobs(
     """All blobs of a snapshot; keyed state, which takes longest, first."""
     keyed = [_keyed(operator_id, part) for operator_id, snapshot in snapshots for part in snapshot.keyed]
     lists = [
-        _operator_lists(operator_id, snapshot.operator_lists)
+        _operator_lists(operator_id, snapshot.operator_lists, is_final=snapshot.is_final)
         for operator_id, snapshot in snapshots
         if snapshot.operator_lists
     ]
@@ -149,7 +152,8 @@ def _keyed(operator_id: OperatorID, part: KeyedSnapshotPart) -> BlobPlan:
     )
 
 
-def _operator_lists(operator_id: OperatorID, lists: Sequence[OperatorListSnapshot]) -> BlobPlan:
+def _operator_lists(operator_id: OperatorID, lists: Sequence[OperatorListSnapshot], *, is_final: bool) -> BlobPlan:
+    """Union state of a subtask that ends before others is carried on by every later checkpoint."""
     data, entries = encode_operator_lists(lists)
     return BlobPlan(
         operator_id,
@@ -157,6 +161,7 @@ def _operator_lists(operator_id: OperatorID, lists: Sequence[OperatorListSnapsho
         lambda: data,
         lambda handle: OperatorStateHandle(handle, entries),
         lambda: None,
+        is_carried_on=is_final and any(state.mode is OperatorStateMode.UNION for state in lists),
     )
 
 

@@ -1,8 +1,8 @@
 """Which blobs share a file: all subtasks of a TaskManager write one segment file per checkpoint, not one each.
 
-A core. Blobs below a threshold travel inside the acknowledgement. The others of one checkpoint gather until no subtask of this
-checkpoint is still encoding (or a good deal has gathered), and are then written as one segment; what comes while a segment is
-being written joins the next one. A snapshot is complete when all its segments are durable. Decides also what becomes of a
+A core. Blobs below a threshold travel inside the acknowledgement, and so do those that later checkpoints will carry on. The
+others of one checkpoint gather until no subtask of this checkpoint is still encoding (or a good deal has gathered), and are
+then written as one segment; what comes while a segment is being written joins the next one. A snapshot is complete when all its segments are durable. Decides also what becomes of a
 segment whose snapshots were all abandoned: it is deleted, unless a snapshot that was completed lies in it, too. It does not
 know how anything is encoded, nor where files go. Mirrors Flink's FileMergingSnapshotManager, with segments that never
 outlive one checkpoint.
@@ -20,6 +20,8 @@ from runtime.storage import Buffer
 
 SEGMENT_BYTES = 64 << 20
 """A segment is begun without waiting for other subtasks once so much has gathered."""
+CARRIED_ON_BYTES = 4 << 20
+"""Larger blobs are written to a file although later checkpoints should carry them on: all metadata would hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class BlobEncoded:
     ticket: int
     index: int
     data: Buffer
+    is_carried_on: bool = False
+    """Later checkpoints will hold it, and this one's files go with this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +182,8 @@ class SegmentPlanner:
         match event:
             case SnapshotStarted(ticket, group, blobs):
                 return self._started(ticket, group, blobs)
-            case BlobEncoded(ticket, index, data):
-                return self._encoded(ticket, index, data)
+            case BlobEncoded():
+                return self._encoded(event)
             case SnapshotFailed(ticket, error):
                 return [*self._abandon(ticket), FailSnapshot(ticket, error)] if ticket in self._snapshots else []
             case SnapshotCancelled(ticket):
@@ -202,7 +206,8 @@ class SegmentPlanner:
         self._groups.setdefault(group, _Gathering()).snapshots.add(ticket)
         return []
 
-    def _encoded(self, ticket: int, index: int, data: Buffer) -> list[SegmentEffect]:
+    def _encoded(self, event: BlobEncoded) -> list[SegmentEffect]:
+        ticket, index, data = event.ticket, event.index, event.data
         snapshot = self._snapshots.get(ticket)
         if snapshot is None:
             return []
@@ -210,7 +215,7 @@ class SegmentPlanner:
         size = memoryview(data).nbytes
         snapshot.encoding -= 1
         gathering = self._groups[snapshot.group]
-        if size < self._memory_threshold_bytes:
+        if size < self._memory_threshold_bytes or (event.is_carried_on and size <= CARRIED_ON_BYTES):
             snapshot.handles[index] = ByteStreamStateHandle(bytes(data))
             snapshot.undone -= 1
         else:

@@ -153,7 +153,7 @@ class SnapshotUploader:
         except Exception as error:
             self._tell(SnapshotFailed(ticket, error))
         else:
-            self._tell(BlobEncoded(ticket, index, data))
+            self._tell(BlobEncoded(ticket, index, data, plan.is_carried_on))
 
     def _write(self, effect: WriteSegment) -> None:
         try:

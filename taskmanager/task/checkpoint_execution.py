@@ -260,7 +260,9 @@ class CheckpointExecution:
         taken: list[OperatorSnapshot] = []
         item.operator.announce_snapshot(self._snapshot_type)
         item.run("snapshot_state", lambda: taken.append(item.operator.snapshot_state(checkpoint_id, timestamp_ms)))
-        self._snapshots[checkpoint_id].append((item.descriptor.operator_id, taken[0]))
+        is_final = self._finished[checkpoint_id]
+        snapshot = replace(taken[0], is_final=True) if is_final else taken[0]
+        self._snapshots[checkpoint_id].append((item.descriptor.operator_id, snapshot))
 
     def _abandon(self, checkpoint_id: CheckpointID) -> None:
         self._finished.pop(checkpoint_id, None)

@@ -89,7 +89,7 @@ class Harness:
                         if not was_over:
                             got["discarded_state"] = discarded
                 case {"finalize": _}:
-                    completed = pending.finalize("conformance", self.vertices(), {}, 0)
+                    completed = pending.finalize("conformance", self.vertices(), {}, {}, 0)
                     got["error"] = isinstance(completed, FinalizeRefused)
                 case {"set_canceller": _}:
                     got["accepted"] = pending.set_canceller()

@@ -10,6 +10,7 @@ from dataflow.handles import ByteStreamStateHandle, SegmentStateHandle
 from dataflow.ids import CheckpointID, ResourceID
 from runtime.machine import InvariantViolation
 from taskmanager.snapshots.segment_planner import (
+    CARRIED_ON_BYTES,
     BlobEncoded,
     CompleteSnapshot,
     DeleteSegment,
@@ -322,3 +323,17 @@ def test_random_lives_end_with_every_byte_accounted_for(seed: int) -> None:
                 referenced.add(handle.path)
                 assert files[handle.path][handle.offset : handle.offset + handle.size] == blob
     assert set(files) == referenced
+
+
+def test_what_later_checkpoints_carry_on_travels_with_the_acknowledgement(planner: SegmentPlanner) -> None:
+    """The files of a checkpoint go with it. Only what is very large is written all the same."""
+    planner.handle(SnapshotStarted(1, GROUP, 2))
+    large = bytes(CARRIED_ON_BYTES + 1)
+
+    assert planner.handle(BlobEncoded(1, 0, BIG_A, is_carried_on=True)) == []
+    [write] = planner.handle(BlobEncoded(1, 1, large, is_carried_on=True))
+    assert isinstance(write, WriteSegment)
+    assert write.parts == (large,)
+    assert planner.handle(SegmentWritten(0)) == [
+        CompleteSnapshot(1, (ByteStreamStateHandle(BIG_A), at(0, 0, len(large))))
+    ]

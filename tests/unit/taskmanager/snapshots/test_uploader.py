@@ -196,6 +196,21 @@ def test_subtasks_share_a_segment_file(gated_uploader: SnapshotUploader, gated: 
     assert [read(gated, handle)[:1] for handle in handles] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+def test_union_state_of_a_finished_operator_travels_with_the_acknowledgement(uploader: SnapshotUploader) -> None:
+    """Later checkpoints carry it on, when the files of this one are gone; other state goes to a file as ever."""
+    sink = uploader.for_task(BASE)
+    data = b"u" * 50_000
+    union = (OperatorListSnapshot("list", OperatorStateMode.UNION, (data,)),)
+    split = (OperatorListSnapshot("list", OperatorStateMode.SPLIT_DISTRIBUTE, (data,)),)
+    answers: queue.Queue[Any] = queue.Queue()
+    final = [(HEAD, OperatorSnapshot((), union, is_final=True)), (TAIL, OperatorSnapshot((), split, is_final=True))]
+    sink.start(CheckpointID(4), "chk-4", final, None, answers.put)
+    operators = answer(answers).operators
+
+    assert operators[HEAD].managed_operator[0].handle == ByteStreamStateHandle(data)
+    assert isinstance(operators[TAIL].managed_operator[0].handle, SegmentStateHandle)
+
+
 def test_an_encoding_that_fails_is_the_answer(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
     """The exception itself; everything is released, nothing stays."""
     broken, whole = Part(error=ValueError("cannot encode")), Part()

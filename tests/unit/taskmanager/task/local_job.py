@@ -78,8 +78,12 @@ class InlineSnapshotSink:
         self.held: list[Callable[[], None]] = []
         self.cancelled: list[int] = []
         self.failing = False
+        self.final: list[bool] = []
+        """Of the snapshots of operators, in the order in which they came."""
 
     def start(self, checkpoint_id, target_location, snapshots, channel_state, on_done) -> None:
+        self.final += [snapshot.is_final for _, snapshot in snapshots]
+
         def perform() -> None:
             if self.failing:
                 on_done(OSError("no space left"))

@@ -111,7 +111,10 @@ def test_nothing_of_an_incomplete_checkpoint_is_visible() -> None:
 
 def test_tasks_wait_for_a_checkpoint_after_their_data_ended() -> None:
     """FLIP-147: end of data is reported, the next checkpoint holds finished state, its completion ends everything."""
-    job = LocalJob(keyed_sums([data(0), data(1)]), CHECKPOINTS).run()
+    job = LocalJob(keyed_sums([data(0), data(1)]), CHECKPOINTS)
+    job.checkpoint()
+    assert not any(final for r in job.tasks for final in r.world.snapshot_sink.final)
+    job.run()
 
     assert all(len(r.world.ended) == 1 for r in job.tasks)
     assert {r.state for r in job.tasks} == {ExecutionState.RUNNING}
@@ -121,6 +124,7 @@ def test_tasks_wait_for_a_checkpoint_after_their_data_ended() -> None:
 
     assert {r.state for r in job.tasks} == {ExecutionState.FINISHED}
     assert all(r.world.acknowledged[-1].state.is_task_finished for r in job.tasks)
+    assert all(r.world.snapshot_sink.final[-1] for r in job.tasks)
     assert final_sums() == expected([data(0), data(1)])
 
 
