@@ -287,14 +287,17 @@ class ClusterEntrypoint:
             own = job.get_option(CHECKPOINTS_DIRECTORY)
             if own:
                 self._checked_directory(own)
-            elif job.get_option(CHECKPOINTING_INTERVAL) and not self._config.configuration.get_option(CHECKPOINTS_DIRECTORY):
+            elif job.get_option(CHECKPOINTING_INTERVAL) and not self._config.configuration.get_option(
+                CHECKPOINTS_DIRECTORY
+            ):
                 raise ConfigurationError(
                     f"{CHECKPOINTING_INTERVAL.key} is set, and there is no place for checkpoints: set "
                     f"{CHECKPOINTS_DIRECTORY.key} for the job or the coordinator to a directory or URL that the coordinator and "
                     "all executors reach"
                 )
             if graph.savepoint_restore.path:
-                check_restorable(read_snapshot(self._storages, graph.savepoint_restore.path), graph)
+                snapshot = read_snapshot(self._storages, graph.savepoint_restore.path)
+                check_restorable(self._storages, snapshot, graph)
             self._high_availability.job_graphs.put(graph)
             return JobGraphStored(graph.job_id)
 

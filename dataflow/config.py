@@ -232,6 +232,12 @@ FILE_THRESHOLD = _size(
 )
 STATE_BACKEND = _enum("state.backend.type", "hashmap", "Where keyed state lives.", "hashmap")
 
+DROP_STATE_COLUMNS = _bool(
+    "state.schema-evolution.drop-columns",
+    "false",
+    "Columns that a snapshot's state has and the job does not declare any more are dropped, instead of refused.",
+)
+
 # --- execution --------------------------------------------------------------------------------------------------------
 PARALLELISM_DEFAULT = _int("parallelism.default", "1", "Parallelism of operators that set none.")
 MAX_PARALLELISM = _int(
@@ -311,7 +317,9 @@ TASKMANAGER_REGISTRATION_TIMEOUT = _duration(
 )
 TASKMANAGER_SLOTS = _int("taskmanager.numberOfTaskSlots", "1", "Slots per TaskManager.")
 TASKMANAGER_INSTANCES = _int(
-    "taskmanager.instances", "0", "TaskManagers that a Spark application starts; 0: as many as its cores and the job allow."
+    "taskmanager.instances",
+    "0",
+    "TaskManagers that a Spark application starts; 0: as many as its cores and the job allow.",
 )
 TASKMANAGER_SLOT_TIMEOUT = _duration(
     "taskmanager.slot.timeout", "10 s", "An allocated slot that is not used is free again after this."

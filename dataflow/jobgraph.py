@@ -54,6 +54,9 @@ class OperatorNode:
     chained_input_index: int = 0
     uid_given: bool = True
     """False: the uid was derived from the position in the graph."""
+    state_schema: bytes = b""
+    """An Arrow schema message: key and states as the job declares them, marked as in a file of keyed state, as far as they are
+    known before it runs (see `dataflow.declared_states`). Empty: nothing is."""
 
 
 @dataclass(frozen=True, slots=True)

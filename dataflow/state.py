@@ -22,6 +22,8 @@ from dataflow.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_
 
 KIND_METADATA = b"snapline.state.kind"
 SERIALIZER_METADATA = b"snapline.state.serializer"
+MIGRATED_METADATA = b"snapline.state.migrated"
+"""Only in what a job declares: the descriptor brings a function that turns older values into its own."""
 
 
 class StateError(SnaplineError):
@@ -99,6 +101,9 @@ class AggregateFunction(ABC):
 
 
 ValueType: TypeAlias = pa.DataType | pa.Schema | None
+Migrate: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Elements of another type (or serializer) that a snapshot holds, as an array, to as many of the declared one. It is asked when
+the two differ, and only then."""
 
 
 class StateDescriptor(ABC):
@@ -110,6 +115,7 @@ class StateDescriptor(ABC):
     name: str
     serializer: str
     ttl: StateTtlConfig | None
+    migrate: Migrate | None
 
     @property
     @abstractmethod
@@ -164,6 +170,7 @@ class ValueStateDescriptor(StateDescriptor):
     value_type: ValueType = None
     serializer: str = ""
     ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """StateError unless exactly one of type and serializer is given."""
@@ -189,6 +196,7 @@ class ListStateDescriptor(StateDescriptor):
     value_type: ValueType = None
     serializer: str = ""
     ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """StateError unless exactly one of type and serializer is given."""
@@ -215,6 +223,7 @@ class MapStateDescriptor(StateDescriptor):
     value_type: ValueType = None
     serializer: str = ""
     ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """StateError without a key type, and unless exactly one of value type and serializer is given."""
@@ -252,6 +261,7 @@ class ReducingStateDescriptor(StateDescriptor):
     value_type: ValueType = None
     serializer: str = ""
     ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """StateError without a function, and unless exactly one of type and serializer is given."""
@@ -280,6 +290,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     value_type: ValueType = None
     serializer: str = ""
     ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """StateError unless exactly one of type and serializer is given."""
@@ -312,6 +323,7 @@ class RunningAggregateDescriptor(StateDescriptor):
     aggregates: tuple[str, ...] = ("sum",)
     serializer: str = field(default="", init=False)
     ttl: StateTtlConfig | None = field(default=None, init=False)
+    migrate: Migrate | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         """StateError for an unknown aggregate or a column that is not numeric."""

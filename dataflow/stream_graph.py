@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from dataflow.errors import JobDefinitionError
 from dataflow.jobgraph import Partitioning
 from dataflow.operator_specs import OperatorSpec
@@ -42,6 +44,8 @@ class StreamNode:
     slot_sharing_group: str = "default"
     chainable: bool = True
     starts_new_chain: bool = False
+    key_fields: tuple[pa.Field, ...] = ()
+    """Of its keyed state, where the schema of its input is known."""
 
     @property
     def is_source(self) -> bool:

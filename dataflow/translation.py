@@ -20,6 +20,7 @@ from dataflow.config import (
     PARALLELISM_DEFAULT,
     Configuration,
 )
+from dataflow.declared_states import declared_schema, declared_states
 from dataflow.errors import JobDefinitionError
 from dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
 from dataflow.jobgraph import (
@@ -30,6 +31,7 @@ from dataflow.jobgraph import (
     Partitioning,
     SavepointRestoreSettings,
 )
+from dataflow.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
 from dataflow.stream_graph import StreamEdge, StreamGraph, StreamNode
 
 UPPER_BOUND_MAX_PARALLELISM = 32_768
@@ -199,6 +201,7 @@ def _vertex(
                 chained_side_output_tag=chained.side_output_tag if chained else "",
                 chained_input_index=chained.target_input if chained else 0,
                 uid_given=item.uid_given,
+                state_schema=_state_schema(item.node),
             )
         )
     head = members[0]
@@ -221,6 +224,14 @@ def _vertex(
         slot_sharing_group=head.node.slot_sharing_group,
         max_parallelism_explicit=explicit is not None,
     )
+
+
+def _state_schema(node: StreamNode) -> bytes:
+    """What is known of its keyed state."""
+    keyed = isinstance(node.spec, (KeyedProcessSpec, KeyedBatchProcessSpec, CoProcessSpec))
+    states = declared_states(node.spec.function) if keyed else ()  # type: ignore[union-attr]
+    schema = declared_schema(states, node.key_fields)
+    return bytes(schema.serialize()) if len(schema) else b""
 
 
 def _pickle(item: _Resolved, pickle: Callable[[object], bytes]) -> bytes:

@@ -35,6 +35,7 @@ from dataflow.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from dataflow.state_evolution import with_default
 from dataflow.state_ttl import StateTtlConfig, TtlUpdate
 from dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
 from dataflow.watermarks import WatermarkStrategy
@@ -121,4 +122,5 @@ __all__ = [
     "mean",
     "min_",
     "sum_",
+    "with_default",
 ]

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import snapline
-from dataflow.config import COORDINATOR_ADDRESS, OPTIONS, SECURITY_TOKEN, Configuration, is_secret
+from dataflow.config import COORDINATOR_ADDRESS, DROP_STATE_COLUMNS, OPTIONS, SECURITY_TOKEN, Configuration, is_secret
 from dataflow.errors import SnaplineError
 from dataflow.wire import decode_job_status
 from protos import checkpoint_pb2, job_pb2
@@ -29,6 +29,7 @@ from snapline.program import run_script, translate_script
 from snapline.reporting import print_error
 from snapline.state_commands import state
 
+_DROP_STATE_COLUMNS_VARIABLE = ENVIRONMENT_PREFIX + DROP_STATE_COLUMNS.key.replace(".", "__").replace("-", "_")
 WIDE = 400
 """Columns where nobody looks: a table in a file or a pipe is not cut off."""
 
@@ -103,6 +104,9 @@ def coordinator(arguments: tuple[str, ...]) -> None:
 @click.option("--from-savepoint", "-s", default="", help="start from this savepoint or retained checkpoint")
 @click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
 @click.option(
+    "--drop-state-columns", is_flag=True, help="drop columns of states that the job does not declare any more"
+)
+@click.option(
     "--claim", is_flag=True, help="the job owns the snapshot from now on, and deletes it when it needs it no more"
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -116,6 +120,7 @@ def run(
     detached: bool,
     from_savepoint: str,
     allow_non_restored_state: bool,
+    drop_state_columns: bool,
     claim: bool,
 ) -> None:
     """Run a job script against a coordinator: `snapline run job.py -- --its-own options`."""
@@ -130,17 +135,28 @@ def run(
         os.environ[RESTORE_VARIABLE] = _absolute(from_savepoint)
         os.environ[ALLOW_NON_RESTORED_VARIABLE] = "1" if allow_non_restored_state else ""
         os.environ[CLAIM_VARIABLE] = "1" if claim else ""
+    if drop_state_columns:
+        os.environ[_DROP_STATE_COLUMNS_VARIABLE] = "true"
     run_script(script, arguments)
 
 
 @cli.command()
 @click.option("--from", "-s", "snapshot", required=True, help="directory of a savepoint or checkpoint")
 @click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
+@click.option(
+    "--drop-state-columns", is_flag=True, help="drop columns of states that the job does not declare any more"
+)
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def plan(
-    snapshot: str, script: Path, arguments: tuple[str, ...], output: str, *, allow_non_restored_state: bool
+    snapshot: str,
+    script: Path,
+    arguments: tuple[str, ...],
+    output: str,
+    *,
+    allow_non_restored_state: bool,
+    drop_state_columns: bool,
 ) -> None:
     """What of a snapshot a job would take over, without running anything: `snapline plan --from PATH job.py -- --its options`.
 
@@ -149,6 +165,8 @@ def plan(
     from snapline.plan import plan_job
     from snapline.plan_table import print_plan
 
+    if drop_state_columns:
+        os.environ[_DROP_STATE_COLUMNS_VARIABLE] = "true"
     translation = translate_script(script, arguments)
     for warning in translation.warnings:
         click.echo(f"snapline: {warning}", err=True)

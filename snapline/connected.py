@@ -45,6 +45,8 @@ def add_two_input(
     environment = streams[0].environment
     node = environment.graph.add(name, spec, tuple(edges), stateful=True)
     node.uid = uid
+    if isinstance(first, KeyedStream) and first.stream.schema is not None:
+        node.key_fields = tuple(first.stream.schema.field(column) for column in first.key_columns)
     return DataStream(environment, (StreamEdge(node.node_id),), schema)
 
 

@@ -17,15 +17,17 @@ from coordinator.checkpoint.state_assignment import (
     has_state,
     plan_restore,
 )
-from coordinator.snapshots import Snapshot, damaged_files, read_blob_range, read_snapshot
+from coordinator.snapshots import Snapshot, damaged_files, read_blob_range, read_snapshot, state_problems
 from dataflow.config import Configuration
 from dataflow.errors import SnaplineError
 from dataflow.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
+from dataflow.ids import OperatorID
 from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from dataflow.state import descriptor_of
+from dataflow.state import StateError, descriptor_of
 from dataflow.state_format import KeyedStateHeader, read_header
 from runtime.object_storage import open_storage
 from runtime.state_storages import StateStorages
+from runtime.storage import StorageError
 
 MAPS, DROPPED, NEW = "maps", "dropped", "new"
 """Verdicts."""
@@ -128,13 +130,22 @@ def _refusal(
     if damage:
         more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
         return f"the snapshot is not complete: {damage[0]}{more}; copy it again, or start from another one"
-    return ""
+    return "; ".join(_state_problems(storages, snapshot, job_graph).values())
+
+
+def _state_problems(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> dict[OperatorID, str]:
+    """What cannot be read is shown otherwise."""
+    try:
+        return state_problems(storages, snapshot, job_graph)
+    except (StorageError, StateError):
+        return {}
 
 
 def _operator_plans(
     storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph, *, allow_non_restored_state: bool
 ) -> Iterable[OperatorPlan]:
     of_snapshot = {operator.operator_id: operator for operator in snapshot.metadata.operators}
+    problems = _state_problems(storages, snapshot, job_graph)
     for vertex in job_graph.vertices:
         for node in vertex.operators:
             operator = of_snapshot.pop(node.operator_id, None)
@@ -147,16 +158,18 @@ def _operator_plans(
                     job_max_parallelism=vertex.max_parallelism,
                 )
             else:
-                yield _mapped(storages, operator, vertex, node)
+                yield _mapped(storages, operator, vertex, node, problems.get(node.operator_id, ""))
     for operator in of_snapshot.values():
         if has_state(operator):
             problem = "" if allow_non_restored_state else "the job has no operator with this uid"
             yield _with_state(storages, operator, verdict=DROPPED, problem=problem)
 
 
-def _mapped(storages: StateStorages, operator: OperatorState, vertex: JobVertex, node: OperatorNode) -> OperatorPlan:
+def _mapped(
+    storages: StateStorages, operator: OperatorState, vertex: JobVertex, node: OperatorNode, problem: str
+) -> OperatorPlan:
     verdict = plan_restore([operator], [vertex], allow_non_restored_state=True)
-    max_parallelism, problem = vertex.max_parallelism, ""
+    max_parallelism = vertex.max_parallelism
     if isinstance(verdict, AssignmentRefused):
         problem = verdict.detail
     else:

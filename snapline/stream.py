@@ -329,6 +329,8 @@ class DataStream:
         stateful = stateful or hasattr(function, "snapshot_state")
         node = self.environment.graph.add(name, spec, edges, stateful=stateful, commits=commits)
         node.uid = uid
+        if self.schema is not None:
+            node.key_fields = tuple(self.schema.field(column) for column in key_columns)
         time = self.event_time_column
         if schema is not None and time and time not in schema.names:
             time = ""

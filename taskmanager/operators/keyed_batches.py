@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dataflow.declared_states import declared_states
 from dataflow.elements import Watermark
 from dataflow.functions import CheckpointedFunction
 from dataflow.ids import CheckpointID
@@ -169,6 +170,14 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
     ) -> None:
         self._state = _State(self, backend)
+
+    def backend_restored(self, backend: KeyedStateBackend) -> None:
+        """States that are declared otherwise now become so before anything is written, as far as they are known."""
+        state = self._state
+        assert state is not None  # noqa: S101 - backend_created has made it
+        for descriptor in declared_states(self._function):
+            if backend.has_state(descriptor.name):
+                state.of(descriptor)
 
     def open(self) -> None:
         opener = getattr(self._function, "open", None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dataflow.config import DROP_STATE_COLUMNS
 from dataflow.elements import MIN_WATERMARK_MS
 from dataflow.handles import OperatorStateMode
 from dataflow.ids import CheckpointID
@@ -66,8 +67,10 @@ class KeyedOperator(StreamOperator):
             self.backend_restored(backend)
 
     def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
-        self.backend = KeyedStateBackend(key_schema, self.context.key_group_range, self.context.max_parallelism)
-        return self.backend
+        context, option = self.context, DROP_STATE_COLUMNS
+        backend = self.backend = KeyedStateBackend(key_schema, context.key_group_range, context.max_parallelism)
+        backend.drop_columns = option.read(context.configuration.get(option.key, option.default))
+        return backend
 
     def slots_of(self, batch: pa.RecordBatch, key_columns: Sequence[str] = ()) -> Slots:
         """The slot of each row's key. The first batch ever decides on the types of the key. `key_columns`: under which names

@@ -36,7 +36,7 @@ def _mark(slots: Any, touched: Any) -> None:
 class KeyedChanges:
     """Which slots were touched since the last checkpoint that completed."""
 
-    __slots__ = ("_before", "_capacity", "_now", "active")
+    __slots__ = ("_before", "_capacity", "_now", "active", "must_restart")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -45,6 +45,8 @@ class KeyedChanges:
         """Snapshots that did not complete (yet), and what had been touched since the one before."""
         self.active = False
         """Nothing needs to be marked before the first snapshot."""
+        self.must_restart = False
+        """The next snapshot has to be full."""
 
     def mark(self, slots: Slots) -> None:
         """These are going to be used."""
@@ -62,6 +64,10 @@ class KeyedChanges:
         for earlier in self._before.values():
             touched[: min(high_water, len(earlier))] |= earlier[:high_water]
         return touched
+
+    def begin_anew(self) -> None:
+        """What earlier snapshots hold of the keys is of another type: the next one is full."""
+        self.must_restart = self.active
 
     def snapshot(self, checkpoint_id: int) -> None:
         """What is touched from now on is not in this one."""
@@ -83,7 +89,7 @@ class KeyedChanges:
         """A full snapshot follows."""
         self._before.clear()
         self._now = np.zeros(self._capacity, np.bool_)
-        self.active = False
+        self.active = self.must_restart = False
 
 
 class EncodablePart(Protocol):
@@ -162,7 +168,7 @@ class IncrementalSnapshots:
 
     def snapshot(self, checkpoint_id: int) -> IncrementalPart:
         """The synchronous part."""
-        if self._changes.unconfirmed >= MAX_UNCONFIRMED:
+        if self._changes.unconfirmed >= MAX_UNCONFIRMED or self._changes.must_restart:
             self._chain = ()
             self._taken.clear()
             self._changes.restart()

@@ -28,6 +28,7 @@ from dataflow.state import (
     ValueStateDescriptor,
     descriptor_of,
 )
+from dataflow.state_evolution import convert, evolution_of, key_problem
 from dataflow.state_format import (
     STATE_COLUMN,
     TIMERS_COLUMN,
@@ -57,6 +58,8 @@ from taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
 _FIRST_SWEEP_KEYS = 1 << 16
 """Below this many keys, empty ones are not worth looking for."""
+_EVOLVED_AT_ONCE = 1 << 16
+"""Keys whose state is turned into another type in one step."""
 StateT = TypeVar("StateT", bound=KeyedState)
 
 
@@ -95,6 +98,12 @@ class KeyedStateBackend:
         self._changes: KeyedChanges | None = None
         self._ttl_states: list[TtlState] = []
         self._expiry_cursor = 0
+        self.drop_columns = False
+        """Whether columns that a snapshot has and a descriptor has not may go."""
+        self._adopted: set[str] = set()
+        self._asked_for: set[str] = set()
+        self._older: dict[tuple[str, pa.DataType, str], StateDescriptor] = {}
+        """By name, type and serializer: how files of a snapshot declare a state otherwise than the newest one."""
         self.tracks_all_changes = True
         """Not those of states that the operator has made itself: its snapshots are full."""
 
@@ -176,6 +185,7 @@ class KeyedStateBackend:
         """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first batch."""
         check(state.descriptor.name not in self._states, f"state {state.descriptor.name!r} exists already")
         self.tracks_all_changes = False
+        self._adopted.add(state.descriptor.name)
         state.grow(self._capacity)
         self._states[state.descriptor.name] = state
 
@@ -267,15 +277,36 @@ class KeyedStateBackend:
         """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before the
         first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build on."""
         sources = [(source, read_header(source.read_range)) for source in inputs]
+        written: dict[str, list[StateDescriptor]] = {}
         for _, header in sources:
             self._check_same_key(header)
             for field in header.state_fields:
-                self._known_state(descriptor_of(field))
+                written.setdefault(field.name, []).append(descriptor_of(field))
+        for name, descriptors in written.items():
+            self._expect(name, descriptors)
         has_deltas = any(header.is_delta for _, header in sources)
         for source, header in reversed(sources) if has_deltas else sources:
             _, batches = decode_keyed_state(source.read_range, self.key_group_range, header)
             for batch in batches:
                 self._restore_rows(header, self._without_known_keys(header, batch) if has_deltas else batch)
+
+    def _expect(self, name: str, written: Sequence[StateDescriptor]) -> None:
+        """Make the state that all of these can become: some subtasks may have gone over to a newer one, others not yet."""
+        known = self._states.get(name)
+        candidates = written[::-1] if known is None else [known.descriptor]
+        refusals: list[StateError] = []
+        for candidate in candidates:
+            older = [one for one in written if not _alike(one, candidate)]
+            try:
+                for one in older:
+                    self._check_evolves(one, candidate)
+            except StateError as refusal:
+                refusals.append(refusal)
+                continue
+            self._known_state(candidate)
+            self._older.update({(name, one.storage_type, one.serializer): one for one in older})
+            return
+        raise refusals[0]
 
     def _without_known_keys(self, header: KeyedStateHeader, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A newer file has said all of the keys that are known."""
@@ -288,10 +319,19 @@ class KeyedStateBackend:
         if self._index.capacity != self._capacity:
             self._grow()
         for field in header.state_fields:
-            self._states[field.name].restore(slots, next(columns))
+            self._restore_state(field, slots, next(columns))
         for field in header.timer_fields:
             name, domain = field.name.rsplit("/", 1)
             dict(self.get_timers(name).queues())[domain].restore(slots, next(columns))
+
+    def _restore_state(self, field: pa.Field, slots: Slots, values: pa.Array) -> None:
+        state = self._states[field.name]
+        if self._older:
+            written = self._older.get((field.name, field.type, descriptor_of(field).serializer))
+            if written is not None:
+                present = np.asarray(values.is_valid())
+                slots, values = slots[present], convert(values.drop_null(), written, state.descriptor, self._now_ms())
+        state.restore(slots, values)
 
     def _check_same_key(self, header: KeyedStateHeader) -> None:
         if header.max_parallelism != self.max_parallelism:
@@ -299,13 +339,9 @@ class KeyedStateBackend:
                 f"the state was written with max parallelism {header.max_parallelism}, the operator now has "
                 f"{self.max_parallelism}: set it back, it fixes the key groups"
             )
-        written = [(field.name, field.type) for field in header.key_fields]
-        own = [(field.name, field.type) for field in self.key_fields]
-        if written != own:
-            raise StateError(
-                f"the state was written for the key {_spelled(written)}, the operator is now keyed by {_spelled(own)}: "
-                "restore with the same key columns, or give the operator another uid to start it without state"
-            )
+        problem = key_problem(header.key_fields, self.key_fields)
+        if problem:
+            raise StateError(problem)
 
     def _expire_some(self) -> None:
         """Look at some keys, and remove what of their state has expired."""
@@ -317,25 +353,49 @@ class KeyedStateBackend:
     # -- housekeeping -------------------------------------------------------------------------------------------------
 
     def _state(self, descriptor: StateDescriptor, expected: type[StateT]) -> StateT:
-        return cast(StateT, self._known_state(descriptor))
+        state = self._known_state(descriptor)
+        self._asked_for.add(descriptor.name)
+        return cast(StateT, state)
 
     def _known_state(self, descriptor: StateDescriptor) -> KeyedState:
         known = self._states.get(descriptor.name)
         if known is None:
             known = self._states[descriptor.name] = self._make_state(descriptor)
-        has = known.descriptor
-        if (has.kind, has.storage_type, has.serializer) != (
-            descriptor.kind,
-            descriptor.storage_type,
-            descriptor.serializer,
-        ):
-            raise StateError(
-                f"state {descriptor.name!r} is {_described(has)}, and is asked for as {_described(descriptor)}: declare it as it "
-                "was, or under another name"
-            )
+        elif not _alike(known.descriptor, descriptor):
+            known = self._evolved(known, descriptor)
         if isinstance(known, TtlState) and descriptor.ttl is not None:
             known.use_ttl(descriptor.ttl)
         return known
+
+    def _evolved(self, known: KeyedState, descriptor: StateDescriptor) -> KeyedState:
+        """A state that came with a snapshot becomes what the job declares now. StateError, by column, if it cannot."""
+        self._check_evolves(known.descriptor, descriptor)
+        state = self._make_state(descriptor)
+        slots = self._index.live_slots()
+        now_ms = self._now_ms()
+        for first in range(0, len(slots), _EVOLVED_AT_ONCE):
+            some = slots[first : first + _EVOLVED_AT_ONCE]
+            values = known.get_batch(some)
+            present = np.asarray(values.is_valid())
+            state.restore(some[present], convert(values.drop_null(), known.descriptor, descriptor, now_ms))
+        if isinstance(known, TtlState):
+            self._ttl_states.remove(known)
+        self._states[descriptor.name] = state
+        if self._changes is not None:
+            self._changes.begin_anew()
+        return state
+
+    def _check_evolves(self, written: StateDescriptor, declared: StateDescriptor) -> None:
+        evolution = evolution_of(written, declared, drop_columns=self.drop_columns)
+        problems = evolution.problems
+        if declared.name in self._adopted | self._asked_for:
+            problems = ("declare it as it was, or under another name",)
+        if problems:
+            raise StateError(f"{_both(written, declared)}: {'; '.join(problems)}")
+
+    def _now_ms(self) -> int:
+        clock = self.scope.now_ms
+        return 0 if clock is None else clock()
 
     def _make_state(self, descriptor: StateDescriptor) -> KeyedState:
         if descriptor.ttl is None:
@@ -378,8 +438,12 @@ def _timers_field(name: str, domain: str) -> pa.Field:
     return with_role(pa.field(f"{name}/{domain}", TIMERS_TYPE), TIMERS_COLUMN)
 
 
-def _spelled(columns: Sequence[tuple[str, pa.DataType]]) -> str:
-    return ", ".join(f"{name} {data_type}" for name, data_type in columns)
+def _alike(one: StateDescriptor, other: StateDescriptor) -> bool:
+    return (one.kind, one.storage_type, one.serializer) == (other.kind, other.storage_type, other.serializer)
+
+
+def _both(written: StateDescriptor, declared: StateDescriptor) -> str:
+    return f"state {declared.name!r} is {_described(written)}, and is asked for as {_described(declared)}"
 
 
 def _described(descriptor: StateDescriptor) -> str:
