@@ -26,6 +26,9 @@ class SourceSplit:
     position: dict[str, Any] = field(default_factory=dict)
     """Empty: from the start. What it holds belongs to the reader."""
     finished: bool = False
+    least_times_ms: dict[str, int] = field(default_factory=dict)
+    """By name of a column: no row of the split has an earlier time there, in milliseconds, as far as it is known without reading.
+    Lets the watermark rise while splits still wait. Not part of a snapshot."""
 
 
 class InputStatus(Enum):

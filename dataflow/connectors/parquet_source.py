@@ -9,6 +9,7 @@ columns are not in the files) and refuses them. Mirrors Flink's FileSource with 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,14 +83,18 @@ class ParquetSource(Source):
             _require_same_columns(files[0].url, first, file.url, footer.schema_arrow.remove_metadata(), self.columns)
         self._schema = _selected(first, self.columns, files[0].url)
         groups = [
-            {"path": file.url, "row_group": number, "rows": footer.metadata.row_group(number).num_rows}
+            (footer, {"path": file.url, "row_group": number, "rows": footer.metadata.row_group(number).num_rows})
             for file, footer in zip(files, footers, strict=True)
             for number in range(footer.metadata.num_row_groups)
             if footer.metadata.row_group(number).num_rows
         ]
         return [
-            SourceSplit(f"{group['path']}#{group['row_group']}", {**group, "index": index, "of": len(groups)})
-            for index, group in enumerate(groups)
+            SourceSplit(
+                f"{group['path']}#{group['row_group']}",
+                {**group, "index": index, "of": len(groups)},
+                least_times_ms=_least_times_ms(footer, group["row_group"], self.columns),
+            )
+            for index, (footer, group) in enumerate(groups)
         ]
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
@@ -214,6 +219,31 @@ def _footer(file: Location) -> pq.ParquetFile:
         return pq.ParquetFile(file.path, filesystem=file.filesystem, pre_buffer=not file.is_local)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(file.url, error) from error
+
+
+def _least_times_ms(footer: pq.ParquetFile, row_group: int, columns: Sequence[str] | None) -> dict[str, int]:
+    """What the footer says of columns that can be event time: timestamps, and integers of 64 bits as milliseconds."""
+    found = {}
+    for number in range(footer.metadata.num_columns):
+        column, name = footer.schema.column(number), footer.schema.column(number).path
+        per_ms = _units_per_ms(column)
+        if per_ms is None or name not in (columns or (name,)):
+            continue
+        statistics = footer.metadata.row_group(row_group).column(number).statistics
+        if statistics is not None and statistics.has_min_max:
+            found[name] = int(statistics.min_raw) // per_ms
+    return found
+
+
+def _units_per_ms(column: pq.ColumnSchema) -> int | None:
+    """Of the stored integers; None for a column that cannot be event time."""
+    if column.physical_type != "INT64" or column.max_repetition_level:
+        return None
+    logical = json.loads(column.logical_type.to_json())
+    if logical["Type"] == "Timestamp":
+        return {"milliseconds": 1, "microseconds": 1_000, "nanoseconds": 1_000_000}.get(logical["timeUnit"])
+    signed = logical["Type"] == "None" or (logical["Type"] == "Int" and logical["isSigned"])
+    return 1 if signed else None
 
 
 def _unreadable(url: str, error: BaseException) -> ConnectorError:

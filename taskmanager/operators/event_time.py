@@ -2,7 +2,8 @@
 
 Decides how a column is read as event time (timestamps of any unit as UTC, integers as milliseconds), what is refused, and
 which watermark follows from the rows seen: the maximum minus the allowed disorder minus one, per split where splits are
-known, then the minimum over those that are not finished. It does not know when watermarks are due: that is the operator's
+known, then the minimum over those that are not finished; a split that waits counts with its least time, where the source knows
+it. It does not know when watermarks are due: that is the operator's
 clock. Mirrors Flink's BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplexer.
 """
 
@@ -82,6 +83,8 @@ class WatermarkGenerator:
         """Greatest event time per unfinished split."""
         self._active_ms: dict[str, int] = {}
         """When each of them had rows last; only with an idle timeout."""
+        self._least_ms: dict[str, int] = {}
+        """Per unfinished split, where known: no row of it is earlier."""
         self._emitted_ms = MIN_WATERMARK_MS
 
     @property
@@ -94,10 +97,17 @@ class WatermarkGenerator:
         """Greatest event time seen."""
         return self._greatest_ms
 
-    def add_splits(self, splits: Mapping[str, int | None], greatest_ms: int | None = None) -> None:
-        """Splits that will be read, with what was seen of them before a restore."""
+    def add_splits(
+        self,
+        splits: Mapping[str, int | None],
+        greatest_ms: int | None = None,
+        least_ms: Mapping[str, int] | None = None,
+    ) -> None:
+        """Splits that will be read, with what was seen of them before a restore, and the least time of those where it is
+        known without reading."""
         if self._strategy.per_split:
             self._splits.update(splits)
+            self._least_ms.update({split_id: ms for split_id, ms in (least_ms or {}).items() if split_id in splits})
         if greatest_ms is not None:
             self._greatest_ms = greatest_ms if self._greatest_ms is None else max(self._greatest_ms, greatest_ms)
 
@@ -125,18 +135,30 @@ class WatermarkGenerator:
         """The split holds the watermark back no longer."""
         self._splits.pop(split_id, None)
         self._active_ms.pop(split_id, None)
+        self._least_ms.pop(split_id, None)
+
+    def _reached(self, split_id: str, seen: int | None) -> int | None:
+        """Up to where the split lets the watermark rise, the allowed disorder not yet taken off; None: nowhere."""
+        least = self._least_ms.get(split_id)
+        if least is None:
+            return seen
+        least += (
+            self._strategy.max_out_of_orderness_ms
+        )  # all its rows are at or after its least time, however disordered
+        return least if seen is None else max(seen, least)
 
     def _taking_part(self, now_ms: int | None) -> list[int | None]:
-        """Greatest event times of the splits that are not idle; of all, when all are."""
+        """What the splits that are not idle have reached; what all have, when all are."""
         timeout_ms = self._strategy.idle_timeout_ms
+        reached = {split_id: self._reached(split_id, seen) for split_id, seen in self._splits.items()}
         if not timeout_ms or now_ms is None:
-            return list(self._splits.values())
+            return list(reached.values())
         active = [
-            seen
-            for split_id, seen in self._splits.items()
+            reached[split_id]
+            for split_id in self._splits
             if now_ms < self._active_ms.setdefault(split_id, now_ms) + timeout_ms
         ]
-        return active or list(self._splits.values())
+        return active or list(reached.values())
 
     def next_watermark_ms(self, now_ms: int | None = None) -> int | None:
         """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle timeout

@@ -90,7 +90,9 @@ class SourceOperator(SourceOperatorContract):
             unfinished = {s.split_id: self._greatest.get(s.split_id) for s in self._splits if not s.finished}
             seen = [ms for ms in self._greatest.values() if ms is not None]
             whole = max(seen, default=None) if strategy.per_split else min(seen, default=None)
-            self._generator.add_splits(unfinished, whole)
+            least = {s.split_id: s.least_times_ms.get(strategy.column) for s in self._spec.splits}
+            known = {split_id: ms for split_id, ms in least.items() if ms is not None}
+            self._generator.add_splits(unfinished, whole, known)
             self._cadence = WatermarkCadence(
                 self._generator, watermark_interval_ms(self.context), strategy.idle_timeout_ms
             )

@@ -73,6 +73,24 @@ def test_splits_are_row_groups_in_order(tmp_path: Path) -> None:
     assert source.schema() == pa.schema([("n", pa.int64()), ("text", pa.string())])
 
 
+def test_splits_say_their_least_times(tmp_path: Path) -> None:
+    """In milliseconds, rounded down, of columns that are read and can be event time."""
+    at = [-1_500_001, 2_000_000]
+    columns = {f"t_{unit}": pa.array(at, pa.int64()).cast(pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")}
+    others = {"n": pa.array([7, 6]), "small": pa.array([1, 2], pa.int32()), "text": pa.array(["a", "b"])}
+    path = tmp_path / "times.parquet"
+    pq.write_table(pa.table({**columns, **others, "unsigned": pa.array([1, 2], pa.uint64())}), path, row_group_size=1)
+
+    whole = [split.least_times_ms for split in ParquetSource(path).enumerate_splits()]
+    some = ParquetSource(path, columns=["t_us", "text"]).enumerate_splits()
+
+    assert whole == [
+        {"t_s": -1_500_001_000, "t_ms": -1_500_001, "t_us": -1_501, "t_ns": -2, "n": 7},
+        {"t_s": 2_000_000_000, "t_ms": 2_000_000, "t_us": 2_000, "t_ns": 2, "n": 6},
+    ]
+    assert [split.least_times_ms for split in some] == [{"t_us": -1_501}, {"t_us": 2_000}]
+
+
 def test_batches_are_bounded_and_say_which_split_ended(tmp_path: Path) -> None:
     """A watermark per split needs to know."""
     source = ParquetSource(write(tmp_path / "a.parquet", 0, 250), batch_rows=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -86,6 +87,18 @@ def test_the_watermark_is_the_least_of_the_unfinished_splits() -> None:
     harness = Harness(SourceOperator(source([[times(100), times(200)], [times(50), times(300)]], strategy))).start()
 
     assert read(harness) == [[100], [200], [50], Watermark(44), [300], Watermark(294)]
+
+
+def test_a_split_that_waits_holds_the_watermark_back_only_to_its_least_time() -> None:
+    """Where the source knows it without reading; after a restore, too. Disorder within it changes nothing."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("t", 5)
+    spec = source([[times(100), times(200)], [times(154), times(150), times(300)]], strategy)
+    spec = replace(spec, splits=(spec.splits[0], replace(spec.splits[1], least_times_ms={"t": 150, "other": 1})))
+    harness = Harness(SourceOperator(spec)).start()
+    assert read(harness, 2) == [[100], Watermark(94), [200], Watermark(149)]
+    again = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
+
+    assert read(again) == [Watermark(149), [154], [150], [300], Watermark(294)]
 
 
 def test_the_watermark_of_all_rows_when_splits_are_not_told_apart() -> None:
