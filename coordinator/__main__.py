@@ -1,7 +1,8 @@
 """`python -m coordinator`: a coordinator as a process, until SIGTERM, SIGINT, or the end of the process that started it.
 
 Errors that a user can act on are one line on standard error and exit code 1. A coordinator whose core broke down ends itself
-with exit code 2: whoever supervises it starts a new one, which recovers the jobs.
+with exit code 2: whoever supervises it starts a new one, which recovers the jobs. One that finds out that another has taken over
+in its directory ends with exit code 3, and should not be started again: it would take over in turn.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from coordinator.config import CoordinatorConfig, parse
+from coordinator.high_availability import LeadershipLost
 from dataflow.config import HA_TYPE
 from dataflow.errors import SnaplineError
 from runtime.logs import Logger, capture_standard_logging, make_logger
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED = 1
 EXIT_BROKE_DOWN = 2
+EXIT_REPLACED = 3
 PARENT_CHECK_SECONDS = 1.0
 LOOK_SECONDS = 0.25
 """Between looks at whether somebody wants this to stop."""
@@ -93,7 +96,7 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
         address = entrypoint.start()
     except SnaplineError as error:
         entrypoint.stop()
-        if leadership is not None and leadership.session.is_over:
+        if leadership is not None and (leadership.session.is_over or isinstance(error, LeadershipLost)):
             return 0
         return _refuse(error, config.status_fd)
     if leadership is not None:
@@ -103,14 +106,20 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
         pass
     if config.address_file:
         Path(config.address_file).unlink(missing_ok=True)
-    fatal = entrypoint.fatal_error
+    fatal, lost = entrypoint.fatal_error, entrypoint.leadership_lost
     if leadership is not None and leadership.session.is_over:
         logger.warning("this coordinator does not lead any more", reason=leadership.session.reason)
+    elif lost:
+        logger.warning("this coordinator does not lead any more", reason=lost)
     entrypoint.stop()
     if fatal:
         _tell_starter(config.status_fd, {"error": fatal})
         print(f"coordinator: {fatal}", file=sys.stderr)
         return EXIT_BROKE_DOWN
+    if lost and leadership is None:
+        _tell_starter(config.status_fd, {"error": lost})
+        print(f"coordinator: {lost}", file=sys.stderr)
+        return EXIT_REPLACED
     return 0
 
 

@@ -33,7 +33,7 @@ from coordinator.dispatcher.events import (
 from coordinator.ha.embedded import EmbeddedHighAvailability
 from coordinator.ha.leader_table_writer import LeaderTableWriter
 from coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from coordinator.high_availability import HighAvailability
+from coordinator.high_availability import HighAvailability, LeadershipLost
 from coordinator.io import IoExecutor
 from coordinator.job_registry import JobRegistry
 from coordinator.jobmaster.events import OperationRequested
@@ -95,19 +95,20 @@ class ClusterEntrypoint:
         on_fatal: Callable[[], None],
         leadership: Leadership | None = None,
     ) -> None:
-        """`on_fatal`: ResourceManager or Dispatcher broke; `fatal_error` says why, and the process has to end. `leadership`: won
-        in ZooKeeper; whoever calls stops this when it is over."""
+        """`on_fatal`: ResourceManager or Dispatcher broke, and `fatal_error` says why; or another coordinator leads, as
+        `leadership_lost` says. This has to be stopped then. `leadership`: won in ZooKeeper; whoever calls stops this when it is over."""
         self._leadership = leadership
         self._table_writer: LeaderTableWriter | None = None
         self._config = config
         self._logger = logger
         self._on_fatal = on_fatal
         self.fatal_error = ""
+        self.leadership_lost = ""
         configuration = config.configuration
         security = Security.from_configuration(configuration)
         self._clock = SystemClock()
         self._timers = TimerService(self._clock)
-        self._io = IoExecutor(self._timers, self._clock, logger)
+        self._io = IoExecutor(self._timers, self._clock, logger, on_leadership_lost=self._does_not_lead)
         self._dialer = Dialer(security, self._timers, self._clock, logger)
         self._switchboard = Switchboard(self._dialer)
         self._server = RpcServer(security, logger)
@@ -275,6 +276,10 @@ class ClusterEntrypoint:
 
     def _crashed(self, crash: ActorCrashed) -> None:
         self.fatal_error = f"defect in the {crash.name}, while handling {crash.event}: {crash.error!r}"
+        self._on_fatal()
+
+    def _does_not_lead(self, error: LeadershipLost) -> None:
+        self.leadership_lost = str(error)
         self._on_fatal()
 
     # --- performers of the Dispatcher ---------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ class PointerExists(Exception):
 
 
 class LeadershipLost(SnaplineError):
-    """The coordinator does not lead any more; nothing that it writes arrives."""
+    """The coordinator does not lead any more; nothing that it writes arrives. Whoever performs the work that raises this ends
+    the leadership of the process (`coordinator.io`)."""
 
 
 class PointerStore(Protocol):

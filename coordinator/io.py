@@ -2,7 +2,8 @@
 
 A bounded number of daemon threads. Work that hangs is given up after its limit: its answer is then the one for a failure, and
 what it may still return is dropped. Work that raises what it did not announce is answered as failed too: a core must never
-wait for an answer that does not come. Order between pieces is not kept; a core that needs order waits for the answer.
+wait for an answer that does not come. Work that finds out that this coordinator does not lead any more ends its leadership: no
+retry would ever succeed. Order between pieces is not kept; a core that needs order waits for the answer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.high_availability import LeadershipLost
 from runtime.clock import Clock
 from runtime.logs import Logger
 from runtime.timers import ScheduledTimer, TimerService
@@ -53,7 +55,16 @@ class TookTooLong(Exception):
 class IoExecutor:
     """Runs slow work on threads that are started as they are needed."""
 
-    def __init__(self, timers: TimerService, clock: Clock, logger: Logger, threads: int = DEFAULT_THREADS) -> None:
+    def __init__(
+        self,
+        timers: TimerService,
+        clock: Clock,
+        logger: Logger,
+        threads: int = DEFAULT_THREADS,
+        on_leadership_lost: Callable[[LeadershipLost], None] = lambda _: None,
+    ) -> None:
+        """`on_leadership_lost` is called from any thread, perhaps several times."""
+        self._on_leadership_lost = on_leadership_lost
         self._timers = timers
         self._clock = clock
         self._logger = logger
@@ -114,8 +125,11 @@ class IoExecutor:
             event = piece.work()
         except Exception as error:
             self._logger.warning("slow work failed", work=piece.name, reason=f"{type(error).__name__}: {error}")
-            event = piece.failed(error)
-        piece.answer(event)
+            piece.answer(piece.failed(error))
+            if isinstance(error, LeadershipLost):
+                self._on_leadership_lost(error)
+        else:
+            piece.answer(event)
 
     def _give_up(self, piece: _Piece, limit_ms: int) -> None:
         error = TookTooLong(f"{piece.name} took longer than {limit_ms} ms")

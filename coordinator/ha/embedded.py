@@ -1,11 +1,12 @@
 """High availability on a storage alone: a directory or bucket on which coordinators come one after another.
 
-Everything that a successor needs lies in files below the storage; nothing is elected. Whoever takes over last leads: it writes its
-session into `leader`, and every write of an earlier one is refused from then on (the check and the write are two steps, so that
-this stops a coordinator that was thought dead, not two that race within one write; what must never happen twice is a conditional
-create besides). On memory the same classes are the twin for tests, and for `high-availability.type: NONE`.
+Everything that a successor needs lies in files below the storage; nothing is elected. Whoever takes over last leads: it creates the
+file of the next epoch, and every write of an earlier one is refused from then on. An epoch belongs to whoever creates its
+file, so that of two that take over at once one is refused, and one that slept on the way there cannot overtake who came after
+it. (The check and the write are two steps, so that this stops a coordinator that was thought dead, not two that race within one
+write; what must never happen twice is a conditional create besides.) On memory the same classes are the twin for tests, and for `high-availability.type: NONE`.
 
-    leader                                  session of the coordinator that took over last
+    leaders/<epoch>                         session of a coordinator; that of the greatest epoch leads
     jobs/<job>                              the graph, with the time of its submission in front
     counters/<job>/<n>                      empty; the greatest n is the next checkpoint id
     pointers/<job>/<id>/pointer             where a completed checkpoint lies
@@ -43,26 +44,50 @@ class LeadershipFence:
         """`session` None: nobody can take over (memory)."""
         self._storage = storage
         self._session = session
+        self._epoch = 0
 
     def take_over(self) -> None:
-        """Lead from now on."""
-        if self._session is not None:
-            self._storage.put("leader", self._session.encode())
+        """Lead from now on. Raises LeadershipLost when another coordinator is taking over, too, and was faster."""
+        if self._session is None:
+            return
+        epochs = self._epochs()
+        self._epoch = epochs[-1] + 1 if epochs else 1
+        try:
+            self._storage.create(self._path(self._epoch), self._session.encode())
+        except StorageAlreadyExists:
+            raise self._lost(self._epoch) from None
+        for epoch in epochs:
+            if epoch <= self._epoch - _KEPT_NUMBERS:
+                self._storage.delete(self._path(epoch))
 
     def check(self) -> None:
         """Raise LeadershipLost when another coordinator has taken over."""
         if self._session is None:
             return
-        leader = self._storage.get("leader").decode()
-        if leader != self._session:
-            raise LeadershipLost(
-                f"another coordinator (session {leader}) has taken over in {self._storage.url}: this one stops writing; run "
-                "one at a time on a directory, or several with high-availability.type: zookeeper"
-            )
+        epochs = self._epochs()
+        if not epochs or epochs[-1] != self._epoch:
+            raise self._lost(epochs[-1] if epochs else 0)
+
+    def _epochs(self) -> list[int]:
+        return sorted(int(path.rpartition("/")[2]) for path, _ in self._storage.list("leaders"))
+
+    def _lost(self, epoch: int) -> LeadershipLost:
+        try:
+            leader = self._storage.get(self._path(epoch)).decode()
+        except StorageError:  # it is only for the message
+            leader = "unknown"
+        return LeadershipLost(
+            f"another coordinator (session {leader}) has taken over in {self._storage.url}: this one ends; run one at a time on "
+            "a directory, or several with high-availability.type: zookeeper"
+        )
+
+    @staticmethod
+    def _path(epoch: int) -> str:
+        return f"leaders/{epoch:020d}"
 
 
 _KEPT_NUMBERS = 16
-"""Files of a counter that stay behind its greatest: a file is gone only when the counter is that much further."""
+"""Files of epochs, or of a counter, that stay behind the greatest: a file is gone only when that is so much further."""
 
 
 class EmbeddedCheckpointIDCounter:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+from coordinator.__main__ import EXIT_REPLACED
 from coordinator.cluster_entrypoint import ClusterEntrypoint
 from coordinator.config import CoordinatorConfig
+from coordinator.process import CoordinatorProcess
 from dataflow.config import Configuration
 from dataflow.ids import JobID, JobVertexID, OperatorID
 from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
@@ -17,7 +22,9 @@ from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_status
 from runtime.grpc_channels import Security
 from runtime.logs import make_logger
-from snapline.client import ClusterClient, RequestRefused
+from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def waiting_job(name: str = "waits", parallelism: int = 3) -> JobGraph:
@@ -99,3 +106,24 @@ def test_a_stopped_coordinator_leaves_nothing(tmp_path):
         cluster.client.submit(waiting_job())
         cluster.stop()
         assert cluster.entrypoint.fatal_error == ""
+
+
+def test_a_coordinator_that_was_replaced_in_its_directory_ends(tmp_path):
+    """As soon as it is to write, with an exit code of its own: whoever supervises it must not start it again."""
+    settings = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
+    options = [argument for key, value in settings.items() for argument in ("-D", f"{key}={value}")]
+    command = [sys.executable, "-m", "coordinator", "--bind", "127.0.0.1:0", *options]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    assert first.stdout is not None
+    address = first.stdout.readline().split()[-1]
+    second = CoordinatorProcess.start(settings=settings)
+    client = ClusterClient(address, Security())
+    try:
+        with pytest.raises((RequestRefused, CoordinatorUnreachable)):  # it may end before it answers
+            client.submit(waiting_job())
+        _, errors = first.communicate(timeout=60)
+    finally:
+        client.close()
+        second.stop()
+    assert first.returncode == EXIT_REPLACED
+    assert errors.splitlines()[-1].startswith("coordinator: another coordinator (session ")

@@ -28,7 +28,7 @@ from coordinator.dispatcher.events import (
 )
 from coordinator.execution.restart_strategy import restart_strategy_of
 from coordinator.ha.embedded import EmbeddedHighAvailability
-from coordinator.high_availability import JobStores
+from coordinator.high_availability import JobStores, LeadershipLost
 from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
 from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended, OperationRequested
 from coordinator.jobmaster.identity import JobMasterIdentity
@@ -104,6 +104,9 @@ class DelayedIo:
         def perform() -> None:
             try:
                 answer = work()
+            except LeadershipLost as error:
+                self._process.world.story.say(self._process.name, f"does not lead any more: {error}")
+                self._process.kill_here()
             except Exception as error:  # as in production: a core must never wait for an answer that does not come
                 check_error(error, name)
                 answer = failed(error)

@@ -9,7 +9,7 @@ from tests.simulation.world import Violation
 
 def check_storage(disk: Disk, options: Options, *, strict: bool) -> None:
     """`strict`: no process was lost and no operation failed, so nothing may be left at all. Raises Violation."""
-    left = [path for path, _ in disk.files.list("") if path != "ha/leader" and not path.startswith("savepoints/")]
+    left = [path for path, _ in disk.files.list("") if not path.startswith(("ha/leaders/", "savepoints/"))]
     if strict and left:
         raise Violation(f"{len(left)} files are left behind, such as {left[:5]}")
     graphs = [path for path in left if path.startswith("ha/jobs/")]

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from coordinator.high_availability import LeadershipLost
 from coordinator.io import IoExecutor, TookTooLong
 from runtime.clock import SystemClock
 from runtime.logs import silent_logger
@@ -16,7 +17,8 @@ from runtime.timers import TimerService
 class Desk:
     def __init__(self, threads=2):
         self.timers = TimerService(SystemClock())
-        self.io = IoExecutor(self.timers, SystemClock(), silent_logger(), threads)
+        self.lost: list[LeadershipLost] = []
+        self.io = IoExecutor(self.timers, SystemClock(), silent_logger(), threads, self.lost.append)
         self.told: queue.Queue[object] = queue.Queue()
 
     def submit(self, work, limit_ms=60_000):
@@ -45,6 +47,22 @@ def test_what_work_raises_is_told_as_its_failure(desk):
     """Also what nobody expected."""
     desk.submit(lambda: 1 / 0)
     assert isinstance(desk.next(), ZeroDivisionError)
+
+
+def test_work_that_finds_another_leader_ends_the_leadership(desk):
+    """Trying again would never succeed; the core is answered as ever."""
+
+    def write():
+        raise LeadershipLost("another coordinator has taken over")
+
+    desk.submit(lambda: 1 / 0)
+    desk.next()
+    assert desk.lost == []
+    desk.submit(write)
+    answer = desk.next()
+    assert isinstance(answer, LeadershipLost)
+    desk.io.close()
+    assert desk.lost == [answer]
 
 
 def test_work_that_hangs_is_given_up_once(desk):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, EmbeddedPointers, LeadershipFence
-from dataflow.ids import CheckpointID, JobID
+from coordinator.high_availability import LeadershipLost
+from dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from runtime.memory_storage import MemoryStorage
 
 JOB = JobID("job")
@@ -71,7 +74,7 @@ def test_counter_keeps_a_bounded_number_of_files() -> None:
 
 
 class ForgetfulStorage(MemoryStorage):
-    """Shows the counter as it was when the process fell asleep, once."""
+    """Shows a directory as it was when the process fell asleep, once."""
 
     asleep = False
     seen: list[tuple[str, int]] | None = None
@@ -93,3 +96,47 @@ def test_process_that_slept_draws_no_id_a_second_time() -> None:
     storage.asleep = True
 
     assert sleeper.get_and_increment() == drawn[-1] + 1
+
+
+def fence(storage: MemoryStorage, session: str) -> LeadershipFence:
+    return LeadershipFence(storage, LeaderSessionID(session))
+
+
+def test_whoever_takes_over_last_leads() -> None:
+    """And who led before is told by whom it was replaced, at its next write."""
+    storage = MemoryStorage()
+    first, second = fence(storage, "first"), fence(storage, "second")
+    first.take_over()
+    first.check()
+    second.take_over()
+
+    second.check()
+    with pytest.raises(LeadershipLost, match="session second"):
+        first.check()
+
+
+@pytest.mark.parametrize("successors", [1, 2, 40])
+def test_coordinator_that_slept_while_it_took_over_does_not_lead(successors: int) -> None:
+    """However many came meanwhile, and although the file that it would create may be gone again."""
+    storage = ForgetfulStorage()
+    fence(storage, "before").take_over()
+    sleeper = fence(storage, "sleeper")
+    storage.seen = storage.list("leaders")
+    for number in range(successors):
+        newest = fence(storage, f"successor-{number}")
+        newest.take_over()
+    storage.asleep = True
+
+    with pytest.raises(LeadershipLost):
+        sleeper.take_over()
+        sleeper.check()
+    newest.check()
+
+
+def test_epochs_leave_a_bounded_number_of_files() -> None:
+    """A directory that was started on a hundred times."""
+    storage = MemoryStorage()
+    for number in range(100):
+        fence(storage, f"{number}").take_over()
+
+    assert len(storage.list("leaders")) <= 17
