@@ -136,8 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument(
         "--batch-rows",
         type=int,
-        default=1_024,
-        help="rows per batch: 24 kB, as Flink's buffers of 32 kB (execution.batch.target-rows)",
+        default=16_384,
+        help="rows per batch (execution.batch.target-rows)",
     )
     cli.add_argument("--mode", action="append", choices=sorted(MODES), help="default: all")
     cli.add_argument("--least", type=int, default=3, help="checkpoints to wait for, however long they take")

@@ -337,6 +337,16 @@ TASKMANAGER_QUEUE_BYTES = _size(
     "16 mb",
     "Bytes that may wait in one subpartition before its producer pauses.",
 )
+BUFFER_DEBLOAT = _bool(
+    "taskmanager.network.memory.buffer-debloat.enabled",
+    "true",
+    "Before a slow consumer no more waits than it takes in the target time; fast ones are not limited. A setting of the job.",
+)
+BUFFER_DEBLOAT_TARGET = _duration(
+    "taskmanager.network.memory.buffer-debloat.target",
+    "1 s",
+    "How long what waits between two tasks should take the consumer, about: half of it at the producer's end.",
+)
 NETWORK_REQUEST_BACKOFF_MAX = _duration(
     "taskmanager.network.request-backoff.max", "10 s", "How long a consumer looks for a producer that is not there yet."
 )

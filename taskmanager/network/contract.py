@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dataflow.elements import CheckpointBarrier, StreamElement
 from dataflow.ids import CheckpointID
+from taskmanager.network.buffer_debloater import Consumption
 
 
 class InputChannelInfo(NamedTuple):
@@ -100,6 +101,15 @@ class ResultSubpartition(Protocol):
     @property
     def queued_bytes(self) -> int:
         """Size of the queued batches."""
+        ...
+
+    @property
+    def consumption(self) -> Consumption:
+        """What the consumer has taken, and whether it was waited for."""
+        ...
+
+    def limit_bytes(self, max_queued_bytes: int) -> None:
+        """The bound in bytes from now on, never more than the one that it was made with."""
         ...
 
 

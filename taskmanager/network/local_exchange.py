@@ -18,6 +18,7 @@ import pyarrow as pa
 from dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
 from dataflow.ids import CheckpointID
 from runtime.machine import check
+from taskmanager.network.buffer_debloater import Consumption
 from taskmanager.network.contract import BufferAndBacklog, InputChannelListener
 from taskmanager.network.pipelined_subpartition import PipelinedSubpartition
 
@@ -87,6 +88,21 @@ class LocalSubpartition:
     def queued_bytes(self) -> int:
         """Size of the queued batches."""
         return self._core.queued_bytes
+
+    @property
+    def consumption(self) -> Consumption:
+        """What the consumer has taken, and whether it was waited for."""
+        with self._lock:
+            return self._core.consumption
+
+    def limit_bytes(self, max_queued_bytes: int) -> None:
+        """The bound in bytes from now on."""
+        with self._lock:
+            had_room = self._core.is_available
+            self._core.limit_bytes(max_queued_bytes)
+            listener = self._on_room if not had_room and self._core.is_available else None
+        if listener is not None:
+            listener()
 
     # --- the consumer's end -----------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from dataflow.elements import CheckpointBarrier, EndOfChannelState, EndOfPartition, StreamElement
 from dataflow.ids import CheckpointID
 from runtime.machine import check
+from taskmanager.network.buffer_debloater import Consumption
 from taskmanager.network.contract import BufferAndBacklog
 from taskmanager.network.prioritized_deque import PrioritizedDeque
 
@@ -57,13 +58,15 @@ class PipelinedSubpartition:
     ) -> None:
         check(max_queued_batches > 0 and max_queued_bytes > 0, "a subpartition must have room for at least one batch")
         self._max_queued_batches = max_queued_batches
-        self._max_queued_bytes = max_queued_bytes
+        self._max_queued_bytes = self._limit_bytes = max_queued_bytes
         #: Restored data in flight with the marker behind it: goes first, whatever has priority.
         self._restored: deque[_Queued] = deque()
         self._queue: PrioritizedDeque[_Queued] = PrioritizedDeque()
         #: Number and size of all and only the queued data batches.
         self._backlog = 0
         self._queued_bytes = 0
+        self._taken_bytes = 0
+        self._fillings = 0
         self._sequence_number = 0
         self._blocked = False
         self._finished = False
@@ -84,6 +87,8 @@ class PipelinedSubpartition:
         if is_data:
             self._backlog += 1
             self._queued_bytes += size_bytes
+            if not self.is_available:
+                self._fillings += 1
         if isinstance(element, EndOfChannelState):
             check(not self._restored and not had_priority, "EndOfChannelState is added once, before anything new")
             self._restored.extend(self._queue)
@@ -122,7 +127,16 @@ class PipelinedSubpartition:
     @property
     def is_available(self) -> bool:
         """Whether the queue is below its bounds. A released one always is: what is added there is dropped."""
-        return self._backlog < self._max_queued_batches and self._queued_bytes < self._max_queued_bytes
+        return self._backlog < self._max_queued_batches and self._queued_bytes < self._limit_bytes
+
+    def limit_bytes(self, max_queued_bytes: int) -> None:
+        """The bound in bytes from now on; what is queued stays."""
+        self._limit_bytes = min(max_queued_bytes, self._max_queued_bytes)
+
+    @property
+    def consumption(self) -> Consumption:
+        """What the consumer has taken, and whether it was waited for."""
+        return Consumption(self._taken_bytes, self._queued_bytes, self._fillings, self._blocked)
 
     # --- the consumer's end -------------------------------------------------------------------------------------------
 
@@ -137,6 +151,7 @@ class PipelinedSubpartition:
         if isinstance(entry.element, pa.RecordBatch):
             self._backlog -= 1
             self._queued_bytes -= entry.size_bytes
+            self._taken_bytes += entry.size_bytes
         self._blocked = isinstance(entry.element, EndOfChannelState) or (
             isinstance(entry.element, CheckpointBarrier) and entry.element.options.needs_alignment
         )

@@ -8,7 +8,7 @@ soon. Takes the role of Flink's BufferDebloater, on the consumer's side: there b
 
 from __future__ import annotations
 
-TARGET_MS = 16
+TARGET_MS = 8
 """With a few hops and the upload, an unaligned checkpoint takes less than 50 ms."""
 UNLIMITED = 1 << 62
 

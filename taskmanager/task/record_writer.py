@@ -19,6 +19,7 @@ from dataflow.jobgraph import Partitioning
 from dataflow.key_groups import split_batch
 from dataflow.messages import ResultPartitionDescriptor
 from runtime.machine import check
+from taskmanager.network.buffer_debloater import PERIOD_MS, BufferDebloater
 from taskmanager.network.contract import ResultSubpartition
 
 MAX_BATCH_BYTES = 4 << 20
@@ -61,7 +62,9 @@ class RecordWriter:
         subtask_index: int,
         buffer_timeout_ms: int,
         target_rows: int,
+        debloat_target_ms: int | None = None,
     ) -> None:
+        """`debloat_target_ms`: what waits in a subpartition should take its consumer so long, about; None: never mind."""
         check(
             len(subpartitions) == descriptor.subpartitions, "an edge has as many subpartitions as its descriptor says"
         )
@@ -87,6 +90,15 @@ class RecordWriter:
         self._something_waits = False
         self._deadline_ms: int | None = None
         self._last_flush_ms: int | None = None
+        self._debloaters = tuple(
+            BufferDebloater(debloat_target_ms) for _ in self.subpartitions if debloat_target_ms is not None
+        )
+        self._next_sample_ms = 0
+        for subpartition, debloater in zip(self.subpartitions, self._debloaters, strict=False):
+            subpartition.limit_bytes(debloater.limit_bytes)
+        first = self._debloaters[0].piece_bytes if self._debloaters else MAX_BATCH_BYTES
+        self._piece_bytes = [first] * (len(self.subpartitions) + 1)
+        """By subpartition; a batch with more is cut. The last one: where the subpartition is chosen later."""
 
     # --- data -------------------------------------------------------------------------------------------------------
 
@@ -142,22 +154,26 @@ class RecordWriter:
         self.bytes_out += byte_count
         if rows >= self._large_rows or byte_count >= LARGE_BATCH_BYTES:
             if lane.batches:
-                self._send(lane.target, lane.take())
+                self._send_lane(lane)
             self._send(lane.target, batch, byte_count)
             return
         if lane.batches and not lane.batches[0].schema.equals(batch.schema):
-            self._send(lane.target, lane.take())
+            self._send_lane(lane)
         lane.batches.append(batch)
         lane.rows += rows
         lane.byte_count += byte_count
         if lane.rows >= self._target_rows or lane.byte_count >= LARGE_BATCH_BYTES:
-            self._send(lane.target, lane.take())
+            self._send_lane(lane)
         else:
             self._something_waits = True
 
-    def _send(self, target: int, batch: pa.RecordBatch, byte_count: int = 0) -> None:
+    def _send_lane(self, lane: _Lane) -> None:
+        byte_count = lane.byte_count
+        self._send(lane.target, lane.take(), byte_count)
+
+    def _send(self, target: int, batch: pa.RecordBatch, byte_count: int) -> None:
         rows = batch.num_rows
-        pieces = max(-(-rows // self._max_rows), -(-byte_count // MAX_BATCH_BYTES))
+        pieces = min(rows, max(-(-rows // self._max_rows), -(-byte_count // self._piece_bytes[target])))
         if pieces <= 1:
             self._send_piece(target, batch)
             return
@@ -225,6 +241,18 @@ class RecordWriter:
         """Whether every subpartition has room."""
         return all(subpartition.is_available for subpartition in self.subpartitions)
 
+    def debloat(self, now_ms: int) -> None:
+        """Let the bounds of the subpartitions follow their consumers; as often as convenient."""
+        if now_ms < self._next_sample_ms:
+            return
+        self._next_sample_ms = now_ms + PERIOD_MS
+        for index, debloater in enumerate(self._debloaters):
+            subpartition = self.subpartitions[index]
+            if debloater.sample(subpartition.consumption, now_ms):
+                subpartition.limit_bytes(debloater.limit_bytes)
+                self._piece_bytes[index] = min(MAX_BATCH_BYTES, debloater.piece_bytes)
+                self._piece_bytes[-1] = min(self._piece_bytes[:-1])
+
     def flush(self) -> None:
         """Send everything that waits."""
         if not self._something_waits:
@@ -233,7 +261,7 @@ class RecordWriter:
             self._split(self._unsplit.take())
         for lane in self._lanes:
             if lane.batches:
-                self._send(lane.target, lane.take())
+                self._send_lane(lane)
         if self._watermark is not None:
             watermark, self._watermark = self._watermark, None
             self._add_to_all(watermark)

@@ -201,6 +201,8 @@ class StreamTask:
             parts.checkpoints.timer_fired(key, now_ms)
         parts.checkpoints.check_output_barriers()
         self._perform_waiting_triggers(now_ms)
+        for writer in parts.writers:
+            writer.debloat(now_ms)
         has_room = all(writer.is_available for writer in parts.writers)
         kind, wake_at_ms = self._advance(parts, now_ms, has_room=has_room)
         if self._state.is_terminal:

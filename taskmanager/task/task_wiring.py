@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from dataflow.config import (
     BATCH_TARGET_ROWS,
+    BUFFER_DEBLOAT,
+    BUFFER_DEBLOAT_TARGET,
     BUFFER_TIMEOUT,
     CHECKPOINTING_AFTER_TASKS_FINISH,
     CHECKPOINTING_MODE,
@@ -91,6 +93,9 @@ def create_writers(
     descriptor: TaskDeploymentDescriptor, environment: Environment, configuration: Configuration
 ) -> tuple[RecordWriter, ...]:
     """One per outgoing edge."""
+    debloat_target_ms = (
+        configuration.get_option(BUFFER_DEBLOAT_TARGET) // 2 if configuration.get_option(BUFFER_DEBLOAT) else None
+    )
     return tuple(
         RecordWriter(
             partition,
@@ -100,6 +105,7 @@ def create_writers(
             subtask_index=descriptor.subtask_index,
             buffer_timeout_ms=configuration.get_option(BUFFER_TIMEOUT),
             target_rows=configuration.get_option(BATCH_TARGET_ROWS),
+            debloat_target_ms=debloat_target_ms,
         )
         for partition in descriptor.result_partitions
     )

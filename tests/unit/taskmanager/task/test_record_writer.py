@@ -30,13 +30,19 @@ class Edge:
         target_rows: int = 10,
         subtask: int = 0,
         max_queued: int = 1000,
+        debloat_target_ms: int | None = None,
     ) -> None:
         exchange = LocalExchange(max_queued_batches=max_queued)
         self.parts = exchange.create_result_partition("p", "e", subpartitions)
         self.views = [part.create_view() for part in self.parts]
         descriptor = ResultPartitionDescriptor("e", OperatorID("o"), "", how, subpartitions, subpartitions, ("k",), 128)
         self.writer = RecordWriter(
-            descriptor, self.parts, subtask_index=subtask, buffer_timeout_ms=timeout_ms, target_rows=target_rows
+            descriptor,
+            self.parts,
+            subtask_index=subtask,
+            buffer_timeout_ms=timeout_ms,
+            target_rows=target_rows,
+            debloat_target_ms=debloat_target_ms,
         )
 
     def arrived(self, subpartition: int = 0) -> list[Any]:
@@ -214,3 +220,34 @@ def test_nothing_is_flushed_into_a_full_queue() -> None:
     assert edge.arrived() == [[0, 1, 2, 3, 4]]
     assert edge.writer.flush_due(10_001, idle=True) is None
     assert edge.arrived() == [[1]]
+
+
+def test_before_a_slow_consumer_little_waits_in_small_pieces() -> None:
+    """The bound follows what it takes in the target time; a batch is cut so that eight pieces fill it."""
+    edge = Edge(target_rows=1 << 20, debloat_target_ms=500)
+    writer, part = edge.writer, edge.parts[0]
+    large = rows(*range(1 << 16))  # 512 kB
+    writer.debloat(0)
+    for now_ms in range(200, 6001, 200):
+        if writer.is_available:
+            writer.emit(large)
+        assert edge.views[0].poll() is not None
+        writer.debloat(now_ms)
+
+    assert part.queued_bytes < 600 * 1024, "one batch, and little before it"
+    while edge.views[0].poll() is not None:
+        pass
+    writer.emit(large)
+    assert not writer.is_available
+    piece = edge.views[0].poll()
+    assert piece is not None and isinstance(piece.element, pa.RecordBatch)
+    assert piece.element.nbytes <= 20 * 1024
+
+
+def test_an_edge_without_debloating_is_bounded_in_batches_alone() -> None:
+    """As it was asked for."""
+    edge = Edge(target_rows=1 << 20)
+    edge.writer.emit(rows(*range(1 << 16)))
+    edge.writer.debloat(0)
+    edge.writer.debloat(1000)
+    assert edge.writer.is_available
