@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 	@$(PIP) install --require-hashes -r requirements-build.lock
 	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -c "import dataflow.key_partition, taskmanager.state.keyed_backend" # compiles the kernels, once
+	@$(BIN)/python -m taskmanager.kernels # compiles them, once
 	@touch $@
 
 data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
@@ -46,10 +46,12 @@ demo: setup data ## Real flights through a job on Spark whose processes are kill
 
 test: setup data ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
+	@$(BIN)/python -m taskmanager.kernels # those that changed: no test should wait for a compiler
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "make format lays it out"; exit 1; }
 	$(BIN)/mypy
 
 layers: setup ## Which room may import which (DESIGN: the rooms)

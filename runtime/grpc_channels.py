@@ -68,7 +68,10 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     # the constant in gRPC's sources is called MIN_RECV_PING_INTERVAL; under that name nothing happens, and after three pings of
     # a silent stream gRPC closes the connection: too_many_pings
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 4),
-    ("grpc.http2.max_ping_strikes", 0),  # pings that pile up on a busy machine are no attack: it would end good connections
+    (
+        "grpc.http2.max_ping_strikes",
+        0,
+    ),  # pings that pile up on a busy machine are no attack: it would end good connections
     ("grpc.so_reuseport", 0),
 )
 

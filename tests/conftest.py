@@ -48,7 +48,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A test that failed with a cluster of processes shows the ends of their logs."""
     report = yield
     cluster = getattr(item, "funcargs", {}).get("cluster")
-    if report.failed and hasattr(cluster, "logs"):
+    if report.failed and cluster is not None and hasattr(cluster, "logs"):
         report.sections.append(("The cluster's logs", cluster.logs()))
     return report
 

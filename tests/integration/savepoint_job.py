@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from dataflow.connectors.generator import GeneratorSource
 from dataflow.connectors.parquet_sink import ParquetSink
 from snapline import StreamExecutionEnvironment, count, sum_
+from tests.services.gate import GatedGenerator
 
 KEYS = 40
 
@@ -23,15 +24,18 @@ def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> 
     cli = argparse.ArgumentParser()
     cli.add_argument("--output", required=True)
     cli.add_argument("--rows", type=int, default=0)
+    cli.add_argument("--gate", help="the job does not end before this file is there")
     cli.add_argument("--rate", type=float, default=20_000)
     cli.add_argument("--uid", default="sums")
     cli.add_argument("--parallelism", type=int, default=2)
     cli.add_argument("--max-parallelism", type=int, default=0)
     options = cli.parse_args(arguments)
     environment.set_parallelism(options.parallelism)
-    source = GeneratorSource(
-        keys=KEYS, rows=options.rows or None, rows_per_second=options.rate, batch_rows=200, splits=8
-    )
+    shape = {"keys": KEYS, "rows_per_second": options.rate, "batch_rows": 200, "splits": 8}
+    if options.gate:
+        source: GeneratorSource = GatedGenerator(Path(options.gate), rows=options.rows, **shape)
+    else:
+        source = GeneratorSource(rows=options.rows or None, **shape)
     keyed = environment.from_source(source, uid="generator").key_by("key")
     sums = keyed.running_aggregate(uid=options.uid, name="sums", total=sum_("value"), n=count())
     if options.max_parallelism:

@@ -22,9 +22,11 @@ from runtime.grpc_channels import Security
 from snapline import count, sum_
 from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, RequestRefused
 from tests.integration.local_cluster import LocalCluster, rows_of
+from tests.services.gate import GatedGenerator
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = 50
+RATE = 20_000.0
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +35,12 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-def sums(cluster, output, *, rows, rows_per_second=None, parallelism=2, sink=None, **settings):
-    """Sum and count per key after every row, to Parquet."""
+def sums(cluster, output, *, rows, gate=None, parallelism=2, sink=None, **settings):
+    """Sum and count per key after every row, to Parquet. With a gate the job cannot end before it is open."""
     environment = cluster.environment(parallelism, **settings)
-    source = GeneratorSource(keys=KEYS, rows=rows, rows_per_second=rows_per_second, batch_rows=500, splits=8)
+    source = GeneratorSource(keys=KEYS, rows=rows, batch_rows=500, splits=8)
+    if gate is not None:
+        source = GatedGenerator(gate, keys=KEYS, rows=rows, rows_per_second=RATE, batch_rows=500, splits=8)
     stream = environment.from_source(source, uid="generator").key_by("key")
     result = stream.running_aggregate(uid="sums", total=sum_("value"), n=count())
     result.sink_to(sink or ParquetSink(str(output)), uid="sink")
@@ -73,11 +77,14 @@ def test_a_bounded_job_runs_to_its_end(cluster, tmp_path):
 def test_a_killed_task_manager_costs_nothing(tmp_path, which):
     """Kill -9 of the process that runs a subtask of the source, or of the sink, between two checkpoints."""
     with LocalCluster(tmp_path) as cluster:
-        environment = sums(cluster, tmp_path / "out", rows=60_000, rows_per_second=20_000, parallelism=3)
+        gate = tmp_path / "gate"
+        environment = sums(cluster, tmp_path / "out", rows=60_000, gate=gate, parallelism=3)
         job_id = cluster.submit(environment, f"killed {which}")
         details = cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
         cluster.on(details.vertices[which].subtasks[0].resource_id).kill()
         cluster.start_task_manager()
+        cluster.wait_until(job_id, lambda details: details.checkpoint_counts.restored >= 1)
+        gate.touch()
         details = cluster.client.wait(job_id)
         assert details.overview.restarts >= 1
         assert details.checkpoint_counts.restored >= 1
@@ -88,14 +95,16 @@ def test_a_killed_task_manager_costs_nothing(tmp_path, which):
 def test_stop_with_savepoint_and_go_on_at_another_parallelism(cluster, tmp_path):
     """Nothing lost, nothing twice, over the stop and the start."""
     output = tmp_path / "out"
-    job_id = cluster.submit(sums(cluster, output, rows=40_000, rows_per_second=15_000), "to be stopped")
+    gate = tmp_path / "gate"
+    job_id = cluster.submit(sums(cluster, output, rows=40_000, gate=gate), "to be stopped")
     cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 1)
     path = cluster.client.stop_with_savepoint(job_id, str(tmp_path / "savepoints"))
     assert status_of(cluster.client.get_job(job_id)) is JobStatus.FINISHED
     before = len(rows_of(output))
     assert 0 < before < 40_000
-    environment = sums(cluster, output, rows=40_000, rows_per_second=15_000, parallelism=3)
+    environment = sums(cluster, output, rows=40_000, gate=gate, parallelism=3)
     environment.restore_from(path)
+    gate.touch()
     second = cluster.submit(environment, "started again")
     details = cluster.client.wait(second)
     assert details.checkpoint_counts.restored == 1
@@ -177,15 +186,17 @@ def test_a_daemon_that_is_killed_goes_on_with_its_jobs(tmp_path):
     """Kill -9 of the coordinator; its successor finds the jobs, and adopts what still runs; counts in the statistics may lag, ids rise."""
     ha = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
     with LocalCluster(tmp_path, settings=ha) as cluster:
-        environment = sums(cluster, tmp_path / "out", rows=60_000, rows_per_second=15_000)
+        gate = tmp_path / "gate"
+        environment = sums(cluster, tmp_path / "out", rows=30_000, gate=gate)
         job_id = cluster.submit(environment, "survivor")
         cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
         before = cluster.client.list_checkpoints(job_id).latest_completed.checkpoint_id
         cluster.coordinator.kill()
         cluster.coordinator = cluster.start_coordinator(cluster.coordinator.address)
+        gate.touch()
         cluster.client.wait(job_id)
         assert cluster.client.list_checkpoints(job_id).latest_completed.checkpoint_id > before
-        assert_exactly_once(tmp_path / "out", 60_000)
+        assert_exactly_once(tmp_path / "out", 30_000)
 
 
 def sleep_for_ever(batch):

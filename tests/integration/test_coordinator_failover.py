@@ -39,9 +39,10 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
 def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> None:
     """The leader is killed twice; no task is restarted, nothing is lost or doubled, and checkpoint ids only rise."""
     output = tmp_path / "out"
-    rows = 60_000
+    rows, gate = 20_000, tmp_path / "gate"
     with HighAvailabilityCluster(tmp_path, ensemble, coordinators=3, slots=(1, 1)) as cluster:
-        environment = build(cluster.environment(), ["--output", str(output), "--rows", str(rows), "--rate", "4000"])
+        arguments = ["--output", str(output), "--rows", str(rows), "--rate", "4000", "--gate", str(gate)]
+        environment = build(cluster.environment(), arguments)
         with ClusterClient.from_configuration(Configuration(cluster.settings)) as watcher:
             job_id = watcher.submit(environment.translate("sums").job_graph)
             seen = 0
@@ -51,6 +52,7 @@ def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKee
                 with cluster.client() as client:
                     wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
                     seen = newest_checkpoint(client, job_id)
+            gate.touch()
             details = watcher.wait(job_id)  # opened when the first one led
         assert decode_job_status(details.overview.status) is JobStatus.FINISHED
         after_a_kill = ["CREATED", "RECONCILING", "RUNNING"]
@@ -63,9 +65,10 @@ def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
 ) -> None:
     """It still believes that it leads when it goes on: nothing of what it writes arrives, and it does not disturb the tasks."""
     output = tmp_path / "out"
-    rows = 40_000
+    rows, gate = 20_000, tmp_path / "gate"
     with HighAvailabilityCluster(tmp_path, ensemble, coordinators=2, slots=(1, 1)) as cluster:
-        environment = build(cluster.environment(), ["--output", str(output), "--rows", str(rows), "--rate", "3000"])
+        arguments = ["--output", str(output), "--rows", str(rows), "--rate", "3000", "--gate", str(gate)]
+        environment = build(cluster.environment(), arguments)
         with ClusterClient.from_configuration(Configuration(cluster.settings)) as client:
             job_id = client.submit(environment.translate("sums").job_graph)
             wait_until(completed_after(client, job_id, 1), "checkpoints")
@@ -79,6 +82,7 @@ def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
                 wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
         finally:
             os.kill(hanging.pid, signal.SIGCONT)
+        gate.touch()
         with cluster.client() as client:
             details = client.wait(job_id)
         assert decode_job_status(details.overview.status) is JobStatus.FINISHED

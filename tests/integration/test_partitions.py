@@ -125,7 +125,8 @@ def submit(hosts: Hosts, output: Path, rows: int) -> str:
         "execution.checkpointing.interval": "300 ms",
     }
     environment = StreamExecutionEnvironment.get_execution_environment(values)
-    build(environment, ["--output", str(output), "--rows", str(rows), "--rate", "2000"])
+    gate = str(hosts.directory / "gate")
+    build(environment, ["--output", str(output), "--rows", str(rows), "--rate", "2000", "--gate", gate])
     with hosts.client() as client:
         job_id = client.submit(environment.translate("sums").job_graph)
     wait_until(completed_after(hosts, job_id, 1), "checkpoints")
@@ -133,6 +134,7 @@ def submit(hosts: Hosts, output: Path, rows: int) -> str:
 
 
 def finished(hosts: Hosts, job_id: str) -> bool:
+    (hosts.directory / "gate").touch()
     with hosts.client() as client:
         details = client.wait(job_id)
     return decode_job_status(details.overview.status) is JobStatus.FINISHED
@@ -145,7 +147,7 @@ def tasks_started(hosts: Hosts) -> int:
 @pytest.mark.parametrize("one_way", [False, True], ids=["both ways", "one way"])
 def test_a_leader_that_is_cut_off_is_replaced_while_its_tasks_go_on(hosts: Hosts, *, one_way: bool) -> None:
     """Cut off from ZooKeeper and TaskManagers: the other one adopts the tasks; healed, the first stands by."""
-    output, rows = hosts.directory / "out", 50_000
+    output, rows = hosts.directory / "out", 20_000
     job_id = submit(hosts, output, rows)
     first, seen = hosts.leader(), newest_checkpoint(hosts, job_id)
     if one_way:

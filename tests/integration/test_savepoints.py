@@ -64,7 +64,7 @@ def test_a_savepoint_of_a_running_job_starts_another(cluster, tmp_path):
 def test_stop_and_resume_at_another_parallelism(cluster, tmp_path, parallelism):
     """Output before and after the stop is one exactly-once whole."""
     output = tmp_path / "out"
-    first = start(cluster, output, f"to stop {parallelism}", "--rows", ROWS)
+    first = start(cluster, output, f"to stop {parallelism}", "--rows", ROWS, "--gate", str(tmp_path / "gate"))
     cluster.wait_for_checkpoints(first, 1)
     path = cluster.client.stop_with_savepoint(first)
     assert cluster.status(first) is JobStatus.FINISHED
@@ -112,7 +112,7 @@ def test_state_of_an_operator_that_is_gone(cluster, tmp_path):
 def test_a_savepoint_is_relocatable(cluster, tmp_path):
     """Moved with its directory, and everything of the first job gone, it still restores."""
     output = tmp_path / "out"
-    first = start(cluster, output, "before the move", "--rows", ROWS)
+    first = start(cluster, output, "before the move", "--rows", ROWS, "--gate", str(tmp_path / "gate"))
     cluster.wait_for_checkpoints(first, 1)
     path = cluster.client.stop_with_savepoint(first, str(tmp_path / "here"))
     shutil.move(path, tmp_path / "elsewhere")

@@ -1,0 +1,28 @@
+"""Loads every kernel there is: `python -m taskmanager.kernels` fills the compiler's cache, a process that forks loads them once for all.
+
+Kernels compile when their module is imported (`dataflow.kernel`), which takes a second or more each on a machine that has
+never run them. Whoever wants that time to be spent before a job starts calls this. Knows no kernel by name: it imports the
+packages in which kernels live.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+PACKAGES = ("dataflow", "taskmanager.state", "taskmanager.operators")
+
+
+def load_kernels() -> list[str]:
+    """Import every module of the packages that hold kernels; returns their names. Kernels are then compiled, and cached on disk."""
+    names = list(PACKAGES)
+    for package in PACKAGES:
+        path = importlib.import_module(package).__path__
+        names.extend(module.name for module in pkgutil.walk_packages(path, f"{package}."))
+    for name in names:
+        importlib.import_module(name)
+    return names
+
+
+if __name__ == "__main__":
+    load_kernels()
