@@ -353,7 +353,9 @@ NETWORK_REQUEST_BACKOFF_MAX = _duration(
 SLOT_REQUEST_TIMEOUT = _duration("slot.request.timeout", "5 min", "A job that gets no slots within this fails.")
 SLOT_IDLE_TIMEOUT = _duration("slot.idle.timeout", "50 s", "An idle slot of a job is given back after this.")
 RESOURCEMANAGER_TASKMANAGER_TIMEOUT = _duration(
-    "resourcemanager.taskmanager-timeout", "30 s", "An idle TaskManager is released after this."
+    "resourcemanager.taskmanager-timeout",
+    "30 s",
+    "A TaskManager in a Spark executor is released when it has been idle for this long.",
 )
 RECONCILIATION_TIMEOUT = _duration(
     "jobmanager.reconciliation.timeout",

@@ -20,7 +20,6 @@ from snapline.client import ClusterClient
 FAST: dict[str, str] = {
     "heartbeat.interval": "500 ms",
     "heartbeat.timeout": "30 s",
-    "resourcemanager.taskmanager-timeout": "1 h",  # nobody starts another one in its place
     "cluster.registration.error-delay": "100 ms",
 }
 PATIENCE_SECONDS = 60.0

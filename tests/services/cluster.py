@@ -36,7 +36,6 @@ STOP_SECONDS = 15.0
 SETTINGS = {
     "heartbeat.interval": "200 ms",
     "heartbeat.timeout": "20 s",
-    "resourcemanager.taskmanager-timeout": "1 h",  # nobody starts another one in its place
     "high-availability.type": "embedded",
     "execution.checkpointing.num-retained": "3",
     "restart-strategy.type": "fixed-delay",

@@ -259,7 +259,7 @@ class TaskManagerProcess:
         self.cluster = cluster
         settings = cluster.settings
         slots = settings.slots_per_task_manager
-        info = TaskManagerInfo(ResourceID(name), f"{name}:7000", slots, VERSION, name, 1)
+        info = TaskManagerInfo(ResourceID(name), f"{name}:7000", slots, VERSION, name, 1, executor_id="0")
         self.core = TaskExecutor(
             info,
             TaskExecutorSettings(

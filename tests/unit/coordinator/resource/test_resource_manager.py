@@ -41,7 +41,7 @@ A, B = ResourceID("a"), ResourceID("b")
 
 
 def info(resource_id: ResourceID, slots: int = 2) -> TaskManagerInfo:
-    return TaskManagerInfo(resource_id, f"{resource_id}:1", slots, "0.1.4", "host", 100)
+    return TaskManagerInfo(resource_id, f"{resource_id}:1", slots, "0.1.4", "host", 100, executor_id="0")
 
 
 def manager(idle_timeout_ms: int = 0) -> ResourceManager:
@@ -328,6 +328,16 @@ def test_an_idle_task_manager_is_released() -> None:
         ReleaseWorker(B, reason),
         DeclareWorkers(1, 1, 0, (A,)),
     ]
+
+
+def test_a_task_manager_that_was_started_by_hand_stays() -> None:
+    """Nobody would start it again for the next job."""
+    core = manager(idle_timeout_ms=100)
+    by_hand = replace(info(A, 1), executor_id="")
+    core.handle(said("tm-a", RegisterTaskExecutor(by_hand)), 0)
+    core.handle(said("tm-a", report(A, "")), 0)
+
+    assert core.handle(TimerFired(IdleTaskManagerTimer()), 1_000) == []
 
 
 def test_heartbeat_requests_go_to_everybody() -> None:
