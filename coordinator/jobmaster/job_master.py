@@ -72,6 +72,7 @@ from coordinator.jobmaster.identity import (
     ReconciliationTimer,
     round_of,
 )
+from coordinator.jobmaster.notifications import Notification, messages_of
 from coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
@@ -85,6 +86,7 @@ from coordinator.jobmaster.operations import (
 )
 from coordinator.jobmaster.pending_operations import PendingOperations, refused
 from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
+from coordinator.jobmaster.resource_manager_connection import ResourceManagerConnection, ResourceManagerConnectionEffect
 from coordinator.jobmaster.scheduler import Scheduler
 from coordinator.jobmaster.scheduler_effects import (
     CancelAt,
@@ -104,12 +106,11 @@ from coordinator.jobmaster.task_managers import TaskManagerTable
 from dataflow.elements import SnapshotType
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.handles import CheckpointMetadata
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.ids import CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
-    DeclareRequiredSlots,
     DeclineCheckpoint,
     Disconnect,
     EndOfDataReached,
@@ -119,9 +120,6 @@ from dataflow.messages import (
     HeartbeatResponse,
     JobStatus,
     JobStatusChanged,
-    NotEnoughResources,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     NotifyTaskManagerLost,
     OfferSlots,
     RegisterJobMaster,
@@ -133,7 +131,6 @@ from dataflow.messages import (
     SlotOffersAnswered,
     TaskMetrics,
     TaskStateChanged,
-    TriggerCheckpoint,
 )
 from runtime.connections import (
     CloseConnection,
@@ -160,16 +157,10 @@ from runtime.heartbeat import (
     TargetUnreachable,
     UnmonitorTarget,
 )
-from runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
 from runtime.machine import CancelTimer, Machine, StartTimer, TimerFired
 from runtime.registration import (
     LeaderGone,
     RegisterAt,
-    Registered,
-    RegistrationFailed,
-    RegistrationLost,
-    RegistrationTimedOut,
-    Reregister,
     StopRegistration,
 )
 
@@ -214,11 +205,8 @@ class JobMaster:
         self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor(
             "task-managers", HeartbeatRole.SENDER, settings.heartbeat
         )
-        self._dialled = 0
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
-        self._resource_manager = LeaderConnection(
-            "resource-manager", settings.registration, register, self._draw_connection
-        )
+        self._resource_manager = ResourceManagerConnection(register, settings.registration)
         self._operations = PendingOperations()
         self._recovered = False
         self._reconciliation: Reconciliation | None = None
@@ -230,10 +218,6 @@ class JobMaster:
         """Just now: the next checkpoint begins at once."""
         self._loading_round = 0
         """The round that waits for a savepoint to be read."""
-        self._declared: DeclareRequiredSlots | None = None
-        """What the ResourceManager that we are registered with was told last."""
-        self._resources_note = ""
-        """What the ResourceManager said last about what it cannot give."""
         self._idle_timer_ms: int | None = None
         self._is_closed = False
         self._is_ended = False
@@ -254,7 +238,7 @@ class JobMaster:
             return self._reconciling_note
         if self.scheduler.slots_missing:
             pool = self.scheduler.pool
-            return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resources_note}"
+            return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resource_manager.note}"
         current = self.scheduler.round
         return "" if current is None else current.phase.value
 
@@ -330,7 +314,7 @@ class JobMaster:
             case RestartDelayTimer():
                 self._schedule(self.scheduler.restart_delay_over(self._now_ms))
             case SlotRequestTimer():
-                self._schedule(self.scheduler.slot_request_timed_out(self._resources_note, self._now_ms))
+                self._schedule(self.scheduler.slot_request_timed_out(self._resource_manager.note, self._now_ms))
             case CancellationTimer(resource_id):
                 self._schedule(self.scheduler.cancellation_timer_fired(resource_id, self._now_ms))
             case IdleSlotTimer():
@@ -530,7 +514,7 @@ class JobMaster:
         if reconciliation is None or not self.scheduler.is_reconciling:
             return
         self._end_reconciling()
-        self._resources_note = f"; restarted: {reason}" if reason else ""
+        self._resource_manager.note = f"; restarted: {reason}" if reason else ""
         for each in reconciliation.live():
             self._send(each.resource_id, CancelTask(each.report.attempt_id))
         self._schedule(self.scheduler.restart_after_reconciling(self._now_ms))
@@ -548,23 +532,10 @@ class JobMaster:
         if connection is not None:
             self._out.append(Send(connection, Fenced(self.identity.session, message)))
 
-    def _tell_tasks(
-        self, notification: SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted
-    ) -> None:
-        """A message for each of the tasks. With acknowledgements, the hot path of a large job."""
-        job_id, session, out = self.job_id, self.identity.session, self._out
-        message_to: Callable[[ExecutionAttemptID], Any]
-        match notification:
-            case SendTriggerCheckpoint(_, checkpoint_id, timestamp_ms, options):
-                message_to = lambda attempt: TriggerCheckpoint(job_id, attempt, checkpoint_id, timestamp_ms, options)  # noqa: E731
-            case SendNotifyCheckpointComplete(_, checkpoint_id, timestamp_ms, subsumed_id):
-                message_to = lambda attempt: NotifyCheckpointComplete(  # noqa: E731
-                    job_id, attempt, checkpoint_id, timestamp_ms, subsumed_id
-                )
-            case SendNotifyCheckpointAborted(_, checkpoint_id, latest_id, timestamp_ms):
-                message_to = lambda attempt: NotifyCheckpointAborted(  # noqa: E731
-                    job_id, attempt, checkpoint_id, latest_id, timestamp_ms
-                )
+    def _tell_tasks(self, notification: Notification) -> None:
+        """A message for each of the tasks."""
+        session, out = self.identity.session, self._out
+        message_to = messages_of(self.job_id, notification)
         find, connection_of = self.scheduler.graph.find, self.task_managers.connection_of
         for attempt_id in notification.attempt_ids:
             execution = find(attempt_id)
@@ -700,40 +671,19 @@ class JobMaster:
 
     # --- slots and the ResourceManager --------------------------------------------------------------------------------
 
-    def _of_resource_manager(self, effects: list[LeaderConnectionEffect]) -> None:
+    def _of_resource_manager(self, effects: list[ResourceManagerConnectionEffect]) -> None:
         for effect in effects:
             match effect:
-                case Registered():
-                    self._declared = None
-                    self._declare_required_slots()
-                case LeaderSaid(HeartbeatRequest()):
-                    self._out += self._resource_manager.send(HeartbeatResponse())
-                case LeaderSaid(NotEnoughResources(_, required, available, reason)):
-                    note = f"; the ResourceManager can give {available} of {required}"
-                    self._resources_note = f"{note}: {reason}" if reason else note
-                case LeaderSaid(NotifyTaskManagerLost(resource_id, reason, terminated)):
-                    if terminated and resource_id in self.task_managers:
+                case NotifyTaskManagerLost(resource_id, reason):
+                    if resource_id in self.task_managers:
                         self._task_manager_lost(resource_id, reason, close=True)
-                case LeaderSaid(Disconnect()):
-                    self._of_resource_manager(self._resource_manager.handle(Reregister(), self._now_ms))
-                case LeaderSaid() | RegistrationLost() | RegistrationTimedOut():
-                    pass
-                case RegistrationFailed(reason):
-                    self._resources_note = f"; the ResourceManager rejected the job: {reason}"
                 case _:
                     self._out.append(effect)
 
     def _declare_required_slots(self) -> None:
         """Say what is needed and held, unless the ResourceManager knows."""
-        if self._reconciliation is not None:
-            return
-        pool, declared = self.scheduler.pool, self._declared
-        if declared is not None and declared.held is pool.held and declared.required == pool.required:
-            return
-        declaration = DeclareRequiredSlots(self.job_id, pool.required, pool.held)
-        if self._resource_manager.is_registered and declaration != self._declared:
-            self._declared = declaration
-            self._out += self._resource_manager.send(declaration)
+        if self._reconciliation is None:
+            self._out += self._resource_manager.declare(self.scheduler.pool)
 
     def _release_idle_slots(self) -> None:
         self._idle_timer_ms = None
@@ -746,10 +696,6 @@ class JobMaster:
             return
         self._idle_timer_ms = due_ms
         self._out.append(CancelTimer(IdleSlotTimer()) if due_ms is None else StartTimer(IdleSlotTimer(), due_ms))
-
-    def _draw_connection(self) -> ConnectionID:
-        self._dialled += 1
-        return ConnectionID(f"dial-{self._dialled}")
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
