@@ -1,19 +1,21 @@
 """State of a snapshot as a Spark DataFrame: a Python data source, cut by key groups, that reads one key without the others.
 
 Decides the partitions (ranges of key groups, as many as the operator had subtasks, unless told otherwise), which filters are
-taken over (equality with a constant on every key column), and Spark's types for Arrow's. What is read is `snapline.state`'s
+taken over (equality with a constant, or one of some, on every key column), and Spark's types for Arrow's. What is read is `snapline.state`'s
 business; each partition opens the snapshot by itself, so its storage must be reachable from the executors.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, In, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -23,6 +25,8 @@ from runtime.machine import check
 from snapline.state import KeyedTable, StateReader, StateReadError
 
 FORMAT = "snapline_state"
+_KEYS_MAX = 64
+"""More keys than this are looked for among all rows: a partition each would cost more."""
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -87,22 +91,24 @@ class _Reader(DataSourceReader):
         self._snapshot, self._uid, self._schema = snapshot, uid, schema
         self._key_names = tuple(table.key_schema.names)
         self._max_parallelism, self._count = table.max_parallelism, count
-        self._key: tuple[Any, ...] | None = None
+        self._keys: list[tuple[Any, ...]] | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take over an equality per key column, if there is one for each."""
-        wanted: dict[str, Any] = {}
+        """Take over an equality (or a choice of values) per key column, if there is one for each."""
+        wanted: dict[str, tuple[Any, ...]] = {}
         for one in filters:
-            if isinstance(one, EqualTo) and len(one.attribute) == 1 and one.attribute[0] in self._key_names:
-                wanted.setdefault(one.attribute[0], one.value)
-        if len(wanted) == len(self._key_names):
-            self._key = tuple(wanted[name] for name in self._key_names)
+            if isinstance(one, (EqualTo, In)) and len(one.attribute) == 1 and one.attribute[0] in self._key_names:
+                values = one.value if isinstance(one, In) else (one.value,)
+                wanted.setdefault(one.attribute[0], tuple(value for value in values if value is not None))
+        if len(wanted) == len(self._key_names) and math.prod(map(len, wanted.values())) <= _KEYS_MAX:
+            self._keys = list(itertools.product(*(dict.fromkeys(wanted[name]) for name in self._key_names)))
         return filters  # Spark asks again: what is read is a subset, never more than it wants
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of key groups; for one key a single partition, which finds its key group."""
-        if self._key is not None:
-            return [_KeyGroups(KeyGroupRange(0, self._max_parallelism - 1), self._key)]
+        """Ranges of key groups; for some keys a partition each, which finds its key group."""
+        if self._keys is not None:
+            everything = KeyGroupRange(0, self._max_parallelism - 1)
+            return [_KeyGroups(everything, key) for key in self._keys]
         return [
             _KeyGroups(compute_key_group_range_for_operator_index(self._max_parallelism, self._count, index), None)
             for index in range(self._count)

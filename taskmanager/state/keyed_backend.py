@@ -177,6 +177,11 @@ class KeyedStateBackend:
         """The running aggregate of this name."""
         return self._state(descriptor, RunningAggregateState)
 
+    def state_of(self, descriptor: StateDescriptor) -> KeyedState:
+        """The state of this name, whatever its kind, for whole columns."""
+        self._asked_for.add(descriptor.name)
+        return self._known_state(descriptor)
+
     def has_state(self, name: str) -> bool:
         """Whether a state of this name was asked for, or came with a snapshot."""
         return name in self._states

@@ -1,4 +1,4 @@
-"""State of a snapshot as a DataFrame, on real Spark."""
+"""State of a snapshot as a DataFrame, and a DataFrame as state, on real Spark."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
-from snapline import state
+from dataflow.connectors.collection import CollectionSource
+from snapline import ParquetSink, StreamExecutionEnvironment, ValueStateDescriptor, state
 from snapline.session import open_spark
 from snapline.spark.state_source import StateDataSource
+from snapline.state_writer import SavepointWriter, StateWriteError
+from tests.integration.bootstrapped_job import OUTPUT, Total
 from tests.unit.snapline.test_state import Writer
 
 
@@ -44,6 +49,8 @@ def test_all_rows_and_one_key(spark: Any, path: str) -> None:
     assert ("c7", 7, [7]) == (row.city, row.total, row.recent)
     assert [] == frame.where("city = 'c7' and day = date '1970-01-09'").collect()
     assert 2 == frame.where("city in ('c7', 'c8')").count()
+    some = frame.where("city in ('c7', 'c8') and day in (date '1970-01-08', date '1970-01-09')")
+    assert (4, 2) == (some.rdd.getNumPartitions(), some.count())
 
 
 def test_an_operator_that_is_not_there(spark: Any, path: str) -> None:
@@ -51,3 +58,38 @@ def test_an_operator_that_is_not_there(spark: Any, path: str) -> None:
     with pytest.raises(state.StateReadError, match="there is some of 'totals'"):
         state.read(spark, path, "sums")
     assert "snapline_state" == StateDataSource.name()
+
+
+def test_a_job_starts_from_a_frame(spark: Any, tmp_path: Path) -> None:
+    """History, summed up in Spark, becomes the state of a job that goes on from there, at another parallelism."""
+    history = spark.range(10_000).selectExpr("id % 1000 as user", "id as amount")
+    totals = history.groupBy("user").sum("amount").withColumnRenamed("sum(amount)", "total")
+    expected = {row.user: row.total for row in totals.collect()}
+    writer = SavepointWriter.new_savepoint().with_operator("total", totals, key="user", parallelism=3)
+    path = writer.write(str(tmp_path / "savepoint"))
+
+    back = state.read(spark, path, "total")
+    assert 3 == back.rdd.getNumPartitions()
+    assert {row.user: row.total for row in back.collect()} == expected
+    assert sorted(state.StateReader(path).snapshot.metadata.operators[0].subtasks) == [0, 1, 2]
+
+    environment = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2).restore_from(path)
+    environment.enable_checkpointing(200).set_checkpoint_dir(str(tmp_path / "checkpoints"))
+    rows = CollectionSource.of_rows([{"user": user, "amount": 1} for user in range(0, 2000, 2)])
+    environment.from_source(rows, uid="rows").key_by("user").process(Total(), uid="total", schema=OUTPUT).sink_to(
+        ParquetSink(str(tmp_path / "out")), uid="sink"
+    )
+    environment.execute("goes on from history")
+    found = ds.dataset(tmp_path / "out", format="parquet").to_table().to_pylist()
+    assert {row["user"]: row["total"] for row in found} == {u: expected.get(u, 0) + 1 for u in range(0, 2000, 2)}
+
+
+def test_rows_that_cannot_be_state_are_named(spark: Any, tmp_path: Path) -> None:
+    """The task's refusal comes back in one line, and nothing is left of the savepoint."""
+    twice = spark.createDataFrame([(1, "a"), (2, "b"), (1, "c")], "user long, name string")
+    with pytest.raises(StateWriteError, match=r"^operator 'names': the key user=1 has several rows: aggregate them"):
+        SavepointWriter.new_savepoint().with_operator("names", twice, key="user").write(str(tmp_path / "one"))
+    wrong = [ValueStateDescriptor("name", pa.int64())]
+    with pytest.raises(StateWriteError, match="column 'name' is string and the state stores int64"):
+        SavepointWriter.new_savepoint().with_operator("n", twice, key="user", states=wrong).write(str(tmp_path / "two"))
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

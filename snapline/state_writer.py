@@ -1,0 +1,401 @@
+"""A savepoint made from data, to start a job with state that it never computed: from an Arrow table, or a Spark DataFrame.
+
+A row per key: the key columns, and a column per state, of the type in which the state is stored (a value, a list, a map). Decides
+which subtask's file a key goes to (its key group, as in the job), that a key has one row, that nothing but an empty directory is
+written to, and that `_metadata` comes last, so that what is half written is no savepoint. The same writer changes a savepoint:
+operators that are not named again keep their state, in the files where it lies. Takes the role of Flink's SavepointWriter and
+OperatorTransformation.bootstrapWith.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from coordinator.checkpoint.metadata import METADATA_FILE_NAME, build_metadata, metadata_path
+from coordinator.snapshots import read_snapshot
+from dataflow.arrow_columns import plain_type
+from dataflow.config import Configuration
+from dataflow.elements import SnapshotType
+from dataflow.errors import SnaplineError
+from dataflow.handles import (
+    CheckpointMetadata,
+    KeyedStateHandle,
+    KeyGroupRange,
+    OperatorState,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+)
+from dataflow.ids import CheckpointID, JobID, operator_id_of
+from dataflow.key_groups import (
+    assign_to_key_groups,
+    check_parallelism,
+    compute_key_group_range_for_operator_index,
+)
+from dataflow.state import StateDescriptor, StateKind, ValueStateDescriptor
+from dataflow.state_evolution import convert
+from runtime.object_storage import open_storage
+from runtime.settings import default_layers, resolve
+from runtime.state_storages import StateStorages, is_absolute
+from runtime.storage import StorageAlreadyExists, StorageError
+from taskmanager.state.keyed_backend import KeyedStateBackend
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_WRITABLE = (StateKind.VALUE, StateKind.LIST, StateKind.MAP, StateKind.REDUCING, StateKind.AGGREGATING)
+
+
+class StateWriteError(SnaplineError):
+    """The data cannot become state as asked, or not there."""
+
+
+@dataclass(frozen=True)
+class KeyedStatePlan:
+    """What becomes of the columns of a row; travels to the executors."""
+
+    uid: str
+    key: pa.Schema
+    states: tuple[StateDescriptor, ...]
+    max_parallelism: int
+    parallelism: int
+    location: str
+    """Directory of the savepoint."""
+    settings: Mapping[str, str]
+    """Of the storage."""
+    now_ms: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows, as they are stored."""
+        states = [pa.field(state.name, _without_ttl(state).storage_type) for state in self.states]
+        return pa.schema([*self.key, *states])
+
+    @property
+    def uid_hash(self) -> str:
+        """In names of files."""
+        return str(operator_id_of(self.uid))
+
+    def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are wanted, of the types that are wanted. StateWriteError naming the column."""
+        return self._conformed(batch, self.schema)
+
+    def conformed_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The key columns alone."""
+        return self._conformed(batch, self.key)
+
+    def _conformed(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        columns = []
+        for wanted in schema:
+            place = batch.schema.get_field_index(wanted.name)
+            if place < 0:
+                raise StateWriteError(
+                    f"operator {self.uid!r}: there is no column {wanted.name!r} (once) in the data: it has "
+                    f"{', '.join(batch.schema.names)}"
+                )
+            try:
+                columns.append(batch.column(place).cast(wanted.type))
+            except (pa.ArrowException, ValueError) as refusal:
+                raise StateWriteError(
+                    f"operator {self.uid!r}: column {wanted.name!r} is {batch.column(place).type} and the state stores "
+                    f"{wanted.type}: {refusal}"
+                ) from None
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def subtasks_of(self, rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """For each row the subtask whose file it goes to."""
+        groups = assign_to_key_groups(rows.columns[: len(self.key)], self.max_parallelism).astype(np.int64)
+        return groups * self.parallelism // self.max_parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """The keyed state of one subtask."""
+
+    subtask: int
+    path: str
+    size: int
+    keys: int
+
+
+class SubtaskFiles:
+    """State of some subtasks, gathered and then written: in this process, or in a Spark task."""
+
+    def __init__(self, plan: KeyedStatePlan) -> None:
+        self._plan = plan
+        self._backends: dict[int, KeyedStateBackend] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows of any subtasks; those without any state are no keys. StateWriteError for a key that has a row already."""
+        rows = self._plan.conformed(batch)
+        states = rows.columns[len(self._plan.key) :]
+        rows = rows.filter(pa.array(np.logical_or.reduce([np.asarray(column.is_valid()) for column in states])))
+        subtasks = self._plan.subtasks_of(rows)
+        for subtask in np.unique(subtasks).tolist():
+            self._add(subtask, rows.filter(pa.array(subtasks == subtask)))
+
+    def _add(self, subtask: int, rows: pa.RecordBatch) -> None:
+        plan = self._plan
+        backend = self._backends.get(subtask)
+        if backend is None:
+            groups = compute_key_group_range_for_operator_index(plan.max_parallelism, plan.parallelism, subtask)
+            backend = self._backends[subtask] = KeyedStateBackend(plan.key, groups, plan.max_parallelism)
+            backend.scope.now_ms = lambda: plan.now_ms
+        keys = rows.columns[: len(plan.key)]
+        repeated = backend.lookup(keys) >= 0
+        slots = backend.slots(keys)
+        repeated |= ~np.isin(np.arange(len(slots)), np.unique(slots, return_index=True)[1])
+        if repeated.any():
+            row = rows.slice(int(repeated.argmax()), 1).to_pylist()[0]
+            key = ", ".join(f"{name}={row[name]!r}" for name in plan.key.names)
+            raise StateWriteError(
+                f"operator {plan.uid!r}: the key {key} has several rows: aggregate them to one per key"
+            )
+        for state, values in zip(plan.states, rows.columns[len(plan.key) :], strict=True):
+            stored = convert(values.drop_null(), _without_ttl(state), state, plan.now_ms)
+            backend.state_of(state).restore(slots[np.asarray(values.is_valid())], stored)
+
+    def write(self) -> Iterator[WrittenFile]:
+        """A file per subtask; its name is this attempt's own, because Spark may run a task twice."""
+        storage = open_storage(self._plan.location, Configuration(self._plan.settings))
+        for subtask in sorted(self._backends):
+            snapshot = self._backends.pop(subtask).snapshot()
+            data = bytes(snapshot.encode())
+            name = f"{self._plan.uid_hash}-{subtask}-{uuid.uuid4().hex[:12]}"
+            storage.create(name, data)
+            yield WrittenFile(subtask, f"{self._plan.location}/{name}", len(data), snapshot.row_count)
+
+
+def _without_ttl(state: Any) -> Any:
+    """As users have it: a time-to-live adds the time when the row is written."""
+    return state if state.ttl is None else replace(state, ttl=None)
+
+
+@dataclass(frozen=True)
+class _Bootstrap:
+    uid: str
+    data: Any
+    key: pa.Schema | tuple[str, ...]
+    states: tuple[StateDescriptor, ...] | None
+    parallelism: int
+
+
+@dataclass
+class SavepointWriter:
+    """Gathers operators, then writes. Make one with `new_savepoint` or `from_existing`."""
+
+    max_parallelism: int
+    checkpoint_id: int = 1
+    """The job that starts from it goes on with the next one."""
+    _kept: dict[str, OperatorState] = field(default_factory=dict)
+    _added: dict[str, _Bootstrap] = field(default_factory=dict)
+
+    @classmethod
+    def new_savepoint(cls, max_parallelism: int = 128) -> SavepointWriter:
+        """With nothing in it. The max parallelism is that of the job: it fixes the key groups."""
+        try:
+            check_parallelism(max_parallelism)
+        except ValueError as refusal:
+            raise StateWriteError(str(refusal)) from None
+        return cls(max_parallelism)
+
+    @classmethod
+    def from_existing(cls, path: str, max_parallelism: int = 128) -> SavepointWriter:
+        """With all operators of a savepoint or checkpoint; their files stay where they are, and have to. `max_parallelism` is
+        that of operators that are added."""
+        cls.new_savepoint(max_parallelism)
+        snapshot = read_snapshot(_storages(), path if "://" in path else os.path.abspath(path))  # noqa: PTH100 - may be no path of this system
+        kept: dict[str, OperatorState] = {operator.operator_id: operator for operator in snapshot.metadata.operators}
+        return cls(max_parallelism, snapshot.metadata.checkpoint_id, kept)
+
+    def with_operator(
+        self,
+        uid: str,
+        data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | DataFrame,
+        *,
+        key: str | Sequence[str] | pa.Schema,
+        states: Sequence[StateDescriptor] | None = None,
+        parallelism: int = 0,
+    ) -> SavepointWriter:
+        """Give an operator this keyed state instead of what it has. `key`: names of the key columns, in the order of `key_by`, or a
+        schema, if the job's types are others than the data's. `states`: descriptors as the job declares them, found by name in the
+        columns; without them every other column is a value state. `parallelism`: subtasks among which the
+        state is divided; 0: as many as Spark has cores, one for Arrow data. The job may have another."""
+        if not uid:
+            raise StateWriteError("an operator is found by its uid: name one")
+        names = (key,) if isinstance(key, str) else key if isinstance(key, pa.Schema) else tuple(key)
+        if not len(names):
+            raise StateWriteError(f"operator {uid!r}: name at least one key column")
+        for state in states or ():
+            if state.kind not in _WRITABLE:
+                raise StateWriteError(
+                    f"operator {uid!r}: state {state.name!r} is of a kind that only the operator can write"
+                )
+        if parallelism:
+            try:
+                check_parallelism(self.max_parallelism, parallelism)
+            except ValueError as refusal:
+                raise StateWriteError(f"operator {uid!r}: {refusal}") from None
+        self.remove_operator(uid)
+        self._added[uid] = _Bootstrap(uid, data, names, None if states is None else tuple(states), parallelism)
+        return self
+
+    def remove_operator(self, uid: str) -> SavepointWriter:
+        """Leave out an operator's state."""
+        self._kept.pop(operator_id_of(uid), None)
+        self._added.pop(uid, None)
+        return self
+
+    def write(self, path: str) -> str:
+        """Write the savepoint to a directory that is empty or not there; returns where it is. Nothing is left of one that
+        fails."""
+        location = (path if "://" in path else os.path.abspath(path)).rstrip("/")  # noqa: PTH100 - may be no path of this system
+        if not is_absolute(location):
+            raise StateWriteError(f"{path!r} is no directory to write to: give a path or a URL")
+        settings = dict(resolve(default_layers(os.environ)))
+        storage = open_storage(location, Configuration(settings))
+        if storage.list(""):
+            raise StateWriteError(f"{location} is not empty: a savepoint gets a directory of its own")
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            operators = [self._operator(one, location, settings, now_ms) for one in self._added.values()]
+            metadata = CheckpointMetadata(
+                job_id=JobID(uuid.uuid4().hex),
+                job_name="bootstrapped",
+                checkpoint_id=CheckpointID(self.checkpoint_id),
+                timestamp_ms=now_ms,
+                snapshot_type=SnapshotType.SAVEPOINT,
+                operators=(*self._kept.values(), *operators),
+            )
+            _forget_orphans(storage, operators)
+            storage.create(METADATA_FILE_NAME, build_metadata(metadata, location))
+        except StorageAlreadyExists:
+            raise StateWriteError(f"{metadata_path(location)}: somebody else has written a savepoint there") from None
+        except BaseException:
+            for name, _ in storage.list(""):
+                storage.delete(name)
+            raise
+        return location
+
+    def _operator(self, one: _Bootstrap, location: str, settings: Mapping[str, str], now_ms: int) -> OperatorState:
+        data = one.data
+        if hasattr(data, "sparkSession"):
+            from snapline.spark.state_sink import arrow_schema_of, default_parallelism, write_frame
+
+            parallelism = one.parallelism or default_parallelism(data)
+            plan = self._plan(one, arrow_schema_of(data), location, settings, now_ms, parallelism)
+            files = write_frame(data, plan)
+        else:
+            batches, schema = _batches_of(data, one.uid)
+            plan = self._plan(one, schema, location, settings, now_ms, one.parallelism or 1)
+            gathered = SubtaskFiles(plan)
+            for batch in batches:
+                gathered.add(batch)
+            files = list(gathered.write())
+        return _operator_state(plan, files)
+
+    def _plan(
+        self,
+        one: _Bootstrap,
+        schema: pa.Schema,
+        location: str,
+        settings: Mapping[str, str],
+        now_ms: int,
+        parallelism: int,
+    ) -> KeyedStatePlan:
+        if isinstance(one.key, pa.Schema):
+            keys = list(one.key)
+        else:
+            keys = [_column(schema, name, one.uid) for name in one.key]
+        names = {key.name for key in keys}
+        states = one.states
+        if states is None:
+            others = [column for column in schema if column.name not in names]
+            states = tuple(ValueStateDescriptor(column.name, column.type) for column in others)
+        if not states:
+            raise StateWriteError(f"operator {one.uid!r}: the data has no column beside the key, so there is no state")
+        try:
+            plain = pa.schema([pa.field(key.name, plain_type(key.type)) for key in keys])
+        except TypeError as refusal:
+            raise StateWriteError(f"operator {one.uid!r}: key: {refusal}") from None
+        count = min(parallelism, self.max_parallelism)
+        return KeyedStatePlan(one.uid, plain, states, self.max_parallelism, count, location, settings, now_ms)
+
+
+def _storages() -> StateStorages:
+    configuration = resolve(default_layers(os.environ))
+    return StateStorages(lambda url: open_storage(url, configuration))
+
+
+def _batches_of(data: Any, uid: str) -> tuple[Iterable[pa.RecordBatch], pa.Schema]:
+    if isinstance(data, pa.RecordBatch):
+        return [data], data.schema
+    if isinstance(data, pa.Table):
+        return data.to_batches(), data.schema
+    batches = iter(data)
+    first = next(batches, None)
+    if not isinstance(first, pa.RecordBatch):
+        raise StateWriteError(
+            f"operator {uid!r}: the data is an Arrow table, record batches or a Spark DataFrame, not {type(data).__name__} of "
+            f"{type(first).__name__}"
+        )
+    return _chained(first, batches), first.schema
+
+
+def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others
+
+
+def _column(schema: pa.Schema, name: str, uid: str) -> pa.Field:
+    place = schema.get_field_index(name)
+    if place < 0:
+        raise StateWriteError(
+            f"operator {uid!r}: there is no key column {name!r} in the data: it has {', '.join(schema.names)}"
+        )
+    return schema.field(place)
+
+
+def _operator_state(plan: KeyedStatePlan, files: Sequence[WrittenFile]) -> OperatorState:
+    subtasks = {
+        file.subtask: OperatorSubtaskState(
+            managed_keyed=(KeyedStateHandle(_groups(plan, file.subtask), SegmentStateHandle(file.path, 0, file.size)),)
+        )
+        for file in files
+    }
+    return OperatorState(
+        operator_id=operator_id_of(plan.uid),
+        uid=plan.uid,
+        name=plan.uid,
+        parallelism=plan.parallelism,
+        max_parallelism=plan.max_parallelism,
+        subtasks=dict(sorted(subtasks.items())),
+    )
+
+
+def _groups(plan: KeyedStatePlan, subtask: int) -> KeyGroupRange:
+    return compute_key_group_range_for_operator_index(plan.max_parallelism, plan.parallelism, subtask)
+
+
+def _forget_orphans(storage: Any, operators: Sequence[OperatorState]) -> None:
+    """What attempts of Spark tasks have written that were not the ones that counted."""
+    named = {
+        handle.path.rpartition("/")[2]
+        for operator in operators
+        for subtask in operator.subtasks.values()
+        for handle in subtask.stream_handles
+        if isinstance(handle, SegmentStateHandle)
+    }
+    for name, _ in storage.list(""):
+        if name not in named:
+            try:
+                storage.delete(name)
+            except StorageError:  # nobody refers to it
+                pass

@@ -1,0 +1,130 @@
+"""Savepoints made from Arrow data: what is written is read back, and by an operator; what cannot be is refused whole."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from coordinator.checkpoint.metadata import parse_metadata
+from dataflow.elements import SnapshotType
+from dataflow.ids import operator_id_of
+from dataflow.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    RunningAggregateDescriptor,
+    ValueStateDescriptor,
+)
+from dataflow.state_ttl import StateTtlConfig
+from snapline.state import StateReader
+from snapline.state_writer import SavepointWriter, StateWriteError
+
+USERS = pa.table({"user": range(1000), "total": [n * n for n in range(1000)], "name": [f"n{n}" for n in range(1000)]})
+
+
+def test_every_column_beside_the_key_is_a_value(tmp_path: Path) -> None:
+    """Rows come back as they went in, from several files."""
+    path = (
+        SavepointWriter.new_savepoint(64)
+        .with_operator("sums", USERS, key="user", parallelism=3)
+        .write(str(tmp_path / "s"))
+    )
+    metadata = parse_metadata((tmp_path / "s" / "_metadata").read_bytes(), path)
+    assert metadata.snapshot_type is SnapshotType.SAVEPOINT
+    [operator] = metadata.operators
+    assert (operator.operator_id, operator.parallelism, operator.max_parallelism) == (operator_id_of("sums"), 3, 64)
+    assert sorted(operator.subtasks) == [0, 1, 2]
+    reader = StateReader(path)
+    assert reader.read("sums").sort_by("user").equals(USERS)
+    assert reader.read("sums", key=[7]).to_pylist() == [{"user": 7, "total": 49, "name": "n7"}]
+    assert [column.kind for column in reader.table("sums").columns] == ["value", "value"]
+
+
+def test_states_as_the_job_declares_them(tmp_path: Path) -> None:
+    """Lists, maps, combined values, a time-to-live; the key's type is the job's."""
+    data = pa.table(
+        {
+            "k": pa.array([1, 2, 3], pa.int32()),
+            "values": pa.array([[1, 2], [], None], pa.list_(pa.int32())),
+            "pairs": pa.array([[("a", 1)], None, None], pa.map_(pa.string(), pa.int64())),
+            "most": pa.array([5, 6, None], pa.int32()),
+            "seen": ["x", None, None],
+            "unused": [0, 0, 0],
+        }
+    )
+    states = [
+        ListStateDescriptor("values", pa.int64()),
+        MapStateDescriptor("pairs", pa.string(), pa.int64()),
+        ReducingStateDescriptor("most", max, pa.int64()),
+        ValueStateDescriptor("seen", pa.string(), ttl=StateTtlConfig(dt.timedelta(hours=1))),
+    ]
+    writer = SavepointWriter.new_savepoint().with_operator("o", data, key=pa.schema([("k", pa.int64())]), states=states)
+    found = StateReader(writer.write(str(tmp_path / "s"))).read("o").sort_by("k")
+    assert found.schema.field("k").type == pa.int64()
+    assert found.column("values").to_pylist() == [[1, 2], None]  # a key without any state is none
+    assert found.column("pairs").to_pylist() == [[("a", 1)], None]
+    assert found.column("most").to_pylist() == [5, 6]
+    [seen, nothing] = found.column("seen").to_pylist()
+    assert (seen["value"], seen["touched"] > 0, nothing) == ("x", True, None)
+
+
+def test_operators_of_a_savepoint_are_kept_replaced_and_removed(tmp_path: Path) -> None:
+    """Files of those that are kept stay where they are."""
+    first = SavepointWriter.new_savepoint().with_operator("a", USERS, key="user").with_operator("b", USERS, key="user")
+    path = first.write(str(tmp_path / "first"))
+    other = USERS.slice(0, 3)
+    second = (
+        SavepointWriter.from_existing(path)
+        .with_operator("b", other, key=["user"])
+        .with_operator("c", other, key=["user"])
+    )
+    changed = StateReader(second.remove_operator("c").write(str(tmp_path / "second")))
+    assert [table.uid for table in changed.tables()] == ["a", "b"]
+    assert changed.read("a").num_rows == 1000
+    assert changed.read("b").sort_by("user").equals(other)
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "states", "said"),
+    [
+        (pa.table({"k": [1, 2, 1], "v": [1, 2, 3]}), "k", None, "operator 'o': the key k=1 has several rows"),
+        (pa.table({"k": [1], "v": [1]}), "q", None, "there is no key column 'q' in the data: it has k, v"),
+        (pa.table({"k": [1]}), "k", None, "no column beside the key"),
+        (pa.table({"k": [[1]], "v": [1]}), "k", None, "operator 'o': key: a value of type list"),
+        (
+            pa.table({"k": [1], "v": ["x"]}),
+            "k",
+            [ValueStateDescriptor("v", pa.int64())],
+            "column 'v' is string and the state",
+        ),
+        (pa.table({"k": [1], "v": ["x"]}), "k", [ValueStateDescriptor("w", pa.int64())], "there is no column 'w'"),
+        (
+            pa.table({"k": [1]}),
+            "k",
+            [RunningAggregateDescriptor("v", pa.int64())],
+            "kind that only the operator can write",
+        ),
+        ([1, 2], "k", None, "the data is an Arrow table"),
+        (pa.table({"k": [1]}), [], None, "name at least one key column"),
+    ],
+)
+def test_what_cannot_be_state_is_refused_and_nothing_is_left(tmp_path: Path, data, key, states, said) -> None:
+    """One line with uid and column; no file is there afterwards."""
+    with pytest.raises(StateWriteError, match=said):
+        SavepointWriter.new_savepoint().with_operator("o", data, key=key, states=states).write(str(tmp_path / "s"))
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    """A savepoint gets one of its own."""
+    (tmp_path / "other").write_text("something")
+    with pytest.raises(StateWriteError, match="is not empty"):
+        SavepointWriter.new_savepoint().with_operator("o", USERS, key="user").write(str(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["other"]
+    with pytest.raises(StateWriteError, match="max parallelism must lie between 1 and 32768, not 0"):
+        SavepointWriter.new_savepoint(0)
+    with pytest.raises(StateWriteError, match="parallelism 200 does not lie between 1 and the max parallelism 128"):
+        SavepointWriter.new_savepoint().with_operator("o", USERS, key="user", parallelism=200)
