@@ -273,7 +273,7 @@ RESTART_FAILURE_RATE_INTERVAL = _duration(
     "restart-strategy.failure-rate.failure-rate-interval", "1 min", "The interval."
 )
 RESTART_FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", "1 s", "Pause before each restart.")
-RESTART_EXPONENTIAL_INITIAL = _duration("restart-strategy.exponential-delay.initial-backoff", "1 s", "First pause.")
+RESTART_EXPONENTIAL_INITIAL = _duration("restart-strategy.exponential-delay.initial-backoff", "100 ms", "First pause.")
 RESTART_EXPONENTIAL_MAX = _duration("restart-strategy.exponential-delay.max-backoff", "1 min", "Longest pause.")
 RESTART_EXPONENTIAL_MULTIPLIER = _float(
     "restart-strategy.exponential-delay.backoff-multiplier", "1.5", "Growth of the pause."
@@ -283,7 +283,7 @@ RESTART_EXPONENTIAL_JITTER = _float(
 )
 RESTART_EXPONENTIAL_RESET = _duration(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
-    "1 h",
+    "1 min",
     "Time without failure after which the pause is the first again.",
 )
 RESTART_EXPONENTIAL_ATTEMPTS = _int(

@@ -32,11 +32,13 @@ from dataflow.errors import SnaplineError
 from dataflow.jobgraph import JobGraph
 from runtime.settings import Setting, from_spark
 from snapline.client import ClusterClient
+from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
 from snapline.spark.java import NoJavaError, ensure_java
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from coordinator.process import CoordinatorProcess
@@ -81,7 +83,7 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
             raise NoSpark(str(error)) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question for it
@@ -100,9 +102,10 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
             wanted.setdefault("spark.driver.host", "127.0.0.1")
             wanted.setdefault("spark.driver.bindAddress", "127.0.0.1")
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    for key, value in wanted.items():
-        builder = builder.config(key, value)
     try:
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
+        for key, value in {**_unless_configured(SparkConf()), **wanted}.items():
+            builder = builder.config(key, value)
         session = builder.getOrCreate()
     except Exception as error:
         raise NoSpark(f"Spark does not start: {_reason(error)}") from None
@@ -110,6 +113,15 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
         session.sparkContext.setLogLevel("OFF")
     _refuse_idle_kill(session)
     return SparkHandle(session, ours=True)
+
+
+def _unless_configured(conf: SparkConf) -> dict[str, str]:
+    """What suits an application that carries TaskManagers, where spark-submit or spark-defaults say nothing else: a TaskManager
+    that was lost is replaced by the pool, so Spark need not start its task a second time; workers come preloaded."""
+    chosen = {"spark.task.maxFailures": "1"}
+    if not conf.get("spark.submit.pyFiles", ""):  # the daemon would not find Snapline among them
+        chosen["spark.python.daemon.module"] = PRELOADING_DAEMON
+    return {key: value for key, value in chosen.items() if not conf.contains(key)}
 
 
 def _reason(error: Exception) -> str:

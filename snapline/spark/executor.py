@@ -25,6 +25,8 @@ def derive_token(spark_secret: str) -> str:
     return hmac.new(b"snapline/security.auth.token/v1", spark_secret.encode(), hashlib.sha256).hexdigest()
 
 
+DAEMONS = frozenset({"pyspark.daemon", "snapline.spark.daemon"})
+"""Programs that fork Python workers for Spark, and lead their process group."""
 EXIT_ORPHAN = 71
 """Exit code of a worker that Spark could not kill any more, and must not use again."""
 
@@ -118,7 +120,7 @@ def _is_orphan() -> bool:
     """Whether Spark's daemon, which leads the process group of its workers, is gone: Spark would go on to use this worker, and
     could not kill it any more."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return main is not None and main.name == "pyspark.daemon" and os.getppid() != os.getpgrp()
+    return main is not None and main.name in DAEMONS and os.getppid() != os.getpgrp()
 
 
 def _executor_id() -> str:

@@ -73,7 +73,7 @@ def test_spark_submit_to_a_standalone_cluster(flights, standalone, tmp_path):
     assert done.code == 0, done.err
     assert re.search(FINISHED, done.out), done.out
     assert_right(flights, tmp_path / "out")
-    assert wait_until_gone(standalone.mark, "pyspark.daemon|CoarseGrainedExecutorBackend") == {}
+    assert wait_until_gone(standalone.mark, r"(pyspark|snapline\.spark)\.daemon|CoarseGrainedExecutorBackend") == {}
     assert len(marked(standalone.mark, r"deploy\.(master|worker)")) == 2
     assert not [line for line in done.err.splitlines() if line.startswith("{") and json.loads(line)["level"] == "ERROR"]
 
