@@ -72,11 +72,20 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument(
         "--rate", type=int, default=0, help="events per second at the source (default: as fast as it goes)"
     )
+    cli.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap", help="state.backend.type")
+    cli.add_argument("--memory", default="256 mb", help="with rocksdb: memory of one subtask's state")
     cli.add_argument("--string-keys", action="store_true", help="keys as strings")
     options = cli.parse_args(arguments)
     directory = checkpoint_directory()
     try:
-        environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
+        environment = benchmark_environment(
+            options.parallelism,
+            options.checkpoint_interval,
+            directory,
+            state__backend__type=options.backend,
+            state__backend__rocksdb__memory__fixed_per_slot=options.memory,
+            state__backend__rocksdb__localdir=directory,
+        )
         batch_rows = options.batch_rows or (8_192 if options.rows else 65_536)
         source = GeneratorSource(keys=options.keys, batch_rows=batch_rows, rows_per_second=options.rate or None)
         events = environment.from_source(source, uid="generator")
@@ -95,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(error)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    title = f"keyed_sum, {options.keys:,} keys, parallelism {options.parallelism}, {'row by row' if options.rows else 'vectorised'}"
+    title = f"keyed_sum, {options.keys:,} keys, parallelism {options.parallelism}, {'row by row' if options.rows else 'vectorised'}, {options.backend}"
     report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
     return 0
 

@@ -27,6 +27,7 @@ from dataflow.operator_specs import KeyedProcessSpec
 from dataflow.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from taskmanager.operators.contract import OperatorContext, RestoredState
 from taskmanager.operators.keyed_process import KeyedProcessOperator
+from taskmanager.state.rocksdb import RocksDBStore
 from taskmanager.task.processing_time import TaskProcessingTime
 
 OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])
@@ -99,7 +100,7 @@ def _operator(function: KeyedProcessFunction) -> KeyedProcessOperator:
         job_id=JobID("job"), operator_id=OperatorID("op"), operator_uid="op", operator_name="op", task_name="op",
         subtask_index=0, parallelism=1, max_parallelism=128, attempt_number=0, execution_attempt="0",
         key_group_range=KeyGroupRange(0, 127), processing_time=TaskProcessingTime(), configuration={},
-        wake_up=lambda: None,
+        wake_up=lambda: None, open_key_value_store=RocksDBStore,
     )  # fmt: skip
     operator.setup(context, _Discard())
     operator.initialize_state(RestoredState())

@@ -230,7 +230,24 @@ FILE_THRESHOLD = _size(
     "20 kb",
     "State below this travels inside the acknowledgement and `_metadata`.",
 )
-STATE_BACKEND = _enum("state.backend.type", "hashmap", "Where keyed state lives.", "hashmap")
+STATE_BACKEND = _enum(
+    "state.backend.type",
+    "hashmap",
+    "Where keyed state lives: in memory, or in memory and, what was not used lately, in RocksDB on the local disk.",
+    "hashmap",
+    "rocksdb",
+)
+ROCKSDB_MEMORY = _size(
+    "state.backend.rocksdb.memory.fixed-per-slot",
+    "256 mb",
+    "About what one keyed operator of one subtask may take in memory: two thirds for the keys that are in use, one third for "
+    "RocksDB's buffers and cache.",
+)
+ROCKSDB_DIRECTORY = _string(
+    "state.backend.rocksdb.localdir",
+    "",
+    "Directory on each TaskManager's machine for RocksDB's files, which go when their task ends; empty: the temporary directory.",
+)
 
 DROP_STATE_COLUMNS = _bool(
     "state.schema-evolution.drop-columns",

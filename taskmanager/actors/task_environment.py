@@ -26,6 +26,8 @@ from taskmanager.operators.push_source import PushSourceRunner
 from taskmanager.push_source import ThreadedPushSource
 from taskmanager.snapshots.restore import StateReader
 from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.state.key_value_store import KeyValueStore
+from taskmanager.state.rocksdb import RocksDBStore
 from taskmanager.task.environment import StateBlob
 
 
@@ -66,6 +68,10 @@ class TaskEnvironment:
     def open_state(self, handle: StreamStateHandle) -> StateBlob:
         """A blob of the snapshot that the task restores from."""
         return self._state.open_state(handle)
+
+    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> KeyValueStore:
+        """A RocksDB of its own."""
+        return RocksDBStore(directory, name, memory_bytes)
 
     def create_push_source_runner(self) -> PushSourceRunner:
         """A thread beside the task."""

@@ -18,6 +18,7 @@ from dataflow.connector_api import InputStatus
 from dataflow.elements import SnapshotType, Watermark, WatermarkStatus
 from dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorStateMode, StreamStateHandle
 from dataflow.ids import CheckpointID, JobID, OperatorID
+from taskmanager.state.key_value_store import KeyValueStore
 
 
 class Output(Protocol):
@@ -75,6 +76,8 @@ class OperatorContext:
     configuration: Mapping[str, str]
     wake_up: Callable[[], None]
     """Thread-safe: makes the task loop run again soon (used by push-style sources)."""
+    open_key_value_store: Callable[[str, str, int], KeyValueStore]
+    """(directory, name, memory in bytes) -> where keyed state lies that memory has no room for."""
 
 
 class KeyedStateInput(Protocol):

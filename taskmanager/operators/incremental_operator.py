@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dataflow.config import INCREMENTAL_CHECKPOINTS, Configuration
+from dataflow.config import INCREMENTAL_CHECKPOINTS
 from dataflow.elements import SnapshotType
 from dataflow.ids import CheckpointID
 from taskmanager.operators.contract import KeyedSnapshotPart
@@ -32,9 +32,7 @@ class IncrementalKeyedOperator(KeyedOperator):
         backend = super()._create(key_schema)
         context = self.context
         backend.scope.now_ms = context.processing_time.now_ms
-        option = INCREMENTAL_CHECKPOINTS
-        configured = {option.key: context.configuration[option.key]} if option.key in context.configuration else {}
-        if Configuration(configured).get_option(option):
+        if self.setting(INCREMENTAL_CHECKPOINTS):
             self._chain = backend.incremental_snapshots(f"{context.execution_attempt}-{context.operator_id}")
         return backend
 
@@ -47,7 +45,7 @@ class IncrementalKeyedOperator(KeyedOperator):
             return super().snapshot_keyed(checkpoint_id)
         if self._snapshot_type is not SnapshotType.CHECKPOINT:
             return super().snapshot_keyed(checkpoint_id)
-        return (chain.snapshot(checkpoint_id),)
+        return chain.snapshot(checkpoint_id)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
         if self._chain is not None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dataflow.config import DROP_STATE_COLUMNS
+from dataflow.config import DROP_STATE_COLUMNS, ROCKSDB_DIRECTORY, ROCKSDB_MEMORY, STATE_BACKEND, ConfigOption
 from dataflow.elements import MIN_WATERMARK_MS
 from dataflow.handles import OperatorStateMode
 from dataflow.ids import CheckpointID
@@ -22,8 +22,10 @@ from taskmanager.operators.contract import KeyedSnapshotPart, OperatorSnapshot, 
 from taskmanager.operators.function_operator import FunctionRuntimeContext
 from taskmanager.operators.operator_state import OperatorStateBackend
 from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 from taskmanager.state.slots import Slots
 
+T = TypeVar("T")
 WATERMARK_STATE = "operator-watermark"
 
 
@@ -67,10 +69,24 @@ class KeyedOperator(StreamOperator):
             self.backend_restored(backend)
 
     def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
-        context, option = self.context, DROP_STATE_COLUMNS
-        backend = self.backend = KeyedStateBackend(key_schema, context.key_group_range, context.max_parallelism)
-        backend.drop_columns = option.read(context.configuration.get(option.key, option.default))
+        context = self.context
+        if self.setting(STATE_BACKEND) == "rocksdb":
+            memory_bytes = self.setting(ROCKSDB_MEMORY)
+            name = f"{context.execution_attempt}-{context.operator_id}"
+            store = context.open_key_value_store(self.setting(ROCKSDB_DIRECTORY), name, memory_bytes // 3)
+            backend: KeyedStateBackend = RocksDBKeyedStateBackend(
+                key_schema, context.key_group_range, context.max_parallelism, store, memory_bytes - memory_bytes // 3
+            )
+        else:
+            backend = KeyedStateBackend(key_schema, context.key_group_range, context.max_parallelism)
+        backend.drop_columns = self.setting(DROP_STATE_COLUMNS)
+        self.backend = backend
         return backend
+
+    def setting(self, option: ConfigOption[T]) -> T:
+        """What the job is configured with."""
+        text = self.context.configuration.get(option.key, option.default)
+        return option.read(text)
 
     def slots_of(self, batch: pa.RecordBatch, key_columns: Sequence[str] = ()) -> Slots:
         """The slot of each row's key. The first batch ever decides on the types of the key. `key_columns`: under which names
@@ -108,7 +124,7 @@ class KeyedOperator(StreamOperator):
 
     def snapshot_keyed(self, checkpoint_id: CheckpointID) -> tuple[KeyedSnapshotPart, ...]:
         """The synchronous part of the keyed state."""
-        return (self.backend.snapshot(),) if self.backend is not None else ()
+        return self.backend.snapshot_parts() if self.backend is not None else ()
 
     def open(self) -> None:
         opener = getattr(self.window_function, "open", None)
@@ -121,6 +137,8 @@ class KeyedOperator(StreamOperator):
         if self._function_opened and callable(closer):
             self._function_opened = False
             closer()
+        if self.backend is not None:
+            self.backend.close()
         self.backend = None
 
 

@@ -22,6 +22,7 @@ from taskmanager.operators.contract import OperatorSnapshot
 from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.keyed_state import RunningAggregateState
+from taskmanager.state.slots import Slots
 
 COUNTED_BY_STATE = "rows-counted-by"
 _ROWS_DESCRIPTOR = RunningAggregateDescriptor(ROWS, pa.int64(), ())
@@ -110,10 +111,14 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
 
     def _count_rows_apart(self, backend: KeyedStateBackend) -> None:
         """Until now a key had as many rows as values; where rows were counted apart already, that count stands."""
-        counted = self._states[self._counted_by].column.counts
+        counted = self._states[self._counted_by].column
         rows = backend.get_running_aggregate(_ROWS_DESCRIPTOR)
-        backend.touch_all()
-        np.copyto(rows.column.counts, counted, where=rows.column.counts == 0)
+
+        def count(slots: Slots) -> None:
+            known = rows.column.counts[slots]
+            rows.column.counts[slots] = np.where(known == 0, counted.counts[slots], known)
+
+        backend.update_all(count)
         self._states[ROWS] = rows
         self._counted_by = ""
 

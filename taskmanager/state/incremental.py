@@ -9,8 +9,8 @@ Mirrors the role of Flink's RocksIncrementalSnapshotStrategy for state in memory
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,6 +76,12 @@ class KeyedChanges:
             self._now = np.zeros(self._capacity, np.bool_)
         self.active = True
 
+    def forget(self, slots: Slots) -> None:
+        """These belong to no key any more, or to another one."""
+        self._now[slots] = False
+        for earlier in self._before.values():
+            earlier[slots[slots < len(earlier)]] = False
+
     def confirm(self, checkpoint_id: int) -> None:
         """Completed."""
         self._before = {known: touched for known, touched in self._before.items() if known > checkpoint_id}
@@ -105,23 +111,24 @@ class EncodablePart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A durable part of the chain."""
+    """The durable parts of one snapshot of the chain."""
 
-    handle: KeyedStateHandle
+    handles: tuple[KeyedStateHandle, ...]
     rows: int
 
 
 @dataclass(slots=True)
 class IncrementalPart:
-    """The part of a snapshot that is written (SharedKeyedSnapshotPart), and those that it builds on."""
+    """A part of a snapshot that is written (SharedKeyedSnapshotPart), and those of earlier ones that it builds on."""
 
     shared_key: str
     references: tuple[KeyedStateHandle, ...]
     """Parts of earlier checkpoints, oldest first; they go before this one."""
     _part: EncodablePart
-    _rows: int = 0
-    _links: tuple[_Link, ...] = field(default=())
-    _stored: KeyedStateHandle | None = None
+    rows: int = 0
+    """Known once it is encoded."""
+    handle: KeyedStateHandle | None = None
+    """Known once it is durable."""
 
     @property
     def key_group_range(self) -> KeyGroupRange:
@@ -131,7 +138,7 @@ class IncrementalPart:
     def encode(self) -> bytes:
         """The file."""
         data = self._part.encode()
-        self._rows = self._part.row_count
+        self.rows = self._part.row_count
         return data
 
     def release(self) -> None:
@@ -140,12 +147,23 @@ class IncrementalPart:
 
     def stored(self, handle: StreamStateHandle) -> KeyedStateHandle:
         """It is durable, here. Called from an upload thread."""
-        self._stored = KeyedStateHandle(self.key_group_range, handle, self.shared_key)
-        return self._stored
+        self.handle = KeyedStateHandle(self.key_group_range, handle, self.shared_key)
+        return self.handle
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A snapshot, and what it builds on."""
+
+    links: tuple[_Link, ...]
+    parts: tuple[IncrementalPart, ...]
 
     def chain(self) -> tuple[_Link, ...]:
-        """All parts, once this one is durable; empty before."""
-        return () if self._stored is None else (*self._links, _Link(self._stored, self._rows))
+        """All links, once this one is durable; empty before."""
+        handles = tuple(part.handle for part in self.parts if part.handle is not None)
+        if len(handles) < len(self.parts):
+            return ()
+        return (*self.links, _Link(handles, sum(part.rows for part in self.parts)))
 
 
 class IncrementalSnapshots:
@@ -155,29 +173,32 @@ class IncrementalSnapshots:
         self,
         changes: KeyedChanges,
         owner: str,
-        full: Callable[[], EncodablePart],
-        delta: Callable[[BoolArray], EncodablePart],
+        full: Callable[[], Sequence[EncodablePart]],
+        delta: Callable[[BoolArray], Sequence[EncodablePart]],
         high_water: Callable[[], int],
     ) -> None:
-        """`owner` is unique to the attempt and operator: shared keys begin with it."""
+        """`full` and `delta` give at least one part. `owner` is unique to the attempt and operator: shared keys begin with it."""
         self._changes = changes
         self._owner = owner
         self._full, self._delta, self._high_water = full, delta, high_water
         self._chain: tuple[_Link, ...] = ()
-        self._taken: dict[int, IncrementalPart] = {}
+        self._taken: dict[int, _Taken] = {}
 
-    def snapshot(self, checkpoint_id: int) -> IncrementalPart:
+    def snapshot(self, checkpoint_id: int) -> tuple[IncrementalPart, ...]:
         """The synchronous part."""
         if self._changes.unconfirmed >= MAX_UNCONFIRMED or self._changes.must_restart:
             self._chain = ()
             self._taken.clear()
             self._changes.restart()
         links = () if self._is_due() else self._chain
-        part = self._delta(self._changes.touched(self._high_water())) if links else self._full()
+        parts = self._delta(self._changes.touched(self._high_water())) if links else self._full()
         self._changes.snapshot(checkpoint_id)
-        key = f"{self._owner}-{checkpoint_id}"
-        taken = IncrementalPart(key, tuple(link.handle for link in links), part, _links=links)
-        self._taken[checkpoint_id] = taken
+        references = tuple(handle for link in links for handle in link.handles)
+        taken = tuple(
+            IncrementalPart(f"{self._owner}-{checkpoint_id}-{number}", () if number else references, part)
+            for number, part in enumerate(parts)
+        )
+        self._taken[checkpoint_id] = _Taken(links, taken)
         return taken
 
     def completed(self, checkpoint_id: int) -> None:

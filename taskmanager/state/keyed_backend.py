@@ -39,7 +39,7 @@ from dataflow.state_format import (
 )
 from runtime.machine import check
 from taskmanager.state.batch_scope import BatchScope
-from taskmanager.state.incremental import IncrementalSnapshots, KeyedChanges
+from taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
 from taskmanager.state.key_index import Column, KeyIndex
 from taskmanager.state.keyed_list_state import KeyedListState
 from taskmanager.state.keyed_map_state import KeyedMapState
@@ -56,7 +56,7 @@ from taskmanager.state.slots import Slots
 from taskmanager.state.timers import TIMERS_TYPE
 from taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
-_FIRST_SWEEP_KEYS = 1 << 16
+FIRST_SWEEP_KEYS = 1 << 16
 """Below this many keys, empty ones are not worth looking for."""
 _EVOLVED_AT_ONCE = 1 << 16
 """Keys whose state is turned into another type in one step."""
@@ -93,7 +93,7 @@ class KeyedStateBackend:
         self._states: dict[str, KeyedState] = {}
         self._timers: dict[str, KeyedTimers] = {}
         self._capacity = self._index.capacity
-        self._sweep_at = _FIRST_SWEEP_KEYS
+        self._sweep_at = FIRST_SWEEP_KEYS
         self._current_keys: list[Any] | None = None
         self._changes: KeyedChanges | None = None
         self._ttl_states: list[TtlState] = []
@@ -135,9 +135,11 @@ class KeyedStateBackend:
         if self._changes is not None:
             self._changes.mark(slots)
 
-    def touch_all(self) -> None:
-        """The state of every key is going to change."""
-        self.touch(self._index.live_slots())
+    def update_all(self, update: Callable[[Slots], None]) -> None:
+        """Change the state of every key: `update` is called with slots until there has been one for each key."""
+        slots = self._index.live_slots()
+        self.touch(slots)
+        update(slots)
 
     def lookup(self, key_columns: Sequence[Column]) -> Slots:
         """The slot of each row's key, -1 for a key that has none."""
@@ -198,7 +200,7 @@ class KeyedStateBackend:
         """The timers of this name."""
         timers = self._timers.get(name)
         if timers is None:
-            timers = self._timers[name] = KeyedTimers(name, self.scope, self._capacity)
+            timers = self._timers[name] = self._make_timers(name)
         return timers
 
     # -- row by row ---------------------------------------------------------------------------------------------------
@@ -242,6 +244,10 @@ class KeyedStateBackend:
     def snapshot(self) -> KeyedSnapshot:
         """The synchronous part."""
         self.end_batch()
+        return self._frozen(self._occupied(), is_delta=False)
+
+    def _frozen(self, occupied: BoolArray, *, is_delta: bool) -> KeyedSnapshot:
+        """The state of these slots."""
         high_water = self._index.high_water
         fields = [
             FrozenField(with_role(state.descriptor.to_field(), STATE_COLUMN), state.freeze(high_water))
@@ -249,15 +255,29 @@ class KeyedStateBackend:
         ]
         for timers in self._timers.values():
             for domain, queue in timers.queues():
-                fields.append(FrozenField(_timers_field(timers.name, domain), queue.freeze(high_water)))
+                fields.append(FrozenField(timers_field(timers.name, domain), queue.freeze(high_water)))
         return KeyedSnapshot(
-            self.key_fields, self._index.freeze(), self._occupied(), fields, self.key_group_range, self.max_parallelism
-        )
+            self.key_fields, self._index.freeze(), occupied, fields, self.key_group_range, self.max_parallelism,
+            is_delta=is_delta,
+        )  # fmt: skip
+
+    def snapshot_parts(self) -> tuple[EncodablePart, ...]:
+        """The synchronous part, for as many files as it takes; what later ones say of a key counts."""
+        return (self.snapshot(),)
+
+    def close(self) -> None:
+        """Give back what is not memory."""
 
     def incremental_snapshots(self, owner: str) -> IncrementalSnapshots:
         """From now on say what changes. All changes go by `slots`, `begin_batch` or `touch`. `owner`: see there."""
         self._changes = KeyedChanges(self._capacity)
-        return IncrementalSnapshots(self._changes, owner, self.snapshot, self._delta, lambda: self._index.high_water)
+        return IncrementalSnapshots(
+            self._changes,
+            owner,
+            self.snapshot_parts,
+            lambda touched: (self._delta(touched),),
+            lambda: self._index.high_water,
+        )
 
     def _delta(self, touched: BoolArray) -> KeyedSnapshot:
         """The keys that were touched, whether they have state or not. The synchronous part: it costs these keys, and what
@@ -272,7 +292,7 @@ class KeyedStateBackend:
         for timers in self._timers.values():
             for domain, queue in timers.queues():
                 frozen = FrozenSelection(queue.freeze(self._index.high_water), slots)
-                fields.append(FrozenField(_timers_field(timers.name, domain), frozen))
+                fields.append(FrozenField(timers_field(timers.name, domain), frozen))
         return KeyedSnapshot(
             self.key_fields, FrozenRows(self._index.keys(slots)), np.ones(len(slots), np.bool_), fields,
             self.key_group_range, self.max_parallelism, is_delta=True,
@@ -282,18 +302,22 @@ class KeyedStateBackend:
         """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before the
         first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build on."""
         sources = [(source, read_header(source.read_range)) for source in inputs]
-        written: dict[str, list[StateDescriptor]] = {}
-        for _, header in sources:
-            self._check_same_key(header)
-            for field in header.state_fields:
-                written.setdefault(field.name, []).append(descriptor_of(field))
-        for name, descriptors in written.items():
-            self._expect(name, descriptors)
+        self._expect_all([header for _, header in sources])
         has_deltas = any(header.is_delta for _, header in sources)
         for source, header in reversed(sources) if has_deltas else sources:
             _, batches = decode_keyed_state(source.read_range, self.key_group_range, header)
             for batch in batches:
                 self._restore_rows(header, self._without_known_keys(header, batch) if has_deltas else batch)
+
+    def _expect_all(self, headers: Sequence[KeyedStateHeader]) -> None:
+        """Make the states of these files. StateError for files of another key or that do not fit together."""
+        written: dict[str, list[StateDescriptor]] = {}
+        for header in headers:
+            self._check_same_key(header)
+            for field in header.state_fields:
+                written.setdefault(field.name, []).append(descriptor_of(field))
+        for name, descriptors in written.items():
+            self._expect(name, descriptors)
 
     def _expect(self, name: str, written: Sequence[StateDescriptor]) -> None:
         """Make the state that all of these can become: some subtasks may have gone over to a newer one, others not yet."""
@@ -301,7 +325,7 @@ class KeyedStateBackend:
         candidates = written[::-1] if known is None else [known.descriptor]
         refusals: list[StateError] = []
         for candidate in candidates:
-            older = [one for one in written if not _alike(one, candidate)]
+            older = [one for one in written if not is_alike(one, candidate)]
             try:
                 for one in older:
                     self._check_evolves(one, candidate)
@@ -333,7 +357,7 @@ class KeyedStateBackend:
         state = self._states[field.name]
         if self._older:
             written = self._older.get((field.name, field.type, descriptor_of(field).serializer))
-            if written is not None:
+            if written is not None and not is_alike(written, state.descriptor):
                 present = np.asarray(values.is_valid())
                 slots, values = slots[present], convert(values.drop_null(), written, state.descriptor, self._now_ms())
         state.restore(slots, values)
@@ -366,7 +390,7 @@ class KeyedStateBackend:
         known = self._states.get(descriptor.name)
         if known is None:
             known = self._states[descriptor.name] = self._make_state(descriptor)
-        elif not _alike(known.descriptor, descriptor):
+        elif not is_alike(known.descriptor, descriptor):
             known = self._evolved(known, descriptor)
         if isinstance(known, TtlState) and descriptor.ttl is not None:
             known.use_ttl(descriptor.ttl)
@@ -409,6 +433,9 @@ class KeyedStateBackend:
         self._ttl_states.append(state)
         return state
 
+    def _make_timers(self, name: str) -> KeyedTimers:
+        return KeyedTimers(name, self.scope, self._capacity)
+
     def _grow(self) -> None:
         self._capacity = self._index.capacity
         for state in self._states.values():
@@ -436,14 +463,16 @@ class KeyedStateBackend:
         if self._changes is not None:  # that a key has no state any more is still to be written
             gone &= ~self._changes.touched(self._index.high_water)[live]
         self._index.remove(live[gone])
-        self._sweep_at = max(_FIRST_SWEEP_KEYS, 2 * len(self._index))
+        self._sweep_at = max(FIRST_SWEEP_KEYS, 2 * len(self._index))
 
 
-def _timers_field(name: str, domain: str) -> pa.Field:
+def timers_field(name: str, domain: str) -> pa.Field:
+    """The column of a timer queue in a snapshot."""
     return with_role(pa.field(f"{name}/{domain}", TIMERS_TYPE), TIMERS_COLUMN)
 
 
-def _alike(one: StateDescriptor, other: StateDescriptor) -> bool:
+def is_alike(one: StateDescriptor, other: StateDescriptor) -> bool:
+    """Whether what one has written the other reads as it is."""
     return (one.kind, one.storage_type, one.serializer) == (other.kind, other.storage_type, other.serializer)
 
 

@@ -6,6 +6,7 @@ Mirrors Flink's InternalTimerService, without the clock: the operator asks for w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -22,10 +23,13 @@ class KeyedTimers:
 
     __slots__ = ("_pending", "_scope", "event", "name", "processing")
 
-    def __init__(self, name: str, scope: BatchScope, capacity: int) -> None:
+    def __init__(
+        self, name: str, scope: BatchScope, capacity: int, make_queue: Callable[[str], TimerQueue] | None = None
+    ) -> None:
+        """`make_queue`: the queue of a time domain, if not one that holds all timers."""
         self.name = name
-        self.event = TimerQueue()
-        self.processing = TimerQueue()
+        self.event = make_queue(EVENT_TIME) if make_queue else TimerQueue()
+        self.processing = make_queue(PROCESSING_TIME) if make_queue else TimerQueue()
         self._scope = scope
         self._pending: dict[tuple[str, int, int, int], bool] = {}
         self.grow(capacity)

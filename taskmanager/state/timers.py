@@ -143,6 +143,19 @@ class TimerQueue:
         chosen = np.isin(owners, slots)
         self._forget(entries[chosen], owners[chosen])
 
+    def take_slots(self, slots: Slots) -> pa.Array:
+        """The timers of these slots, each named once, as `restore` takes them (TIMERS_TYPE); they are forgotten."""
+        entries = self._index.live_slots() if self._counts[slots].any() else np.zeros(0, np.int32)
+        owners = numpy_values(self._index.keys(entries)[0])
+        chosen = np.zeros(len(self._counts), np.bool_)
+        chosen[slots] = True
+        entries = entries[chosen[owners]]
+        taken = _FrozenTimers(self._index, entries).get(slots)
+        self._forget(entries, owners[chosen[owners]])
+        if self._size > 2 * len(self._index) + _REBUILD_SLACK:
+            self._rebuild()
+        return taken
+
     def has_due(self, timestamp: int) -> bool:
         """Whether `advance(timestamp)` would hand out anything."""
         following = self.next_timestamp()

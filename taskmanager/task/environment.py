@@ -13,6 +13,7 @@ from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, EndOfDat
 from taskmanager.network.contract import Exchange
 from taskmanager.operators.contract import SnapshotSink
 from taskmanager.operators.push_source import PushSourceRunner
+from taskmanager.state.key_value_store import KeyValueStore
 
 
 class StateBlob(Protocol):
@@ -43,6 +44,10 @@ class Environment(Protocol):
 
     def open_state(self, handle: StreamStateHandle) -> StateBlob:
         """A blob of the snapshot that the task restores from."""
+        ...
+
+    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> KeyValueStore:
+        """Where keyed state lies that memory has no room for. Its owner closes it."""
         ...
 
     def create_push_source_runner(self) -> PushSourceRunner:

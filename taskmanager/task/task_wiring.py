@@ -138,6 +138,7 @@ def create_chain(
             processing_time=processing_time,
             configuration=descriptor.configuration,
             wake_up=environment.wake_up,
+            open_key_value_store=environment.open_key_value_store,
         )
 
     operators = [

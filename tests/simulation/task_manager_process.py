@@ -43,6 +43,7 @@ from taskmanager.executor.events import JobMasterLeaderChanged, TaskEnteredState
 from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from taskmanager.push_source import TurnTakingPushSource
 from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.task.stream_task import ProgressKind, StreamTask
 from taskmanager.task.task_failure import InputPosition, serialize_failure
 from tests.simulation.disk import Disk, ProcessStorage
@@ -128,7 +129,11 @@ class SimulatedTaskThread:
 
 
 class SimulatedTaskEnvironment(TaskEnvironment):
-    """The production environment, but push-style sources take turns."""
+    """The production environment, but push-style sources take turns, and what memory has no room for stays there, too."""
+
+    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> InMemoryKeyValueStore:
+        del directory, name, memory_bytes
+        return InMemoryKeyValueStore()
 
     def create_push_source_runner(self) -> TurnTakingPushSource:
         return TurnTakingPushSource("push source")

@@ -71,7 +71,7 @@ class Writer:
         location.mkdir(parents=True)
         subtasks = {}
         for index, chain in enumerate(self.chains):
-            part = chain.snapshot(self.checkpoint_id)
+            (part,) = chain.snapshot(self.checkpoint_id)
             data = part.encode()
             part.release()
             path = location / f"part-{index}"

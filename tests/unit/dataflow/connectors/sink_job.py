@@ -23,6 +23,7 @@ from dataflow.ids import CheckpointID, JobID, operator_id_of
 from dataflow.operator_specs import SinkSpec
 from taskmanager.operators.contract import OperatorContext, RestoredState
 from taskmanager.operators.sink_operator import SinkOperator
+from taskmanager.state.key_value_store import InMemoryKeyValueStore
 
 CONFIGURATION = {"execution.checkpointing.interval": "1 s"}
 
@@ -239,4 +240,5 @@ class SinkJob:
             processing_time=None,  # type: ignore[arg-type]  # a sink asks for no time
             configuration=CONFIGURATION,
             wake_up=lambda: None,
+            open_key_value_store=lambda *_: InMemoryKeyValueStore(),
         )

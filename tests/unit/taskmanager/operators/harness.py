@@ -12,6 +12,7 @@ from dataflow.handles import KeyGroupRange, OperatorStateMode
 from dataflow.ids import CheckpointID, JobID, OperatorID
 from dataflow.key_groups import compute_key_group_range_for_operator_index
 from taskmanager.operators.contract import OperatorContext, OperatorSnapshot, RestoredState, StreamOperator
+from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.task.processing_time import TaskProcessingTime
 
 
@@ -47,6 +48,10 @@ def restored_state(written: Sequence[Written], checkpoint_id: int = 7) -> Restor
     return RestoredState(CheckpointID(checkpoint_id), tuple(file for one in written for file in one.keyed), lists)
 
 
+BACKEND: dict[str, str] = {}
+"""Settings of the state backend that the tests of a module run on; see the fixture `state_backend`."""
+
+
 class Harness:
     """Drives one operator; is its Output."""
 
@@ -78,8 +83,9 @@ class Harness:
             execution_attempt=f"attempt-{attempt}",
             key_group_range=compute_key_group_range_for_operator_index(max_parallelism, parallelism, subtask),
             processing_time=self.time,
-            configuration=configuration or {"pipeline.auto-watermark-interval": "0 ms"},
+            configuration={**BACKEND, **(configuration or {"pipeline.auto-watermark-interval": "0 ms"})},
             wake_up=lambda: None,
+            open_key_value_store=lambda *_: InMemoryKeyValueStore(),
         )
         operator.setup(self.context, self)
 

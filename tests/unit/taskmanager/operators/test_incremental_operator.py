@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from dataflow.elements import SnapshotType
 from dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
@@ -18,6 +19,8 @@ from dataflow.state_ttl import StateTtlConfig
 from taskmanager.operators.contract import OperatorSnapshot, SharedKeyedSnapshotPart
 from taskmanager.operators.keyed_process import KeyedProcessOperator
 from tests.unit.taskmanager.operators.harness import Harness, KeyedFile, Written, restored_state
+
+pytestmark = pytest.mark.usefixtures("state_backend")
 
 INCREMENTAL = {"execution.checkpointing.incremental": "true", "pipeline.auto-watermark-interval": "0 ms"}
 

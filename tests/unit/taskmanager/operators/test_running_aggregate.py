@@ -16,6 +16,8 @@ from dataflow.windows import Aggregate
 from taskmanager.operators.running_aggregate import RunningAggregateOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
+pytestmark = pytest.mark.usefixtures("state_backend")
+
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("w", pa.float64()), ("note", pa.string())])
 SPEC = RunningAggregateSpec(
     ("k",),

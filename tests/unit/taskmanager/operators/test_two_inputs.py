@@ -40,6 +40,8 @@ from taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.driving import Subtasks, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
+pytestmark = pytest.mark.usefixtures("state_backend")
+
 LEFT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("a", pa.int64())])
 RIGHT = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("b", pa.int64())])
 BOTH = pa.schema([*LEFT, *RIGHT])

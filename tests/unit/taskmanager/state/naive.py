@@ -17,7 +17,9 @@ from dataflow.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 
 MAX_PARALLELISM = 16
 ALL = KeyGroupRange(0, MAX_PARALLELISM - 1)
@@ -75,6 +77,8 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("look"), st.none()),
 )
 """What a row does. Reading is an operation of its own, so that state is also written without having been loaded."""
+MEMORY = st.sampled_from([None, 0, 900, 1 << 20])
+"""Of the backend: no limit, one key at a time, a few keys, enough for all."""
 KEYS = st.one_of(st.none(), st.sampled_from(["x", "y", "", "zz"]), st.text(max_size=3))
 Row = tuple[Any, tuple[str, Any]]
 ROWS = st.lists(st.tuples(KEYS, OPERATIONS), max_size=25)
@@ -146,8 +150,19 @@ class Naive:
 class Subject:
     """The backend under test behind the same operations."""
 
-    def __init__(self, key_group_range: KeyGroupRange = ALL, max_parallelism: int = MAX_PARALLELISM) -> None:
-        self.backend = KeyedStateBackend(pa.schema([("key", pa.string())]), key_group_range, max_parallelism)
+    def __init__(
+        self,
+        key_group_range: KeyGroupRange = ALL,
+        max_parallelism: int = MAX_PARALLELISM,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`memory_bytes`: of the backend that keeps no more than that in memory; None: the one that keeps all."""
+        schema = pa.schema([("key", pa.string())])
+        self.backend = KeyedStateBackend(schema, key_group_range, max_parallelism)
+        if memory_bytes is not None:
+            self.backend = RocksDBKeyedStateBackend(
+                schema, key_group_range, max_parallelism, InMemoryKeyValueStore(), memory_bytes
+            )
 
     def claim(self) -> None:
         """Ask for the states, as an operator does when it opens (after a restore)."""

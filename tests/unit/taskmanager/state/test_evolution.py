@@ -15,6 +15,8 @@ from taskmanager.operators.factory import create_operator
 from taskmanager.operators.push_source import PushSourceRunner
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
+pytestmark = pytest.mark.usefixtures("state_backend")
+
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 OLD = pa.schema([("n", pa.int32()), ("gone", pa.string())])
 NEW = pa.schema([("n", pa.int64()), with_default(pa.field("tier", pa.string()), "basic")])
@@ -136,4 +138,4 @@ def test_a_state_that_went_over_late_is_written_in_full() -> None:
     part = harness.operator.snapshot_state(2, 0).keyed[0]
     assert part.references == ()
     part.encode()
-    assert part._part is not None and part._rows == 20
+    assert part._part is not None and part.rows == 20

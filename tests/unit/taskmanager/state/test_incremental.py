@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +15,18 @@ from dataflow.state import RunningAggregateDescriptor
 from dataflow.state_format import read_header
 from taskmanager.state.incremental import MAX_DELTAS, MAX_UNCONFIRMED, IncrementalPart, KeyedChanges
 from taskmanager.state.keyed_backend import KeyedStateBackend
-from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, ROWS, Naive, Row, Subject, run_naive
+from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MEMORY, ROWS, Naive, Subject, run_naive
 from tests.unit.taskmanager.state.test_keyed_backend import StoredFile, share_of
 
 
-def write(part: IncrementalPart) -> list[KeyedStateHandle]:
-    """All parts of the snapshot, this one written."""
-    data = part.encode()
-    part.release()
-    return [*part.references, part.stored(ByteStreamStateHandle(data))]
+def write(parts: Sequence[IncrementalPart]) -> list[KeyedStateHandle]:
+    """All parts of the snapshot, its own written."""
+    handles: list[KeyedStateHandle] = []
+    for part in parts:
+        data = part.encode()
+        part.release()
+        handles += [*part.references, part.stored(ByteStreamStateHandle(data))]
+    return handles
 
 
 def files_of(handles: list[KeyedStateHandle]) -> list[StoredFile]:
@@ -37,10 +41,12 @@ STEPS = st.lists(
 
 
 @settings(max_examples=120, deadline=None)
-@given(STEPS, ROWS, st.integers(1, 3), st.integers(0, 1))
-def test_a_chain_restores_what_was_there(steps: list[Any], after: list[Row], new: int, unswept: int) -> None:
+@given(STEPS, st.integers(1, 3), st.integers(0, 1), MEMORY, MEMORY)
+def test_a_chain_restores_what_was_there(
+    steps: list[Any], new: int, unswept: int, memory: int | None, memory_after: int | None
+) -> None:
     """The last snapshot that completed holds all keys as they were; removed ones do not come back."""
-    subject, states = Subject(), {}  # type: ignore[var-annotated]
+    subject, states = Subject(memory_bytes=memory), {}  # type: ignore[var-annotated]
     subject.claim()
     chain = subject.backend.incremental_snapshots("op-1")
     expected: dict[Any, Any] = {}
@@ -52,8 +58,7 @@ def test_a_chain_restores_what_was_there(steps: list[Any], after: list[Row], new
         run_naive(rows, states)
         if not unswept:
             subject.backend._sweep()
-        part = chain.snapshot(number)
-        handles = write(part)
+        handles = write(chain.snapshot(number))
         if fate == "abort":
             chain.aborted(number)
         if fate != "complete":
@@ -72,7 +77,9 @@ def test_a_chain_restores_what_was_there(steps: list[Any], after: list[Row], new
     got: dict[Any, Any] = {}
     pending: set[tuple[Any, int]] = set()
     for index in range(new):
-        restored = Subject(compute_key_group_range_for_operator_index(MAX_PARALLELISM, new, index))
+        restored = Subject(
+            compute_key_group_range_for_operator_index(MAX_PARALLELISM, new, index), memory_bytes=memory_after
+        )
         restored.backend.restore(files)
         restored.claim()
         rows = [(key, ("look", None)) for key in states]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from dataflow.state import (
     ValueStateDescriptor,
     register_serializer,
 )
+from taskmanager.state.incremental import EncodablePart
 from taskmanager.state.keyed_backend import KeyedStateBackend
-from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, ROWS, Naive, Row, Subject, run_naive
+from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MEMORY, ROWS, Naive, Row, Subject, run_naive
 
 
 class StoredFile:
@@ -46,6 +47,14 @@ def snapshot_of(backend: KeyedStateBackend) -> bytes:
         frozen.release()
 
 
+def written(parts: Sequence[EncodablePart]) -> list[StoredFile]:
+    """The files of a snapshot."""
+    files = [StoredFile(part.encode()) for part in parts]
+    for part in parts:
+        part.release()
+    return files
+
+
 def share_of(rows: list[Row], index: int, parallelism: int) -> list[tuple[int, Row]]:
     """The rows whose key belongs to a subtask, with their positions."""
     keys = pa.array([key for key, _ in rows], pa.string())
@@ -55,10 +64,10 @@ def share_of(rows: list[Row], index: int, parallelism: int) -> list[tuple[int, R
 
 
 @settings(max_examples=150)
-@given(st.lists(ROWS, min_size=1, max_size=4))
-def test_rows_against_dictionaries(batches: list[list[Row]]) -> None:
+@given(st.lists(ROWS, min_size=1, max_size=4), MEMORY)
+def test_rows_against_dictionaries(batches: list[list[Row]], memory: int | None) -> None:
     """Every row sees what the rows before it did, in the same batch or an earlier one."""
-    subject, states = Subject(), {}  # type: ignore[var-annotated]
+    subject, states = Subject(memory_bytes=memory), {}  # type: ignore[var-annotated]
     subject.claim()
     for rows in batches:
         assert subject.process(rows) == run_naive(rows, states)
@@ -68,12 +77,12 @@ def test_rows_against_dictionaries(batches: list[list[Row]]) -> None:
 
 
 @settings(max_examples=60)
-@given(ROWS, st.data())
-def test_the_cut_into_batches_does_not_matter(rows: list[Row], data: st.DataObject) -> None:
+@given(ROWS, st.data(), MEMORY)
+def test_the_cut_into_batches_does_not_matter(rows: list[Row], data: st.DataObject, memory: int | None) -> None:
     """One batch, or one per row, or anything between."""
     expected = run_naive(rows, {})
     cuts = sorted(data.draw(st.sets(st.integers(0, len(rows)), max_size=5)) | {0, len(rows)})
-    subject = Subject()
+    subject = Subject(memory_bytes=memory)
     subject.claim()
 
     assert expected == [
@@ -82,29 +91,40 @@ def test_the_cut_into_batches_does_not_matter(rows: list[Row], data: st.DataObje
 
 
 @settings(max_examples=60)
-@given(ROWS, ROWS, ROWS, st.integers(1, 5), st.integers(1, 5))
-def test_rescale_is_exact(before: list[Row], frozen: list[Row], after: list[Row], old: int, new: int) -> None:
-    """Snapshots of `old` subtasks restored into `new` ones: together they hold what was there at the snapshot, and go on."""
+@given(ROWS, ROWS, ROWS, st.integers(1, 5), st.integers(1, 5), MEMORY, MEMORY)
+def test_rescale_is_exact(
+    before: list[Row],
+    frozen: list[Row],
+    after: list[Row],
+    old: int,
+    new: int,
+    memory: int | None,
+    memory_after: int | None,
+) -> None:
+    """Snapshots of `old` subtasks restored into `new` ones, on whatever backend: together they hold what was there at the
+    snapshot, and go on."""
     states: dict[Any, Naive] = {}
     run_naive(before, states)
     files: list[StoredFile] = []
     for index in range(old):
-        subject = Subject(compute_key_group_range_for_operator_index(MAX_PARALLELISM, old, index))
+        subject = Subject(compute_key_group_range_for_operator_index(MAX_PARALLELISM, old, index), memory_bytes=memory)
         subject.claim()
-        subject.process([row for _, row in share_of(before, index, old)])
-        snapshot = subject.backend.snapshot()
+        for row in share_of(before, index, old):
+            subject.process([row[1]])
+        snapshot = subject.backend.snapshot_parts()
         subject.process(
             [row for _, row in share_of(frozen, index, old)]
         )  # what comes after the barrier is not in the snapshot
-        files.append(StoredFile(snapshot.encode()))
-        snapshot.release()
+        files += written(snapshot)
 
     timers: set[tuple[Any, int]] = set()
     kept = {(key, time) for key, state in states.items() for time in state.timers}
     expected = run_naive(after, states)
     got: list[tuple[int, Any]] = []
     for index in range(new):
-        subject = Subject(compute_key_group_range_for_operator_index(MAX_PARALLELISM, new, index))
+        subject = Subject(
+            compute_key_group_range_for_operator_index(MAX_PARALLELISM, new, index), memory_bytes=memory_after
+        )
         subject.backend.restore(files)
         assert len(subject.backend) <= len(states)
         subject.claim()
@@ -120,18 +140,17 @@ def test_rescale_is_exact(before: list[Row], frozen: list[Row], after: list[Row]
 
 
 @settings(max_examples=40)
-@given(ROWS)
-def test_a_snapshot_of_a_restored_backend_is_the_same(rows: list[Row]) -> None:
+@given(ROWS, MEMORY, MEMORY)
+def test_a_snapshot_of_a_restored_backend_is_the_same(rows: list[Row], memory: int | None, other: int | None) -> None:
     """Written, restored without anybody asking for the states, written again: nothing is lost on the way."""
-    first = Subject()
+    first = Subject(memory_bytes=memory)
     first.claim()
     first.process(rows)
-    file = snapshot_of(first.backend)
-    second = Subject()
-    second.backend.restore([StoredFile(file)])
+    second = Subject(memory_bytes=other)
+    second.backend.restore(written(first.backend.snapshot_parts()))
 
-    third = Subject()
-    third.backend.restore([StoredFile(snapshot_of(second.backend))])
+    third = Subject(memory_bytes=memory)
+    third.backend.restore(written(second.backend.snapshot_parts()))
     third.claim()
 
     states: dict[Any, Naive] = {}
