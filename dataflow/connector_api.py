@@ -98,6 +98,11 @@ class SourceReader(ABC):
     def poll_next(self, now_ms: int) -> Polled:
         """The next batch. What was returned counts as emitted: the position in `snapshot_splits` lies behind it."""
 
+    def pause_splits(self, split_ids: Sequence[str]) -> None:
+        """Return no rows of these splits until the next call, which names those that are to wait then: they are ahead of sources that
+        they are aligned with. A reader that cannot choose between its splits goes on: then the whole source waits as soon as all
+        of them are ahead (Flink: pauseOrResumeSplits)."""
+
     @abstractmethod
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
         """All splits with their positions, finished ones too."""

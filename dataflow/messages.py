@@ -476,6 +476,28 @@ class EndOfDataReached:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportWatermark:
+    """TaskManager -> JobMaster: how far a source subtask of an alignment group is (Flink: ReportedWatermarkEvent)."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    group: str
+    watermark_ms: int
+    """The greatest watermark: it holds nobody back."""
+    max_drift_ms: int
+    """How far ahead of the slowest it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignWatermarks:
+    """JobMaster -> TaskManager, answer to ReportWatermark: how far the subtask may go (Flink: WatermarkAlignmentEvent)."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    max_watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionReport:
     """One attempt that a TaskManager runs, or that ended since it last had a JobMaster."""
 

@@ -9,6 +9,15 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
+class WatermarkAlignmentParams:
+    """Which sources keep step, and how closely (Flink: same name)."""
+
+    group: str
+    max_drift_ms: int
+    update_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
     """Event time lies in `column`: timestamp of any unit (read as UTC) or int64 milliseconds since the epoch."""
 
@@ -18,6 +27,7 @@ class WatermarkStrategy:
     """0: never idle. Otherwise a source without rows for this long leaves the watermark to the others."""
     per_split: bool = True
     """Track the maximum per source split, and take the minimum over the unfinished splits."""
+    alignment: WatermarkAlignmentParams | None = None
 
     @classmethod
     def for_monotonous_timestamps(cls, column: str) -> WatermarkStrategy:
@@ -36,3 +46,16 @@ class WatermarkStrategy:
         if idle_timeout_ms <= 0:
             raise ValueError(f"idle_timeout_ms must be positive, got {idle_timeout_ms}")
         return replace(self, idle_timeout_ms=idle_timeout_ms)
+
+    def with_watermark_alignment(
+        self, group: str, max_drift_ms: int, update_interval_ms: int = 1_000
+    ) -> WatermarkStrategy:
+        """All sources of the group, and their subtasks, wait for the slowest when they are this far ahead of it, so that what
+        joins them need not keep what the fast one has read. For sources only. Raises ValueError for an empty name, a negative
+        drift, or an interval that is not positive."""
+        if not group or max_drift_ms < 0 or update_interval_ms <= 0:
+            raise ValueError(
+                "watermark alignment needs the name of a group, a drift that is not negative and a positive interval, got "
+                f"{group!r}, {max_drift_ms} ms and {update_interval_ms} ms"
+            )
+        return replace(self, alignment=WatermarkAlignmentParams(group, max_drift_ms, update_interval_ms))

@@ -81,6 +81,8 @@ CONTROL_MESSAGES: dict[str, type] = {
     "not_enough_resources": m.NotEnoughResources,
     "notify_task_manager_lost": m.NotifyTaskManagerLost,
     "report_executions": m.ReportExecutions,
+    "report_watermark": m.ReportWatermark,
+    "align_watermarks": m.AlignWatermarks,
 }
 """Field of ControlMessage -> message. What is not here cannot be sent over a stream."""
 

@@ -44,7 +44,7 @@ class Envelope(_message.Message):
     def __init__(self, leader_session_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ControlMessage, _Mapping]]] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("trigger_checkpoint", "acknowledge_checkpoint", "decline_checkpoint", "notify_checkpoint_complete", "notify_checkpoint_aborted", "register_task_executor", "registration_success", "registration_rejected", "slot_report", "request_slot", "slot_request_rejected", "notify_slot_available", "heartbeat_request", "heartbeat_response", "disconnect", "register_task_executor_at_job_master", "offer_slots", "slot_offers_answered", "free_slot", "submit_tasks", "cancel_task", "task_state_changed", "end_of_data_reached", "job_status_changed", "shut_down_task_executor", "register_job_master", "declare_required_slots", "not_enough_resources", "notify_task_manager_lost", "report_executions")
+    __slots__ = ("trigger_checkpoint", "acknowledge_checkpoint", "decline_checkpoint", "notify_checkpoint_complete", "notify_checkpoint_aborted", "register_task_executor", "registration_success", "registration_rejected", "slot_report", "request_slot", "slot_request_rejected", "notify_slot_available", "heartbeat_request", "heartbeat_response", "disconnect", "register_task_executor_at_job_master", "offer_slots", "slot_offers_answered", "free_slot", "submit_tasks", "cancel_task", "task_state_changed", "end_of_data_reached", "job_status_changed", "shut_down_task_executor", "register_job_master", "declare_required_slots", "not_enough_resources", "notify_task_manager_lost", "report_executions", "report_watermark", "align_watermarks")
     TRIGGER_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     DECLINE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,8 @@ class ControlMessage(_message.Message):
     NOT_ENOUGH_RESOURCES_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_TASK_MANAGER_LOST_FIELD_NUMBER: _ClassVar[int]
     REPORT_EXECUTIONS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    ALIGN_WATERMARKS_FIELD_NUMBER: _ClassVar[int]
     trigger_checkpoint: _checkpoint_pb2.TriggerCheckpoint
     acknowledge_checkpoint: _checkpoint_pb2.AcknowledgeCheckpoint
     decline_checkpoint: _checkpoint_pb2.DeclineCheckpoint
@@ -105,7 +107,9 @@ class ControlMessage(_message.Message):
     not_enough_resources: NotEnoughResources
     notify_task_manager_lost: NotifyTaskManagerLost
     report_executions: ReportExecutions
-    def __init__(self, trigger_checkpoint: _Optional[_Union[_checkpoint_pb2.TriggerCheckpoint, _Mapping]] = ..., acknowledge_checkpoint: _Optional[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]] = ..., decline_checkpoint: _Optional[_Union[_checkpoint_pb2.DeclineCheckpoint, _Mapping]] = ..., notify_checkpoint_complete: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointComplete, _Mapping]] = ..., notify_checkpoint_aborted: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointAborted, _Mapping]] = ..., register_task_executor: _Optional[_Union[RegisterTaskExecutor, _Mapping]] = ..., registration_success: _Optional[_Union[RegistrationSuccess, _Mapping]] = ..., registration_rejected: _Optional[_Union[RegistrationRejected, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., request_slot: _Optional[_Union[RequestSlot, _Mapping]] = ..., slot_request_rejected: _Optional[_Union[SlotRequestRejected, _Mapping]] = ..., notify_slot_available: _Optional[_Union[NotifySlotAvailable, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., register_task_executor_at_job_master: _Optional[_Union[RegisterTaskExecutorAtJobMaster, _Mapping]] = ..., offer_slots: _Optional[_Union[OfferSlots, _Mapping]] = ..., slot_offers_answered: _Optional[_Union[SlotOffersAnswered, _Mapping]] = ..., free_slot: _Optional[_Union[FreeSlot, _Mapping]] = ..., submit_tasks: _Optional[_Union[SubmitTasks, _Mapping]] = ..., cancel_task: _Optional[_Union[CancelTask, _Mapping]] = ..., task_state_changed: _Optional[_Union[TaskStateChanged, _Mapping]] = ..., end_of_data_reached: _Optional[_Union[EndOfDataReached, _Mapping]] = ..., job_status_changed: _Optional[_Union[_job_pb2.JobStatusChanged, _Mapping]] = ..., shut_down_task_executor: _Optional[_Union[ShutDownTaskExecutor, _Mapping]] = ..., register_job_master: _Optional[_Union[RegisterJobMaster, _Mapping]] = ..., declare_required_slots: _Optional[_Union[DeclareRequiredSlots, _Mapping]] = ..., not_enough_resources: _Optional[_Union[NotEnoughResources, _Mapping]] = ..., notify_task_manager_lost: _Optional[_Union[NotifyTaskManagerLost, _Mapping]] = ..., report_executions: _Optional[_Union[ReportExecutions, _Mapping]] = ...) -> None: ...
+    report_watermark: ReportWatermark
+    align_watermarks: AlignWatermarks
+    def __init__(self, trigger_checkpoint: _Optional[_Union[_checkpoint_pb2.TriggerCheckpoint, _Mapping]] = ..., acknowledge_checkpoint: _Optional[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]] = ..., decline_checkpoint: _Optional[_Union[_checkpoint_pb2.DeclineCheckpoint, _Mapping]] = ..., notify_checkpoint_complete: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointComplete, _Mapping]] = ..., notify_checkpoint_aborted: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointAborted, _Mapping]] = ..., register_task_executor: _Optional[_Union[RegisterTaskExecutor, _Mapping]] = ..., registration_success: _Optional[_Union[RegistrationSuccess, _Mapping]] = ..., registration_rejected: _Optional[_Union[RegistrationRejected, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., request_slot: _Optional[_Union[RequestSlot, _Mapping]] = ..., slot_request_rejected: _Optional[_Union[SlotRequestRejected, _Mapping]] = ..., notify_slot_available: _Optional[_Union[NotifySlotAvailable, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., register_task_executor_at_job_master: _Optional[_Union[RegisterTaskExecutorAtJobMaster, _Mapping]] = ..., offer_slots: _Optional[_Union[OfferSlots, _Mapping]] = ..., slot_offers_answered: _Optional[_Union[SlotOffersAnswered, _Mapping]] = ..., free_slot: _Optional[_Union[FreeSlot, _Mapping]] = ..., submit_tasks: _Optional[_Union[SubmitTasks, _Mapping]] = ..., cancel_task: _Optional[_Union[CancelTask, _Mapping]] = ..., task_state_changed: _Optional[_Union[TaskStateChanged, _Mapping]] = ..., end_of_data_reached: _Optional[_Union[EndOfDataReached, _Mapping]] = ..., job_status_changed: _Optional[_Union[_job_pb2.JobStatusChanged, _Mapping]] = ..., shut_down_task_executor: _Optional[_Union[ShutDownTaskExecutor, _Mapping]] = ..., register_job_master: _Optional[_Union[RegisterJobMaster, _Mapping]] = ..., declare_required_slots: _Optional[_Union[DeclareRequiredSlots, _Mapping]] = ..., not_enough_resources: _Optional[_Union[NotEnoughResources, _Mapping]] = ..., notify_task_manager_lost: _Optional[_Union[NotifyTaskManagerLost, _Mapping]] = ..., report_executions: _Optional[_Union[ReportExecutions, _Mapping]] = ..., report_watermark: _Optional[_Union[ReportWatermark, _Mapping]] = ..., align_watermarks: _Optional[_Union[AlignWatermarks, _Mapping]] = ...) -> None: ...
 
 class TaskManagerInfo(_message.Message):
     __slots__ = ("resource_id", "exchange_address", "slots", "version", "host", "pid", "executor_id", "log_url")
@@ -479,6 +483,30 @@ class EndOfDataReached(_message.Message):
     job_id: str
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ...) -> None: ...
+
+class ReportWatermark(_message.Message):
+    __slots__ = ("job_id", "attempt_id", "group", "watermark_ms", "max_drift_ms")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRIFT_MS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    attempt_id: _checkpoint_pb2.ExecutionAttemptID
+    group: str
+    watermark_ms: int
+    max_drift_ms: int
+    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., group: _Optional[str] = ..., watermark_ms: _Optional[int] = ..., max_drift_ms: _Optional[int] = ...) -> None: ...
+
+class AlignWatermarks(_message.Message):
+    __slots__ = ("job_id", "attempt_id", "max_watermark_ms")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_WATERMARK_MS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    attempt_id: _checkpoint_pb2.ExecutionAttemptID
+    max_watermark_ms: int
+    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., max_watermark_ms: _Optional[int] = ...) -> None: ...
 
 class ExecutionReport(_message.Message):
     __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure", "stopping")

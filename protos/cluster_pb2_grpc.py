@@ -132,9 +132,9 @@ class JobMasterGatewayStub:
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
     """
 
     def __init__(self, channel):
@@ -155,9 +155,9 @@ class JobMasterGatewayServicer:
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
     """
 
     def Connect(self, request_iterator, context):
@@ -187,9 +187,9 @@ class JobMasterGateway:
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
     """
 
     @staticmethod

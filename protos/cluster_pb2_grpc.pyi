@@ -94,9 +94,9 @@ class JobMasterGatewayStub:
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
     """
 
     @_typing.overload
@@ -111,9 +111,9 @@ class JobMasterGatewayAsyncStub(JobMasterGatewayStub):
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -124,9 +124,9 @@ class JobMasterGatewayServicer(metaclass=_abc_1.ABCMeta):
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
     """
 
     @_abc_1.abstractmethod

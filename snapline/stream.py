@@ -149,6 +149,11 @@ class DataStream:
     ) -> DataStream:
         """Say which column is event time, and how late rows may be."""
         self.check_event_time(strategy.column, f"watermark strategy of {name!r}")
+        if strategy.alignment is not None:
+            raise JobDefinitionError(
+                f"watermark strategy of {name!r}: only sources can wait for others, so give the strategy with watermark alignment to "
+                "from_source or add_source"
+            )
         stream = self.add_operator(name, WatermarkSpec(strategy), uid, schema=self.schema)
         return replace(stream, event_time_column=strategy.column)
 

@@ -103,10 +103,11 @@ from coordinator.jobmaster.scheduler_effects import (
 )
 from coordinator.jobmaster.settings import JobMasterSettings
 from coordinator.jobmaster.task_managers import TaskManagerTable
+from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from dataflow.elements import SnapshotType
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.handles import CheckpointMetadata
-from dataflow.ids import CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import (
     AcknowledgeCheckpoint,
@@ -127,6 +128,7 @@ from dataflow.messages import (
     RegistrationRejected,
     RegistrationSuccess,
     ReportExecutions,
+    ReportWatermark,
     SlotOffer,
     SlotOffersAnswered,
     TaskMetrics,
@@ -208,6 +210,7 @@ class JobMaster:
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
         self._resource_manager = ResourceManagerConnection(register, settings.registration)
         self._operations = PendingOperations()
+        self._alignment = WatermarkAlignment(self._is_live)
         self._recovered = False
         self._reconciliation: Reconciliation | None = None
         """Not None: a former leader's tasks are waited for."""
@@ -587,6 +590,8 @@ class JobMaster:
                 self._checkpoint(EndOfDataReceived((attempt_id,)))
             case HeartbeatResponse():
                 self._heartbeat_response(resource_id, message)
+            case ReportWatermark():
+                self._send(resource_id, self._alignment.report(message, self._now_ms))
             case Disconnect(reason):
                 self._task_manager_lost(resource_id, f"it disconnected: {reason}", close=True)
 
@@ -608,6 +613,10 @@ class JobMaster:
         answer = self.scheduler.pool.offer_slots(resource_id, offers, self._now_ms)
         self._send(resource_id, SlotOffersAnswered(self.job_id, answer.accepted, answer.rejected))
         self._schedule(self.scheduler.slots_offered(self._now_ms))
+
+    def _is_live(self, attempt_id: ExecutionAttemptID) -> bool:
+        execution = self.scheduler.graph.find(attempt_id)
+        return execution is not None and not execution.state.is_terminal
 
     def _heartbeat_response(self, resource_id: ResourceID, response: HeartbeatResponse) -> None:
         """Reconcile what the TaskManager has with what it should have."""

@@ -167,6 +167,7 @@ class GeneratorReader(SourceReader):
         self._empty: tuple[str, ...] = ()
         """Splits without events, whose end is to be told."""
         self._turn = 0
+        self._paused: frozenset[str] = frozenset()
         self._limiter: RateLimiter | None = None
         self._emitted = 0
         """Events since this reader began, for their ideal times."""
@@ -185,7 +186,9 @@ class GeneratorReader(SourceReader):
         finished, self._empty = self._empty, ()
         if not self._unfinished:
             return Polled(InputStatus.END_OF_INPUT, finished_splits=finished)
-        split = self._unfinished[self._turn % len(self._unfinished)]
+        split = self._next_split()
+        if split is None:
+            return Polled(InputStatus.NOTHING_AVAILABLE, finished_splits=finished)
         count = min(self._source.batch_rows, self._source.batch_rows if split.remaining is None else split.remaining)
         limiter = self._limiter
         if limiter is not None:
@@ -208,6 +211,20 @@ class GeneratorReader(SourceReader):
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         status = InputStatus.MORE_AVAILABLE if self._unfinished else InputStatus.END_OF_INPUT
         return Polled(status, batch, split_id=split.split_id, finished_splits=finished)
+
+    def pause_splits(self, split_ids: Sequence[str]) -> None:
+        self._paused = frozenset(split_ids)
+
+    def _next_split(self) -> GeneratedSplit | None:
+        """The next one in turn that need not wait."""
+        if not self._paused:
+            return self._unfinished[self._turn % len(self._unfinished)]
+        for _ in self._unfinished:
+            split = self._unfinished[self._turn % len(self._unfinished)]
+            if split.split_id not in self._paused:
+                return split
+            self._turn += 1
+        return None
 
     def _created_at(self, now_ms: int, count: int) -> pa.Array:
         limiter = self._limiter

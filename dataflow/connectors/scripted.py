@@ -149,6 +149,10 @@ class ScriptedReader(SourceReader):
         self._attempt_number = attempt_number
         self._players: list[_Player] = []
         self._turn = 0
+        self._paused: frozenset[str] = frozenset()
+
+    def pause_splits(self, split_ids: Sequence[str]) -> None:
+        self._paused = frozenset(split_ids)
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         self._players = [_Player(s, self._scripts[s.description["number"]], self._attempt_number) for s in splits]
@@ -158,6 +162,8 @@ class ScriptedReader(SourceReader):
         for _ in range(len(self._players)):
             player = self._players[self._turn % len(self._players)]
             self._turn += 1
+            if player.split.split_id in self._paused:
+                continue
             was_finished = player.finished
             batch = player.advance(now_ms)
             if player.finished and not was_finished:

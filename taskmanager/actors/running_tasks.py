@@ -14,6 +14,7 @@ from typing import Any
 from dataflow.failures import SerializedFailure
 from dataflow.ids import ExecutionAttemptID
 from dataflow.messages import (
+    AlignWatermarks,
     ExecutionState,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -109,9 +110,9 @@ class RunningTasks:
     def deliver(
         self,
         attempt_id: ExecutionAttemptID,
-        message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted,
+        message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted | AlignWatermarks,
     ) -> None:
-        """Mail about a checkpoint."""
+        """Mail from its JobMaster."""
         task = self._find(attempt_id)
         if task is None:
             return
@@ -122,6 +123,8 @@ class RunningTasks:
                 task.notify_checkpoint_complete(checkpoint_id)
             case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_id):
                 task.notify_checkpoint_aborted(checkpoint_id, latest_id)
+            case AlignWatermarks(max_watermark_ms=max_watermark_ms):
+                task.align_watermarks(max_watermark_ms)
 
     def metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
         """Counters of those that run."""

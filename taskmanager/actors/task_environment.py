@@ -14,6 +14,7 @@ from dataflow.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
+    ReportWatermark,
     TaskDeploymentDescriptor,
     TaskStateChanged,
 )
@@ -100,5 +101,9 @@ class TaskEnvironment:
         self._tell(TaskSaid(message))
 
     def end_of_data_reached(self, message: EndOfDataReached) -> None:
+        """To the JobMaster."""
+        self._tell(TaskSaid(message))
+
+    def report_watermark(self, message: ReportWatermark) -> None:
         """To the JobMaster."""
         self._tell(TaskSaid(message))

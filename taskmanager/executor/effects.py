@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dataflow.failures import SerializedFailure
 from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
 from dataflow.messages import (
+    AlignWatermarks,
     HeartbeatResponse,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -49,7 +50,7 @@ class DeliverToTask:
     """Put the message into the mailbox of the task."""
 
     attempt_id: ExecutionAttemptID
-    message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
+    message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted | AlignWatermarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from dataflow.failures import SerializedFailure
 from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, EndOfDataReached, ExecutionState, TaskMetrics
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    EndOfDataReached,
+    ExecutionState,
+    ReportWatermark,
+    TaskMetrics,
+)
 from runtime.connections import ConnectionLost, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged
 from runtime.machine import TimerFired
 
@@ -45,7 +52,7 @@ class TaskEnteredState:
 class TaskSaid:
     """A running task has something for its JobMaster."""
 
-    message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached
+    message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached | ReportWatermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, LeaderSessionID
 from dataflow.messages import (
     AcknowledgeCheckpoint,
+    AlignWatermarks,
     CancelTask,
     DeclineCheckpoint,
     Disconnect,
@@ -51,6 +52,7 @@ from dataflow.messages import (
     RegisterTaskExecutor,
     RegisterTaskExecutorAtJobMaster,
     ReportExecutions,
+    ReportWatermark,
     RequestSlot,
     ShutDownTaskExecutor,
     SlotOffersAnswered,
@@ -480,6 +482,9 @@ class TaskExecutor:
                     self._tell_job_master(job_id, TaskStateChanged(job_id, attempt_id, ExecutionState.CANCELED))
             case TriggerCheckpoint() | NotifyCheckpointComplete() | NotifyCheckpointAborted():
                 self._deliver(job_id, message)
+            case AlignWatermarks(_, attempt_id):
+                if attempt_id in self._tasks:
+                    self._out.append(DeliverToTask(attempt_id, message))
             case FreeSlot(allocation_id, reason):
                 slot = self.slots.find(allocation_id)
                 if slot is not None and slot.job_id == job_id:
@@ -579,7 +584,9 @@ class TaskExecutor:
             detail = f"TaskManager {self.info.resource_id} does not run {attempt_id}"
             self._tell_job_master(job_id, DeclineCheckpoint(job_id, attempt_id, message.checkpoint_id, reason, detail))
 
-    def _task_said(self, message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached) -> None:
+    def _task_said(
+        self, message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached | ReportWatermark
+    ) -> None:
         """Remembered besides, because nobody may be there to hear it."""
         task = self._tasks.get(message.attempt_id)
         if task is not None:

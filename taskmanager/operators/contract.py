@@ -57,6 +57,10 @@ class ProcessingTimeService(Protocol):
         ...
 
 
+def no_report(group: str, watermark_ms: int, max_drift_ms: int) -> None:
+    """Where there is no JobMaster."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """What an operator knows of its place. Also serves as `SourceContextInfo` and part of `RuntimeContext`."""
@@ -78,6 +82,8 @@ class OperatorContext:
     """Thread-safe: makes the task loop run again soon (used by push-style sources)."""
     open_key_value_store: Callable[[str, str, int], KeyValueStore]
     """(directory, name, memory in bytes) -> where keyed state lies that memory has no room for."""
+    report_watermark: Callable[[str, int, int], None] = no_report
+    """Tell the JobMaster how far a source of an alignment group is, and how far ahead it may be."""
 
 
 class KeyedStateInput(Protocol):
@@ -250,6 +256,9 @@ class SourceOperatorContract(StreamOperator):
 
     def stop_emitting(self, checkpoint_id: CheckpointID) -> None:
         """The job stops with a savepoint: emit now what the position already covers; nothing is emitted after this."""
+
+    def align_watermarks(self, max_watermark_ms: int) -> None:
+        """The JobMaster lets the watermark rise up to here, because of other sources; only a source that reports hears of it."""
 
     def cancel(self) -> None:
         """The task is cancelled; stop threads soon. Called from any thread."""

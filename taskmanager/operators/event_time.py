@@ -9,7 +9,7 @@ clock. Mirrors Flink's BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -163,18 +163,38 @@ class WatermarkGenerator:
     def next_watermark_ms(self, now_ms: int | None = None) -> int | None:
         """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle timeout
         leaves it to the others, and is late when it comes back behind them."""
+        watermark_ms = self.reached_ms(now_ms)
+        if watermark_ms <= self._emitted_ms:
+            return None
+        self._emitted_ms = watermark_ms
+        return watermark_ms
+
+    def reached_ms(self, now_ms: int | None = None) -> int:
+        """The watermark as it could be emitted now; the lowest before there can be one."""
         greatest = self._greatest_ms
         if self._splits:
             least = MIN_WATERMARK_MS
             for seen in self._taking_part(now_ms):
                 if seen is None:
-                    return None
+                    return MIN_WATERMARK_MS
                 least = seen if least == MIN_WATERMARK_MS else min(least, seen)
             greatest = least
-        if greatest is None:
-            return None
-        watermark_ms = max(greatest - self._strategy.max_out_of_orderness_ms - 1, MIN_WATERMARK_MS)
-        if watermark_ms <= self._emitted_ms:
-            return None
-        self._emitted_ms = watermark_ms
-        return watermark_ms
+        return self._watermark_of(greatest)
+
+    def splits_beyond(self, watermark_ms: int) -> tuple[str, ...]:
+        """Unfinished splits that are further than this."""
+        return tuple(split_id for split_id, seen in self._splits.items() if self._watermark_of(seen) > watermark_ms)
+
+    def keep_active(self, now_ms: int, split_ids: Iterable[str]) -> None:
+        """These splits have no rows because they may not: they are not idle."""
+        self._active_ms.update(dict.fromkeys(split_ids, now_ms))
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """Splits that are told apart."""
+        return tuple(self._splits)
+
+    def _watermark_of(self, greatest_ms: int | None) -> int:
+        if greatest_ms is None:
+            return MIN_WATERMARK_MS
+        return max(greatest_ms - self._strategy.max_out_of_orderness_ms - 1, MIN_WATERMARK_MS)

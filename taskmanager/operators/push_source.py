@@ -25,6 +25,7 @@ from taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnap
 from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.function_operator import FunctionOperator
 from taskmanager.operators.rows import RowBatcher
+from taskmanager.operators.watermark_alignment import WatermarkAligner
 from taskmanager.operators.watermark_operator import WatermarkCadence, watermark_interval_ms
 
 ROWS_PER_BATCH = 4096
@@ -222,6 +223,7 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
         self._strategy = spec.watermark_strategy
         self._generator = WatermarkGenerator(spec.watermark_strategy) if spec.watermark_strategy else None
         self._cadence: WatermarkCadence | None = None
+        self._aligner: WatermarkAligner | None = None
 
     def open(self) -> None:
         super().open()
@@ -229,6 +231,8 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
             self._cadence = WatermarkCadence(
                 self._generator, watermark_interval_ms(self.context), self._strategy.idle_timeout_ms
             )
+            if self._strategy.alignment is not None:
+                self._aligner = WatermarkAligner(self._strategy.alignment, self.context.report_watermark)
 
     def emit_next(self) -> InputStatus:
         runner = self._runner
@@ -237,6 +241,8 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
             runner.start(lambda: self.function.run(self._source_context))
         now_ms = self.context.processing_time.now_ms()
         self._wake_at_ms = None
+        if self._has_to_wait(now_ms):
+            return InputStatus.NOTHING_AVAILABLE
         is_done = runner.is_done  # before the inbox is looked at: afterwards nothing can follow
         due = is_done or (self._flush_at_ms is not None and now_ms >= self._flush_at_ms)
         element = self._source_context.take(flush=due)
@@ -248,6 +254,8 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
         if failure is not None and not (self._cancelled and isinstance(failure, SourceStopped)):
             raise failure
         if is_done:
+            if self._aligner is not None:
+                self._aligner.end()
             return InputStatus.END_OF_INPUT
         runner.give_turn()
         return self._idle(now_ms)
@@ -262,8 +270,29 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
             self._cadence.on_time(now_ms, self.output)
             if self._cadence.wake_at_ms is not None:
                 times.append(self._cadence.wake_at_ms)
+        if self._aligner is not None:
+            times.append(self._aligner.wake_at_ms)
         self._wake_at_ms = min(times, default=None)
         return InputStatus.NOTHING_AVAILABLE
+
+    def _has_to_wait(self, now_ms: int) -> bool:
+        """Report; whether the source is ahead of its group. What it pushes waits, and then it waits itself."""
+        aligner, generator, cadence = self._aligner, self._generator, self._cadence
+        if aligner is None or generator is None or cadence is None:
+            return False
+        reached_ms = generator.reached_ms(now_ms)
+        aligner.on_time(now_ms, reached_ms, is_idle=cadence.is_idle or self._is_idle)
+        if not aligner.is_ahead(reached_ms):
+            return False
+        cadence.keep_active(now_ms)
+        cadence.on_time(now_ms, self.output)
+        times = (aligner.wake_at_ms, cadence.wake_at_ms)
+        self._wake_at_ms = min(at_ms for at_ms in times if at_ms is not None)
+        return True
+
+    def align_watermarks(self, max_watermark_ms: int) -> None:
+        if self._aligner is not None:
+            self._aligner.max_watermark_ms = max_watermark_ms
 
     def _emit(self, element: Pushed, now_ms: int) -> None:
         if isinstance(element, pa.RecordBatch):

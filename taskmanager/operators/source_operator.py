@@ -21,6 +21,7 @@ from dataflow.operator_specs import SourceSpec
 from taskmanager.operators.contract import OperatorSnapshot, RestoredState, SourceOperatorContract
 from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.operator_state import OperatorStateBackend
+from taskmanager.operators.watermark_alignment import WatermarkAligner
 from taskmanager.operators.watermark_operator import WatermarkCadence, watermark_interval_ms
 
 SPLITS_STATE = "source-splits"
@@ -44,6 +45,8 @@ class SourceOperator(SourceOperatorContract):
         self._wake_at_ms: int | None = None
         self._generator = WatermarkGenerator(spec.watermark_strategy) if spec.watermark_strategy else None
         self._cadence: WatermarkCadence | None = None
+        self._aligner: WatermarkAligner | None = None
+        self._paused: tuple[str, ...] = ()
         self._greatest: dict[str, int | None] = {}
         """Greatest event time per split in the restored snapshot."""
 
@@ -96,6 +99,8 @@ class SourceOperator(SourceOperatorContract):
             self._cadence = WatermarkCadence(
                 self._generator, watermark_interval_ms(self.context), strategy.idle_timeout_ms
             )
+            if strategy.alignment is not None:
+                self._aligner = WatermarkAligner(strategy.alignment, self.context.report_watermark)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         assert self._reader is not None  # noqa: S101 - open was called
@@ -123,6 +128,8 @@ class SourceOperator(SourceOperatorContract):
     def emit_next(self) -> InputStatus:
         assert self._reader is not None  # noqa: S101 - open was called
         now_ms = self.context.processing_time.now_ms()
+        if self._aligner is not None and self._has_to_wait(now_ms, self._aligner, self._reader):
+            return InputStatus.NOTHING_AVAILABLE
         polled = self._reader.poll_next(now_ms)
         generator, cadence = self._generator, self._cadence
         if polled.batch is not None and polled.batch.num_rows:
@@ -144,10 +151,37 @@ class SourceOperator(SourceOperatorContract):
             ]
             if polled.wake_at_ms is None:
                 times.append(now_ms + SOON_MS)
+            if self._aligner is not None:
+                times.append(self._aligner.wake_at_ms)
             self._wake_at_ms = min(times)
         elif polled.status is InputStatus.END_OF_INPUT:
             self._emit_last_watermark()
+            if self._aligner is not None:
+                self._aligner.end()
         return polled.status
+
+    def _has_to_wait(self, now_ms: int, aligner: WatermarkAligner, reader: SourceReader) -> bool:
+        """Report; whether the source is ahead of its group. Splits that are ahead wait while others are not."""
+        generator, cadence = self._generator, self._cadence
+        assert generator is not None and cadence is not None  # noqa: S101 - there is an aligner
+        reached_ms = generator.reached_ms(now_ms)
+        aligner.on_time(now_ms, reached_ms, is_idle=cadence.is_idle)
+        ahead = generator.splits_beyond(aligner.max_watermark_ms)
+        if ahead != self._paused:
+            self._paused = ahead
+            reader.pause_splits(ahead)
+        generator.keep_active(now_ms, ahead)
+        if not aligner.is_ahead(reached_ms):
+            return False
+        cadence.keep_active(now_ms)
+        cadence.on_time(now_ms, self.output)
+        times = (aligner.wake_at_ms, cadence.wake_at_ms)
+        self._wake_at_ms = min(at_ms for at_ms in times if at_ms is not None)
+        return True
+
+    def align_watermarks(self, max_watermark_ms: int) -> None:
+        if self._aligner is not None:
+            self._aligner.max_watermark_ms = max_watermark_ms
 
     def _finish_splits(self, split_ids: Sequence[str]) -> None:
         if split_ids and self._generator is not None and self._cadence is not None:

@@ -61,6 +61,15 @@ class WatermarkCadence:
                 self._idle = True
                 output.emit_watermark_status(WatermarkStatus.IDLE)
 
+    def keep_active(self, now_ms: int) -> None:
+        """There are no rows because the source may not read: that is not idle."""
+        self._active_ms = now_ms
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the stream leaves the watermark to others."""
+        return self._idle
+
     def split_finished(self) -> None:
         """The watermark may rise without rows."""
         self._dirty = True

@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from dataflow.handles import StreamStateHandle
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, EndOfDataReached, TaskStateChanged
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    EndOfDataReached,
+    ReportWatermark,
+    TaskStateChanged,
+)
 from taskmanager.network.contract import Exchange
 from taskmanager.operators.contract import SnapshotSink
 from taskmanager.operators.push_source import PushSourceRunner
@@ -75,5 +81,9 @@ class Environment(Protocol):
         ...
 
     def end_of_data_reached(self, message: EndOfDataReached) -> None:
+        """To the JobMaster."""
+        ...
+
+    def report_watermark(self, message: ReportWatermark) -> None:
         """To the JobMaster."""
         ...

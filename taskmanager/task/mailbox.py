@@ -50,6 +50,13 @@ class AsyncSnapshotMail:
 
 
 @dataclass(frozen=True, slots=True)
+class AlignWatermarksMail:
+    """Up to where the source's watermark may rise."""
+
+    max_watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CancelMail:
     """Stop, and tell CANCELED."""
 
@@ -84,6 +91,7 @@ Mail = (
     | CheckpointCompleteMail
     | CheckpointAbortedMail
     | AsyncSnapshotMail
+    | AlignWatermarksMail
     | CancelMail
     | FailMail
     | ChannelNonEmptyMail

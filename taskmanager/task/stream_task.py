@@ -43,6 +43,7 @@ from taskmanager.operators.sink_operator import waits_for_final_checkpoint
 from taskmanager.task.batch_size import BatchSizeLimit
 from taskmanager.task.environment import Environment
 from taskmanager.task.mailbox import (
+    AlignWatermarksMail,
     AsyncSnapshotMail,
     CancelMail,
     ChannelFailedMail,
@@ -133,6 +134,10 @@ class StreamTask:
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID, latest_completed_id: CheckpointID) -> None:
         """NotifyCheckpointAborted came for this attempt."""
         self._mailbox.put(CheckpointAbortedMail(checkpoint_id, latest_completed_id))
+
+    def align_watermarks(self, max_watermark_ms: int) -> None:
+        """AlignWatermarks came for this attempt."""
+        self._mailbox.put(AlignWatermarksMail(max_watermark_ms))
 
     def cancel(self) -> None:
         """End as CANCELED. May be repeated."""
@@ -480,6 +485,10 @@ class StreamTask:
                 checkpoints.notify_aborted(checkpoint_id, is_running=True)
             case AsyncSnapshotMail():
                 checkpoints.async_part_done(mail)
+            case AlignWatermarksMail(max_watermark_ms):
+                chain = self._wired().chain
+                if chain is not None and chain.source is not None:
+                    chain.source.align_watermarks(max_watermark_ms)
             case CancelMail():
                 raise _Stopped(ExecutionState.CANCELED, None)
             case FailMail(failure):

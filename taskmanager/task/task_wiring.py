@@ -25,7 +25,7 @@ from dataflow.config import (
 from dataflow.elements import CheckpointBarrier, EndOfChannelState
 from dataflow.jobgraph import Partitioning
 from dataflow.key_groups import compute_key_group_range_for_operator_index
-from dataflow.messages import InputGateDescriptor, OperatorDescriptor, TaskDeploymentDescriptor
+from dataflow.messages import InputGateDescriptor, OperatorDescriptor, ReportWatermark, TaskDeploymentDescriptor
 from runtime.machine import check
 from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from taskmanager.checkpointing.handler_factory import create_barrier_handler
@@ -122,6 +122,10 @@ def create_chain(
         descriptor.max_parallelism, descriptor.parallelism, descriptor.subtask_index
     )
 
+    def report_watermark(group: str, watermark_ms: int, max_drift_ms: int) -> None:
+        message = ReportWatermark(descriptor.job_id, descriptor.attempt_id, group, watermark_ms, max_drift_ms)
+        environment.report_watermark(message)
+
     def context_of(operator: OperatorDescriptor) -> OperatorContext:
         return OperatorContext(
             job_id=descriptor.job_id,
@@ -139,6 +143,7 @@ def create_chain(
             configuration=descriptor.configuration,
             wake_up=environment.wake_up,
             open_key_value_store=environment.open_key_value_store,
+            report_watermark=report_watermark,
         )
 
     operators = [

@@ -67,6 +67,7 @@ from dataflow.ids import (
 from dataflow.jobgraph import JobGraph, SavepointRestoreSettings
 from dataflow.messages import (
     AcknowledgeCheckpoint,
+    AlignWatermarks,
     CancelTask,
     DeclareRequiredSlots,
     Disconnect,
@@ -83,6 +84,7 @@ from dataflow.messages import (
     RegisterTaskExecutorAtJobMaster,
     RegistrationRejected,
     RegistrationSuccess,
+    ReportWatermark,
     SlotOffer,
     SlotOffersAnswered,
     SlotReport,
@@ -287,6 +289,18 @@ def test_messages_of_tasks_reach_the_checkpoint_core_and_back() -> None:
         send("a", TriggerCheckpoint(ONE.job_id, attempt(), CheckpointID(2), 77, CheckpointOptions()))
     ]
     assert story.checkpoints.events[-2:] == [AcknowledgesReceived((acknowledge,)), EndOfDataReceived((attempt(),))]
+
+
+def test_a_source_that_says_how_far_it_is_learns_how_far_it_may_go() -> None:
+    """The answer goes to the subtask that asked; attempts of the past count no longer."""
+    story = Story().run()
+    report = ReportWatermark(ONE.job_id, attempt(), "g", 100, 10)
+    assert story.hears("a", report) == [send("a", AlignWatermarks(ONE.job_id, attempt(), 110))]
+    of_the_past = replace(report, attempt_id=attempt(7), watermark_ms=5)
+    assert story.hears("a", of_the_past) == [send("a", AlignWatermarks(ONE.job_id, attempt(7), 15))]
+    assert messages(story.hears("a", report, at_ms=1_000), AlignWatermarks) == [
+        AlignWatermarks(ONE.job_id, attempt(), 110)
+    ]
 
 
 def test_acknowledgements_of_one_task_manager_are_taken_together() -> None:

@@ -17,6 +17,7 @@ from dataflow.ids import (
 )
 from dataflow.messages import (
     AcknowledgeCheckpoint,
+    AlignWatermarks,
     CancelTask,
     DeclineCheckpoint,
     Disconnect,
@@ -36,6 +37,7 @@ from dataflow.messages import (
     RegistrationRejected,
     RegistrationSuccess,
     ReportExecutions,
+    ReportWatermark,
     RequestSlot,
     ShutDownTaskExecutor,
     SlotOffer,
@@ -351,6 +353,16 @@ def test_checkpoint_messages_go_to_the_task_and_back() -> None:
     (sent,) = core.handle(from_jm(unknown), 4)
     assert isinstance(sent, Send) and isinstance(sent.envelope.message, DeclineCheckpoint)
     assert sent.envelope.message.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+
+
+def test_watermarks_of_aligned_sources_go_to_the_job_master_and_the_answer_to_the_task() -> None:
+    """An answer for an attempt that is over is dropped."""
+    core = with_task()
+    report = ReportWatermark(JOB, attempt(), "g", 5, 10)
+    answer = AlignWatermarks(JOB, attempt(), 15)
+    assert core.handle(TaskSaid(report), 1) == [to_jm(report)]
+    assert core.handle(from_jm(answer), 2) == [DeliverToTask(attempt(), answer)]
+    assert core.handle(from_jm(AlignWatermarks(JOB, attempt(9), 15)), 3) == []
 
 
 def test_heartbeats_are_answered_with_what_each_asker_needs() -> None:

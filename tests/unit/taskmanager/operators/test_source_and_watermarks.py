@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dataflow.connector_api import InputStatus
+from dataflow.connectors.scripted import End, ScriptedSource
 from dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from dataflow.operator_specs import SourceSpec, WatermarkSpec
 from dataflow.watermarks import WatermarkStrategy
@@ -192,3 +193,68 @@ def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_
     assert generator.next_watermark_ms(150) is None
     generator.on_batch(times(35), "silent", 160)
     assert generator.next_watermark_ms(160) == 34
+
+
+# --- alignment --------------------------------------------------------------------------------------------------------
+
+ALIGNED = WatermarkStrategy.for_monotonous_timestamps("t").with_watermark_alignment("g", 50, update_interval_ms=100)
+
+
+class Aligned:
+    """A source that reports, and is told how far it may go."""
+
+    def __init__(self, spec: SourceSpec, operator: Any = None) -> None:
+        self.reports: list[tuple[str, int, int]] = []
+        self.harness = Harness(operator or SourceOperator(spec))
+        context = replace(self.harness.context, report_watermark=lambda *report: self.reports.append(report))
+        self.harness.operator.setup(context, self.harness)
+        self.harness.start()
+
+    def read(self) -> list[int]:
+        return values(read(self.harness))
+
+    def allowed(self, max_watermark_ms: int) -> Aligned:
+        self.harness.operator.align_watermarks(max_watermark_ms)
+        return self
+
+
+def test_a_source_that_is_ahead_of_its_group_waits() -> None:
+    """Until it may go on; it keeps reporting, keeps its snapshots, and is not idle meanwhile."""
+    spec = source([[times(100), times(200), times(300), times(400)]], ALIGNED.with_idleness(150))
+    aligned = Aligned(spec)
+    assert aligned.read() == [100]  # and no more before it knows how far it may go
+    assert aligned.allowed(198).read() == [200]
+    assert aligned.read() == []
+    assert aligned.reports == [("g", -(2**63), 50)]
+    harness = aligned.harness
+    assert harness.operator.wake_at_ms == 100
+    for now_ms in (100, 200, 300):
+        assert values(read(harness.advance(now_ms))) == []
+    assert aligned.reports[1:] == [("g", 199, 50)] * 3
+    restored = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
+    restored.operator.align_watermarks(10_000)
+    assert values(read(restored)) == [300, 400]
+    assert aligned.allowed(10_000).read() == [300, 400]
+    assert aligned.reports[-1] == ("g", MAX_WATERMARK_MS, 50)
+    assert WatermarkStatus.IDLE not in harness.emitted
+
+
+def test_splits_that_are_ahead_wait_for_the_others() -> None:
+    """The source is as far as its slowest split, which goes on alone."""
+    rows = [[times(10), times(500), times(600)], [times(20), times(30), times(40), times(700)]]
+    scripted = ScriptedSource(*[[*one, End()] for one in rows])
+    spec = SourceSpec(scripted, tuple(scripted.enumerate_splits()), ALIGNED)
+    aligned = Aligned(spec).allowed(100)
+    assert aligned.read() == [10, 20, 500, 30, 40, 700]
+    assert aligned.read() == []
+    assert aligned.allowed(650).read() == [600]
+
+
+def test_an_idle_source_holds_nobody_back() -> None:
+    """It reports the greatest watermark until it has rows again."""
+    spec = source([[times(100), times(200)]], ALIGNED.with_idleness(150), s0=1)
+    aligned = Aligned(spec).allowed(1000)
+    for now_ms in (0, 100, 200, 300):
+        aligned.harness.time.advance(now_ms)
+        aligned.harness.operator.emit_next()
+    assert aligned.reports == [("g", -(2**63), 50), ("g", 99, 50), ("g", 99, 50), ("g", MAX_WATERMARK_MS, 50)]

@@ -43,6 +43,7 @@ from dataflow.messages import (
     ExecutionState,
     InputGateDescriptor,
     OperatorDescriptor,
+    ReportWatermark,
     ResultPartitionDescriptor,
     ShuffleDescriptor,
     TaskDeploymentDescriptor,
@@ -120,6 +121,7 @@ class TaskWorld:
         self.acknowledged: list[AcknowledgeCheckpoint] = []
         self.declined: list[DeclineCheckpoint] = []
         self.ended: list[EndOfDataReached] = []
+        self.reported: list[ReportWatermark] = []
 
     def open_state(self, handle: ByteStreamStateHandle) -> Blob:
         return Blob(handle.data)
@@ -144,6 +146,9 @@ class TaskWorld:
 
     def end_of_data_reached(self, message: EndOfDataReached) -> None:
         self.ended.append(message)
+
+    def report_watermark(self, message: ReportWatermark) -> None:
+        self.reported.append(message)
 
 
 @dataclass
