@@ -55,6 +55,7 @@ from dataflow.translation import translate
 from taskmanager.network.local_exchange import LocalExchange
 from taskmanager.push_source import TurnTakingPushSource
 from taskmanager.snapshots.blobs import assemble, plan_blobs
+from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.task.stream_task import ProgressKind, StreamTask
 
 JOB = JobID("0" * 32)
@@ -128,6 +129,9 @@ class TaskWorld:
 
     def create_push_source_runner(self) -> TurnTakingPushSource:
         return TurnTakingPushSource("push-source")
+
+    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> InMemoryKeyValueStore:
+        return InMemoryKeyValueStore()
 
     def clock_ms(self) -> int:
         return 0
