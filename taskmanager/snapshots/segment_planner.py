@@ -138,6 +138,8 @@ class _Snapshot:
     """Blobs that are not encoded yet."""
     undone: int
     """Blobs without a durable handle."""
+    waiting_bytes: int = 0
+    """Encoded, and neither durable nor inline."""
     segments: set[int] = field(default_factory=set)
 
 
@@ -193,6 +195,11 @@ class SegmentPlanner:
             case SegmentFailed(segment, error):
                 return self._failed(segment, error)
 
+    def waiting_bytes(self, ticket: int) -> int:
+        """What of a snapshot is in memory because it is encoded and not yet durable."""
+        snapshot = self._snapshots.get(ticket)
+        return 0 if snapshot is None else snapshot.waiting_bytes
+
     @property
     def is_idle(self) -> bool:
         """Nothing is remembered of anything."""
@@ -221,6 +228,7 @@ class SegmentPlanner:
         else:
             gathering.blobs.append((ticket, index, data, size))
             gathering.size_bytes += size
+            snapshot.waiting_bytes += size
         effects = self._completed(ticket) if not snapshot.undone else []
         return [*effects, *self._flush(snapshot.group)]
 
@@ -261,6 +269,7 @@ class SegmentPlanner:
             if snapshot is not None:
                 snapshot.handles[index] = SegmentStateHandle(path, offset, size)
                 snapshot.undone -= 1
+                snapshot.waiting_bytes -= size
                 if not snapshot.undone:
                     effects += self._completed(ticket)
             offset += size

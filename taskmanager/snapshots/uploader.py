@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ from taskmanager.snapshots.segment_planner import (
 
 MEMORY_THRESHOLD_BYTES = 20 << 10
 THREADS = 4
+ENCODING_AT_ONCE = 2
+"""So many blobs of one snapshot, ..."""
+WAITING_BYTES = 80 << 20
+"""... and none more while this much of it is encoded and not yet durable; more than SEGMENT_BYTES, at which it is written."""
 SHARED_LOCATION = "shared"
 """Directory of what several checkpoints refer to, below the checkpoint directory of the job (as in Flink)."""
 
@@ -51,6 +56,14 @@ SnapshotAnswer = TaskStateSnapshot | BaseException
 class _Running:
     plans: tuple[BlobPlan, ...]
     on_done: Callable[[SnapshotAnswer], None]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What of a snapshot is not encoded yet, so that a large one is not in memory all at once."""
+
+    plans: deque[tuple[int, BlobPlan]]
+    encoding: int = 0
 
 
 class SnapshotUploader:
@@ -71,6 +84,7 @@ class SnapshotUploader:
         self._pool = pool or ThreadPoolExecutor(max_workers=threads, thread_name_prefix="snapshot-upload")
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
+        self._held: dict[int, _Held] = {}
         self._tickets = itertools.count(1)
 
     def for_task(self, checkpoint_directory: str) -> TaskSnapshotSink:
@@ -82,11 +96,31 @@ class SnapshotUploader:
         ticket = next(self._tickets)
         with self._lock:
             self._running[ticket] = _Running(tuple(plans), on_done)
+            self._held[ticket] = _Held(deque(enumerate(plans)))
             effects = self._planner.handle(SnapshotStarted(ticket, group, len(plans)))
         self._perform(effects)
-        for index, plan in enumerate(plans):
-            self._submit(lambda index=index, plan=plan: self._encode(ticket, index, plan), plan.release)  # type: ignore[misc]
+        self._encode_more()
         return ticket
+
+    def _encode_more(self) -> None:
+        """Let blobs be encoded that were held back; release those of snapshots that are over."""
+        with self._lock:
+            begin: list[tuple[int, int, BlobPlan]] = []
+            over: list[BlobPlan] = []
+            for ticket, held in list(self._held.items()):
+                if ticket not in self._running:
+                    over += [plan for _, plan in held.plans]
+                    held.plans.clear()
+                while held.plans and held.encoding < ENCODING_AT_ONCE and self._planner.waiting_bytes(ticket) < WAITING_BYTES:
+                    index, plan = held.plans.popleft()
+                    held.encoding += 1
+                    begin.append((ticket, index, plan))
+                if not held.plans:
+                    del self._held[ticket]
+        for plan in over:
+            plan.release()
+        for ticket, index, plan in begin:
+            self._submit(lambda t=ticket, i=index, p=plan: self._encode(t, i, p), plan.release)  # type: ignore[misc]
 
     def is_running(self, ticket: int) -> bool:
         """Whether the snapshot was neither answered nor cancelled."""
@@ -103,6 +137,7 @@ class SnapshotUploader:
         """Give up what waits, wait for what runs. Nothing is answered any more."""
         with self._lock:
             self._running.clear()
+        self._encode_more()
         self._pool.shutdown(wait=True)
 
     def delete_files(self, base: str, paths: Sequence[str]) -> None:
@@ -113,7 +148,10 @@ class SnapshotUploader:
     def _tell(self, event: SegmentEvent) -> None:
         with self._lock:
             effects = self._planner.handle(event)
+            if isinstance(event, BlobEncoded | SnapshotFailed) and event.ticket in self._held:
+                self._held[event.ticket].encoding -= 1
         self._perform(effects)
+        self._encode_more()
 
     def _perform(self, effects: Sequence[SegmentEffect]) -> None:
         for effect in effects:

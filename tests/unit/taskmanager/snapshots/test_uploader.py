@@ -254,16 +254,20 @@ def test_cancelling_during_the_write_deletes_the_file_and_answers_nothing(
 def test_cancelling_before_the_encoding_releases_without_it(gated_uploader: SnapshotUploader) -> None:
     """All threads are busy with others; what waits is dropped."""
     gate = threading.Event()
-    busy = begin(
-        gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=tuple(Part(b"b", gate) for _ in range(4))))
-    )
+    busy = [
+        begin(
+            gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=tuple(Part(b"b", gate) for _ in range(2))))
+        )
+        for _ in range(2)
+    ]
     sink = gated_uploader.for_task(BASE)
     part = Part()
     answers = begin(sink, (HEAD, OperatorSnapshot(keyed=(part,))))
 
     sink.cancel(CheckpointID(7))
     gate.set()
-    answer(busy)
+    for answers_of_busy in busy:
+        answer(answers_of_busy)
     gated_uploader.close()
 
     assert part.calls == ["release"] and answers.empty()
@@ -385,3 +389,30 @@ def test_any_buffer_will_do(uploader: SnapshotUploader, memory: MemoryStorage) -
     state = answer(begin(uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(ArrowPart(),)))))
 
     assert read(memory, state.operators[HEAD].managed_keyed[0].handle) == b"z" * 50_000
+
+
+def test_a_large_snapshot_is_not_in_memory_all_at_once(
+    gated: Gated, gated_uploader: SnapshotUploader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While storage is slow no more is encoded than a bit over the limit; what was held back is encoded, or released."""
+    monkeypatch.setattr("taskmanager.snapshots.uploader.WAITING_BYTES", 250_000)
+    gated_uploader._planner._segment_bytes = 200_000
+    parts = [Part() for _ in range(20)]
+    sink = gated_uploader.for_task(BASE)
+    answers = begin(sink, (HEAD, OperatorSnapshot(keyed=tuple(parts))))
+    gated.begun.get(timeout=ANSWER_SECONDS_MAX)
+    assert sum("encode" in part.calls for part in parts) <= 5  # three that wait, and two that had begun
+
+    gated.gate.set()
+    state = answer(answers)
+    assert 20 == len(state.operators[HEAD].managed_keyed)
+    assert [["encode", "release"]] * 20 == [part.calls for part in parts]
+
+    gated.gate.clear()
+    parts = [Part() for _ in range(20)]
+    answers = begin(sink, (HEAD, OperatorSnapshot(keyed=tuple(parts))), checkpoint=8)
+    sink.cancel(CheckpointID(8))
+    gated.gate.set()
+    gated_uploader.close()
+    assert ["release"] * 20 == [part.calls[-1] for part in parts]
+    assert answers.empty()
