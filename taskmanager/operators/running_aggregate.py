@@ -116,6 +116,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
 
         def count(slots: Slots) -> None:
             known = rows.column.counts[slots]
+            rows.column.before_write(slots)
             rows.column.counts[slots] = np.where(known == 0, counted.counts[slots], known)
 
         backend.update_all(count)

@@ -141,6 +141,7 @@ class AccumulatorContents(WindowContents):
 
     def merge(self, into: Slots, others: Slots) -> None:
         for column in self.columns.values():
+            column.before_write(into)
             np.add.at(column.counts, into, column.counts[others])
             for name, totals in column.totals.items():
                 _REDUCERS[name].at(totals, into, totals[others])

@@ -111,7 +111,11 @@ class SnapshotUploader:
                 if ticket not in self._running:
                     over += [plan for _, plan in held.plans]
                     held.plans.clear()
-                while held.plans and held.encoding < ENCODING_AT_ONCE and self._planner.waiting_bytes(ticket) < WAITING_BYTES:
+                while (
+                    held.plans
+                    and held.encoding < ENCODING_AT_ONCE
+                    and self._planner.waiting_bytes(ticket) < WAITING_BYTES
+                ):
                     index, plan = held.plans.popleft()
                     held.encoding += 1
                     begin.append((ticket, index, plan))

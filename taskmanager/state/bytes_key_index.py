@@ -8,6 +8,7 @@ what removed keys leave behind is squeezed out, into a new arena, when it is mor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from dataflow.kernel import (
     prefetch,
 )
 from dataflow.key_hash import xxh64
+from taskmanager.state.copy_on_write import CopyOnWrite
 from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, doubled, grown, next_slot, release_slot
 
 _MIN_BITS = 8
@@ -233,7 +235,7 @@ class BytesKeyIndex:
     """Byte strings to slots; a null is a key like any other."""
 
     __slots__ = (
-        "_arena", "_arena_counters", "_found", "_null_slot", "_one", "_scratch", "_shift", "_spans", "_table", "allocator",
+        "_arena", "_arena_counters", "_found", "_guard", "_null_slot", "_one", "_scratch", "_shift", "_spans", "_table", "allocator",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -246,6 +248,7 @@ class BytesKeyIndex:
         self._shift = np.uint64(32 - _MIN_BITS)
         self._scratch: Int64Array = np.zeros(2 * _BLOCK, np.int64)
         self._null_slot = NO_SLOT
+        self._guard = CopyOnWrite()
         self._one: Int64Array = np.zeros(2, np.int64)  # offsets of the key that is looked up alone, and what was found
         self._found: Slots = np.zeros(1, np.int32)
 
@@ -260,6 +263,8 @@ class BytesKeyIndex:
         allocator = self.allocator
         report = np.zeros(2, np.int64)
         mask = np.zeros(0, np.bool_) if valid is None else valid
+        if self._guard.is_needed:
+            self._guard.before_write(allocator.candidates(length + 1))
         while True:
             _lookup_or_insert(
                 offsets, data, mask, report, self._table, self._shift, self._spans, self._arena,
@@ -299,6 +304,7 @@ class BytesKeyIndex:
     def remove(self, slots: Slots) -> None:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
         allocator = self.allocator
+        self._guard.before_write(slots)
         _remove(
             slots, self._null_slot, self._table, self._shift, self._spans, self._arena,
             self._arena_counters, allocator.counters, allocator.free, allocator.live,
@@ -308,12 +314,13 @@ class BytesKeyIndex:
 
     def freeze(self) -> FrozenBytes:
         """The keys as they are now. The arena is shared: below what is used it never changes."""
-        high = self.allocator.high_water
-        return FrozenBytes(self._spans[: 2 * high].copy(), self._arena, self._null_slot)
+        allocator = self.allocator
+        frozen = self._guard.freeze([self._spans, allocator.live], allocator.high_water, [2, 1])
+        return FrozenBytes(frozen.arrays, self._arena, self._null_slot)
 
     def view(self) -> FrozenBytes:
         """The keys, valid until the next change."""
-        return FrozenBytes(self._spans, self._arena, self._null_slot)
+        return FrozenBytes(lambda: [self._spans, self.allocator.live], self._arena, self._null_slot)
 
     def _grow(self) -> None:
         capacity = 2 * self.allocator.capacity
@@ -329,6 +336,7 @@ class BytesKeyIndex:
         if 2 * garbage > used:
             live = self.allocator.live_slots()
             offsets, squeezed, _ = self.view().gather(live)
+            self._spans = self._spans.copy()  # the old one may be frozen
             spans = self._spans.reshape(-1, 2)
             spans[live, 0], spans[live, 1] = offsets[:-1], offsets[1:]
             used = len(squeezed)
@@ -342,14 +350,19 @@ class BytesKeyIndex:
 class FrozenBytes:
     """Byte strings by slot at one moment."""
 
-    __slots__ = ("_arena", "_null_slot", "_spans")
+    __slots__ = ("_arena", "_arrays", "_null_slot")
 
-    def __init__(self, spans: Int64Array, arena: BytesArray, null_slot: int) -> None:
-        self._spans, self._arena, self._null_slot = spans, arena, null_slot
+    def __init__(self, arrays: Callable[[], list[Any]], arena: BytesArray, null_slot: int) -> None:
+        """`arrays`: where each slot's bytes begin and end, and which slots are in use."""
+        self._arrays, self._arena, self._null_slot = arrays, arena, null_slot
+
+    def live_slots(self) -> Slots:
+        """All slots that were in use, ascending."""
+        return np.flatnonzero(self._arrays()[1]).astype(np.int32)
 
     def gather(self, slots: Slots) -> tuple[Int64Array, BytesArray, BoolArray | None]:
         """Offsets, bytes and validity of these slots' keys."""
-        spans = self._spans.reshape(-1, 2)[slots]
+        spans = self._arrays()[0].reshape(-1, 2)[slots]
         starts, ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
         offsets, data = gather_binary(starts, ends, self._arena, np.arange(len(slots), dtype=np.int32))
         return offsets, data, None if self._null_slot == NO_SLOT else slots != self._null_slot

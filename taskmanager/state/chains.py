@@ -13,6 +13,7 @@ import numpy as np
 from dataflow.arrow_columns import BoolArray, Int64Array
 from dataflow.gather import gather_values
 from dataflow.kernel import VOID, I32s, RO_I32s, RO_I64s, kernel
+from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
 from taskmanager.state.slots import Slots, grown
 
 _END = -1
@@ -61,7 +62,7 @@ def _unlink(slots: Any, entries: Any, heads: Any, tails: Any, counts: Any, follo
 class Chains:
     """A chain of entries per slot."""
 
-    __slots__ = ("_following", "_heads", "_preceding", "_tails", "counts")
+    __slots__ = ("_entry_guard", "_following", "_heads", "_preceding", "_slot_guard", "_tails", "counts")
 
     def __init__(self, capacity: int = 64) -> None:
         self._heads: Slots = np.full(capacity, _END, np.int32)
@@ -69,6 +70,7 @@ class Chains:
         self.counts: Slots = np.zeros(capacity, np.int32)
         self._following: Slots = np.full(capacity, _END, np.int32)
         self._preceding: Slots = np.full(capacity, _END, np.int32)
+        self._slot_guard, self._entry_guard = CopyOnWrite(), CopyOnWrite()
 
     def grow_slots(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
@@ -83,6 +85,10 @@ class Chains:
 
     def append(self, slots: Slots, entries: Slots) -> None:
         """Put entries, which are in no chain, at the ends of the chains of these slots, in row order."""
+        self._slot_guard.before_write(slots)
+        if self._entry_guard.is_needed:
+            self._entry_guard.before_write(entries)
+            self._entry_guard.before_write(self._tails[slots])
         _append(slots, entries, self._heads, self._tails, self.counts, self._following, self._preceding)
 
     def entries(self, slots: Slots) -> tuple[Int64Array, Slots]:
@@ -96,12 +102,27 @@ class Chains:
 
     def unlink(self, slots: Slots, entries: Slots) -> None:
         """Take entries out of the chains of their slots; an entry at most once."""
+        self._slot_guard.before_write(slots)
+        if self._entry_guard.is_needed:
+            self._entry_guard.before_write(self._before(entries))
         _unlink(slots, entries, self._heads, self._tails, self.counts, self._following, self._preceding)
+
+    def _before(self, entries: Slots) -> Slots:
+        """The entries that will be in front of what is left when these are gone: what comes before a run of them."""
+        gone = np.zeros(len(self._preceding), np.bool_)
+        gone[entries] = True
+        before = self._preceding[entries]
+        touched = [before]
+        while (inner := before[(before >= 0) & gone[before]]).size:
+            before = self._preceding[inner]
+            touched.append(before)
+        return np.concatenate(touched)
 
     def cut(self, slots: Slots) -> Slots:
         """Empty the chains of these slots; returns what was in them. A slot may occur more than once."""
         slots = np.unique(slots)
         _, entries = self.entries(slots)
+        self._slot_guard.before_write(slots)
         self._heads[slots] = self._tails[slots] = _END
         self.counts[slots] = 0
         return entries
@@ -112,20 +133,28 @@ class Chains:
 
     def freeze(self, slots: int, entries: int) -> FrozenChains:
         """The chains as they are now."""
-        return FrozenChains(self.counts[:slots].copy(), self._heads[:slots].copy(), self._following[:entries].copy())
+        by_slot = self._slot_guard.freeze([self.counts, self._heads], slots)
+        return FrozenChains(by_slot, self._entry_guard.freeze([self._following], entries))
 
 
 class FrozenChains:
     """Chains at one moment."""
 
-    __slots__ = ("_counts", "_following", "_heads")
+    __slots__ = ("_by_entry", "_by_slot")
 
-    def __init__(self, counts: Slots, heads: Slots, following: Slots) -> None:
-        self._counts, self._heads, self._following = counts, heads, following
+    def __init__(self, by_slot: FrozenArrays, by_entry: FrozenArrays) -> None:
+        """Counts and heads; what follows each entry."""
+        self._by_slot, self._by_entry = by_slot, by_entry
 
     def entries(self, slots: Slots) -> tuple[Int64Array, Slots]:
         """(offsets, entries), as Chains.entries."""
-        return _entries(slots, gather_values(self._counts, slots), self._heads, self._following)
+        counts, heads = self._by_slot.arrays()
+        return _entries(slots, gather_values(counts, slots), heads, self._by_entry.arrays()[0])
+
+    def occupied(self) -> BoolArray:
+        """For each slot, whether its chain had entries."""
+        occupied: BoolArray = self._by_slot.arrays()[0] > 0
+        return occupied
 
 
 def _entries(slots: Slots, counts: Slots, heads: Slots, following: Slots) -> tuple[Int64Array, Slots]:

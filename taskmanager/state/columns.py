@@ -9,7 +9,7 @@ holds objects in a hash map (CopyOnWriteStateMap).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from dataflow.kernel import (
     U64s,
     kernel,
 )
+from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
 from taskmanager.state.slots import Slots, grown
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -76,6 +77,15 @@ class FrozenColumn(Protocol):
         ...
 
 
+@runtime_checkable
+class FrozenState(FrozenColumn, Protocol):
+    """A column that also knows which slots had a value."""
+
+    def occupied(self) -> BoolArray:
+        """For each slot that was frozen, whether it had a value."""
+        ...
+
+
 class Column(ABC):
     """Values of one Arrow type by slot."""
 
@@ -109,12 +119,13 @@ class Column(ABC):
 class NumpyColumn(Column):
     """One number per slot. `values` and `valid` are open to kernels that work on them in place."""
 
-    __slots__ = ("data_type", "valid", "values")
+    __slots__ = ("_guard", "data_type", "valid", "values")
 
     def __init__(self, data_type: pa.DataType, capacity: int = 64) -> None:
         self.data_type = data_type
         self.values: np.ndarray[Any, Any] = np.zeros(capacity, numpy_type(data_type))
         self.valid: BoolArray = np.zeros(capacity, np.bool_)
+        self._guard = CopyOnWrite()
 
     def grow(self, capacity: int) -> None:
         self.values = grown(self.values, capacity)
@@ -132,31 +143,46 @@ class NumpyColumn(Column):
 
     def put_values(self, slots: Slots, values: np.ndarray[Any, Any], valid: BoolArray | None = None) -> None:
         """As `put`, from numpy."""
+        self._guard.before_write(slots)
         target = self.values
         unsigned = _UNSIGNED[target.dtype.itemsize]
         plain = np.ascontiguousarray(values, target.dtype)
         _scatter(slots, plain.view(unsigned), _ALL if valid is None else valid, target.view(unsigned), self.valid)
 
     def clear(self, slots: Slots) -> None:
+        self._guard.before_write(slots)
         self.valid[slots] = False
 
     def occupied(self, high_water: int) -> BoolArray:
         return self.valid[:high_water]
 
     def freeze(self, high_water: int) -> FrozenColumn:
-        frozen = NumpyColumn(self.data_type, 0)
-        frozen.values, frozen.valid = self.values[:high_water].copy(), self.valid[:high_water].copy()
-        return frozen
+        return _FrozenNumbers(self._guard.freeze([self.values, self.valid], high_water), self.data_type)
+
+
+class _FrozenNumbers:
+    __slots__ = ("_frozen", "_type")
+
+    def __init__(self, frozen: FrozenArrays, data_type: pa.DataType) -> None:
+        self._frozen, self._type = frozen, data_type
+
+    def get(self, slots: Slots) -> pa.Array:
+        values, valid = self._frozen.arrays()
+        return fixed_array(gather_values(values, slots), gather_values(valid, slots), self._type)
+
+    def occupied(self) -> BoolArray:
+        return self._frozen.arrays()[1]
 
 
 class StructColumn(Column):
     """A column per field."""
 
-    __slots__ = ("children", "data_type", "valid")
+    __slots__ = ("_guard", "children", "data_type", "valid")
 
     def __init__(self, data_type: pa.StructType, capacity: int = 64) -> None:
         self.data_type = data_type
         self.children = [make_column(data_type.field(i).type, capacity) for i in range(data_type.num_fields)]
+        self._guard = CopyOnWrite()
         self.valid: BoolArray = np.zeros(capacity, np.bool_)
 
     def grow(self, capacity: int) -> None:
@@ -172,11 +198,13 @@ class StructColumn(Column):
         for child, column in zip(self.children, values.flatten(), strict=True):
             child.put(slots, column)
         valid = validity(values)
+        self._guard.before_write(slots)
         self.valid[slots] = True if valid is None else valid
 
     def clear(self, slots: Slots) -> None:
         for child in self.children:
             child.clear(slots)
+        self._guard.before_write(slots)
         self.valid[slots] = False
 
     def occupied(self, high_water: int) -> BoolArray:
@@ -184,19 +212,21 @@ class StructColumn(Column):
 
     def freeze(self, high_water: int) -> FrozenColumn:
         children = [child.freeze(high_water) for child in self.children]
-        return _FrozenStruct(self.data_type, children, self.valid[:high_water].copy())
+        return _FrozenStruct(self.data_type, children, self._guard.freeze([self.valid], high_water))
 
 
 class _FrozenStruct:
-    __slots__ = ("_children", "_type", "_valid")
+    __slots__ = ("_children", "_frozen", "_type")
 
-    def __init__(self, data_type: pa.StructType, children: list[FrozenColumn], valid: BoolArray) -> None:
-        self._type, self._children, self._valid = data_type, children, valid
+    def __init__(self, data_type: pa.StructType, children: list[FrozenColumn], frozen: FrozenArrays) -> None:
+        self._type, self._children, self._frozen = data_type, children, frozen
 
     def get(self, slots: Slots) -> pa.Array:
-        return _struct_array(
-            self._type, [child.get(slots) for child in self._children], gather_values(self._valid, slots)
-        )
+        valid = gather_values(self.occupied(), slots)
+        return _struct_array(self._type, [child.get(slots) for child in self._children], valid)
+
+    def occupied(self) -> BoolArray:
+        return self._frozen.arrays()[0]
 
 
 class ArrowColumn(Column):
@@ -207,13 +237,16 @@ class ArrowColumn(Column):
     constant per value, amortised.
     """
 
-    __slots__ = ("_log", "_positions", "_starts", "data_type")
+    __slots__ = ("_guard", "_log", "_positions", "_rewrite_at", "_starts", "data_type")
 
     def __init__(self, data_type: pa.DataType, capacity: int = 64) -> None:
         self.data_type = data_type
         self._log: list[pa.Array] = []
+        self._rewrite_at = _COMPACT_ROWS
+        """Rows in the log at which it is looked at again."""
         self._starts: list[int] = [0]  # of each piece, and of the next
         self._positions: Int64Array = np.full(capacity, -1, np.int64)
+        self._guard = CopyOnWrite()
 
     def grow(self, capacity: int) -> None:
         self._positions = grown(self._positions, capacity, -1)
@@ -229,19 +262,22 @@ class ArrowColumn(Column):
         valid = validity(values)
         if valid is not None:
             positions[~valid] = -1
+        self._guard.before_write(slots)
         self._positions[slots] = positions
         self._append(_compact(values))
-        if self._starts[-1] >= 2 * len(self._positions) + _COMPACT_ROWS:
+        if self._starts[-1] >= self._rewrite_at:
             self._rewrite()
 
     def clear(self, slots: Slots) -> None:
+        self._guard.before_write(slots)
         self._positions[slots] = -1
 
     def occupied(self, high_water: int) -> BoolArray:
         return self._positions[:high_water] >= 0
 
     def freeze(self, high_water: int) -> FrozenColumn:
-        return _FrozenLog(list(self._log), list(self._starts), self._positions[:high_water].copy(), self.data_type)
+        positions = self._guard.freeze([self._positions], high_water)
+        return _FrozenLog(list(self._log), list(self._starts), positions, self.data_type)
 
     def _append(self, piece: pa.Array) -> None:
         self._log.append(piece)
@@ -254,8 +290,11 @@ class ArrowColumn(Column):
             del starts[-2]
 
     def _rewrite(self) -> None:
-        """Keep what slots point at. The log is at least twice as long as there are slots, so half of it goes."""
+        """Keep what slots point at, if that is less than half of the log."""
         used = np.flatnonzero(self._positions >= 0).astype(np.int32)
+        self._rewrite_at = 2 * len(used) + _COMPACT_ROWS
+        if self._starts[-1] < self._rewrite_at:
+            return
         size_bytes = sum(piece.nbytes for piece in self._log)
         rows = max(1, self._starts[-1] * _PIECE_BYTES // max(1, 2 * size_bytes))
         old = self._positions[used]
@@ -265,17 +304,22 @@ class ArrowColumn(Column):
         for first in parts:
             self._log.append(_take(log, starts, old[first : first + rows], self.data_type))
             self._starts.append(self._starts[-1] + len(self._log[-1]))
+        self._positions = self._positions.copy()  # the old one may be frozen
         self._positions[used] = np.arange(len(used), dtype=np.int64)
 
 
 class _FrozenLog:
-    __slots__ = ("_log", "_positions", "_starts", "_type")
+    __slots__ = ("_frozen", "_log", "_starts", "_type")
 
-    def __init__(self, log: list[pa.Array], starts: list[int], positions: Int64Array, data_type: pa.DataType) -> None:
-        self._log, self._starts, self._positions, self._type = log, starts, positions, data_type
+    def __init__(self, log: list[pa.Array], starts: list[int], frozen: FrozenArrays, data_type: pa.DataType) -> None:
+        self._log, self._starts, self._frozen, self._type = log, starts, frozen, data_type
 
     def get(self, slots: Slots) -> pa.Array:
-        return _take(self._log, self._starts, self._positions[slots], self._type)
+        return _take(self._log, self._starts, self._frozen.arrays()[0][slots], self._type)
+
+    def occupied(self) -> BoolArray:
+        occupied: BoolArray = self._frozen.arrays()[0] >= 0
+        return occupied
 
 
 def make_column(data_type: pa.DataType, capacity: int = 64) -> Column:

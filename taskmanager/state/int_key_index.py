@@ -19,6 +19,7 @@ import pyarrow as pa
 from dataflow.arrow_columns import Int64Array, column_words, fixed_array, validity, words_to_values
 from dataflow.gather import gather_values
 from dataflow.kernel import I32, I64, U64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel, prefetch
+from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
 from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, grown, next_slot, release_slot
 
 _PHI = np.uint64(0x9E3779B97F4A7C15)
@@ -121,7 +122,7 @@ def _remove(slots: Any, null_slot: Any, table: Any, shift: Any, keys: Any, count
 class IntKeyIndex:
     """Keys of one fixed-width column to slots; null is a key like any other."""
 
-    __slots__ = ("_keys", "_null_slot", "_shift", "_table", "_type", "allocator")
+    __slots__ = ("_guard", "_keys", "_null_slot", "_shift", "_table", "_type", "allocator")
 
     def __init__(self, key_type: pa.DataType) -> None:
         self._type = key_type
@@ -131,6 +132,7 @@ class IntKeyIndex:
         self._table: Slots = np.full(2 * capacity, NO_SLOT, np.int32)
         self._shift = np.uint64(64 - _MIN_BITS)
         self._null_slot = NO_SLOT
+        self._guard = CopyOnWrite()
 
     def __len__(self) -> int:
         """Number of keys."""
@@ -140,6 +142,8 @@ class IntKeyIndex:
         """The slot of each row's key; keys not seen before get one, in row order."""
         array = columns[0]
         valid = validity(array)
+        if self._guard.is_needed:
+            self._guard.before_write(self.allocator.candidates(len(array)))
         if valid is None:
             return self._insert(column_words(array))
         slots = np.empty(len(array), np.int32)
@@ -164,6 +168,7 @@ class IntKeyIndex:
     def remove(self, slots: Slots) -> None:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
         allocator = self.allocator
+        self._guard.before_write(slots)
         _remove(
             slots, self._null_slot, self._table, self._shift, self._keys,
             allocator.counters, allocator.free, allocator.live,
@@ -177,8 +182,8 @@ class IntKeyIndex:
 
     def freeze(self) -> FrozenIntKeys:
         """The keys as they are now."""
-        high = self.allocator.high_water
-        return FrozenIntKeys(self._keys[:high].copy(), self._null_slot, self._type)
+        frozen = self._guard.freeze([self._keys, self.allocator.live], self.allocator.high_water)
+        return FrozenIntKeys(frozen, self._null_slot, self._type)
 
     def _insert(self, words: Int64Array) -> Slots:
         slots = np.empty(len(words), np.int32)
@@ -206,14 +211,19 @@ class IntKeyIndex:
 class FrozenIntKeys:
     """Keys by slot at one moment."""
 
-    __slots__ = ("_keys", "_null_slot", "_type")
+    __slots__ = ("_frozen", "_null_slot", "_type")
 
-    def __init__(self, keys: Int64Array, null_slot: int, key_type: pa.DataType) -> None:
-        self._keys, self._null_slot, self._type = keys, null_slot, key_type
+    def __init__(self, frozen: FrozenArrays, null_slot: int, key_type: pa.DataType) -> None:
+        """`frozen`: keys, and which slots are in use."""
+        self._frozen, self._null_slot, self._type = frozen, null_slot, key_type
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The key columns of these slots."""
-        return _key_columns(self._keys, self._null_slot, slots, self._type)
+        return _key_columns(self._frozen.arrays()[0], self._null_slot, slots, self._type)
+
+    def live_slots(self) -> Slots:
+        """All slots that were in use, ascending."""
+        return np.flatnonzero(self._frozen.arrays()[1]).astype(np.int32)
 
 
 def _key_columns(keys: Int64Array, null_slot: int, slots: Slots, key_type: pa.DataType) -> list[pa.Array]:

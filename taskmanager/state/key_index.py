@@ -37,6 +37,10 @@ class FrozenKeys(Protocol):
         """The key columns of these slots."""
         ...
 
+    def live_slots(self) -> Slots:
+        """All slots that were in use, ascending."""
+        ...
+
 
 class _Table(Protocol):
     """What the tables have in common: plain columns in."""
@@ -168,6 +172,9 @@ class _FrozenBytesTable:
     def keys(self, slots: Slots) -> list[pa.Array]:
         return [binary_array(*self._frozen.gather(slots), self._type)]
 
+    def live_slots(self) -> Slots:
+        return self._frozen.live_slots()
+
 
 class _RowsTable:
     """BytesKeyIndex over the encoded rows of any columns."""
@@ -215,6 +222,9 @@ class _FrozenRowsTable:
     def keys(self, slots: Slots) -> list[pa.Array]:
         offsets, data, _ = self._frozen.gather(slots)
         return self._encoding.decode(offsets, data)
+
+    def live_slots(self) -> Slots:
+        return self._frozen.live_slots()
 
 
 def _key_type(field: pa.Field) -> pa.DataType:

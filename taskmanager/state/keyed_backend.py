@@ -39,6 +39,7 @@ from dataflow.state_format import (
 )
 from runtime.machine import check
 from taskmanager.state.batch_scope import BatchScope
+from taskmanager.state.columns import FrozenState
 from taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
 from taskmanager.state.key_index import Column, KeyIndex
 from taskmanager.state.keyed_list_state import KeyedListState
@@ -244,10 +245,10 @@ class KeyedStateBackend:
     def snapshot(self) -> KeyedSnapshot:
         """The synchronous part."""
         self.end_batch()
-        return self._frozen(self._occupied(), is_delta=False)
+        return self._frozen(None, is_delta=False)
 
-    def _frozen(self, occupied: BoolArray, *, is_delta: bool) -> KeyedSnapshot:
-        """The state of these slots."""
+    def _frozen(self, also: BoolArray | None, *, is_delta: bool) -> KeyedSnapshot:
+        """The state of the keys that have any, and of these slots."""
         high_water = self._index.high_water
         fields = [
             FrozenField(with_role(state.descriptor.to_field(), STATE_COLUMN), state.freeze(high_water))
@@ -256,6 +257,16 @@ class KeyedStateBackend:
         for timers in self._timers.values():
             for domain, queue in timers.queues():
                 fields.append(FrozenField(timers_field(timers.name, domain), queue.freeze(high_water)))
+        later = [field.column for field in fields if isinstance(field.column, FrozenState)]
+        known = np.zeros(high_water, np.bool_) if also is None else also
+        for name in self._adopted:
+            known |= self._states[name].occupied(high_water)
+
+        def occupied() -> BoolArray:
+            for column in later:
+                np.logical_or(known, column.occupied(), out=known)
+            return known
+
         return KeyedSnapshot(
             self.key_fields, self._index.freeze(), occupied, fields, self.key_group_range, self.max_parallelism,
             is_delta=is_delta,
@@ -294,7 +305,7 @@ class KeyedStateBackend:
                 frozen = FrozenSelection(queue.freeze(self._index.high_water), slots)
                 fields.append(FrozenField(timers_field(timers.name, domain), frozen))
         return KeyedSnapshot(
-            self.key_fields, FrozenRows(self._index.keys(slots)), np.ones(len(slots), np.bool_), fields,
+            self.key_fields, FrozenRows(self._index.keys(slots)), lambda: np.ones(len(slots), np.bool_), fields,
             self.key_group_range, self.max_parallelism, is_delta=True,
         )  # fmt: skip
 

@@ -176,6 +176,9 @@ class _FrozenLists:
         offsets, entries = self._chains.entries(slots)
         return _list_array(offsets, self._values.get(entries), self._descriptor.storage_type)
 
+    def occupied(self) -> BoolArray:
+        return self._chains.occupied()
+
 
 def _list_array(offsets: np.ndarray[Any, np.dtype[np.int64]], elements: pa.Array, data_type: pa.DataType) -> pa.Array:
     bitmap = bitmap_of(np.diff(offsets) > 0)

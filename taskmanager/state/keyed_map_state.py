@@ -374,6 +374,9 @@ class _FrozenMaps:
         keys = self._keys.keys(entries)[1]
         return _map_array(offsets, keys, self._values.get(entries), self._descriptor.storage_type)
 
+    def occupied(self) -> BoolArray:
+        return self._chains.occupied()
+
 
 def _map_array(
     offsets: np.ndarray[Any, np.dtype[np.int64]], keys: pa.Array, values: pa.Array, data_type: pa.MapType

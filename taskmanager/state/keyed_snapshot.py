@@ -1,13 +1,12 @@
 """A keyed snapshot between its two parts: frozen in the task's thread, encoded in an upload thread.
 
-Freezing copies what is in use of each column, and nothing that grows with the size of values that Arrow holds. Encoding
-finds each key's key group, orders the keys by it and writes a table (`dataflow.state_format`); keys without state and
+Freezing copies nothing (see CopyOnWrite). Encoding takes the columns as they were, finds each key's key group, orders the keys by it and writes a table (`dataflow.state_format`); keys without state and
 timers are left out. Mirrors Flink's FullSnapshotResources and FullSnapshotAsyncWriter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +43,10 @@ class FrozenRows:
         """The rows of all columns."""
         return [gather_array(column, rows) for column in self._columns]
 
+    def live_slots(self) -> Slots:
+        """All rows."""
+        return np.arange(len(self._columns[0]), dtype=np.int32)
+
     def get(self, rows: Slots) -> pa.Array:
         """The rows of the only column."""
         return gather_array(self._columns[0], rows)
@@ -71,17 +74,18 @@ class KeyedSnapshot:
         self,
         key_fields: Sequence[pa.Field],
         keys: FrozenKeys,
-        occupied: BoolArray,
+        occupied: Callable[[], BoolArray],
         fields: Sequence[FrozenField],
         key_group_range: KeyGroupRange,
         max_parallelism: int,
         *,
         is_delta: bool = False,
     ) -> None:
-        """`is_delta`: only some keys, which replace what earlier files say of them."""
+        """`occupied`: which slots to write; asked in the asynchronous part. `is_delta`: only some keys, which replace what
+        earlier files say of them."""
         self._key_fields = [with_role(field, KEY_COLUMN) for field in key_fields]
         self._keys: FrozenKeys | None = keys
-        self._occupied = occupied
+        self._occupied: Callable[[], BoolArray] | None = occupied
         self._fields = list(fields)
         self._range = key_group_range
         self._max_parallelism = max_parallelism
@@ -96,9 +100,10 @@ class KeyedSnapshot:
 
     def encode(self) -> bytes:
         """The file."""
-        check(self._keys is not None, "a keyed snapshot was encoded after its release")
-        keys: Any = self._keys
-        slots = np.flatnonzero(self._occupied).astype(np.int32)
+        keys, occupied = self._keys, self._occupied
+        check(keys is not None and occupied is not None, "a keyed snapshot was encoded after its release")
+        assert keys is not None and occupied is not None  # noqa: S101 - for the type checker
+        slots = np.flatnonzero(occupied()).astype(np.int32)
         slots, row_offsets = self._by_key_group(keys, slots)
         self.row_count = len(slots)
         metadata = {DELTA_METADATA: b"1"} if self._is_delta else None
@@ -113,7 +118,7 @@ class KeyedSnapshot:
 
     def release(self) -> None:
         """Let go of what was frozen."""
-        self._keys = None
+        self._keys = self._occupied = None
         self._fields = []
 
     def _by_key_group(self, keys: FrozenKeys, slots: Slots) -> tuple[Slots, np.ndarray[Any, np.dtype[np.int64]]]:

@@ -268,8 +268,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if not self._stored_keys:
             return (self.snapshot(),)
         self.end_batch()
-        occupied = self._occupied() | self._hot.stored(self._index.high_water)
-        return (*self._cold_parts(), self._frozen(occupied, is_delta=True))
+        return (*self._cold_parts(), self._frozen(self._hot.stored(self._index.high_water), is_delta=True))
 
     def _cold_parts(self) -> Iterator[ColdSnapshot]:
         """What lies outside, a file for every few key groups."""

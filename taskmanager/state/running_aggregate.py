@@ -17,6 +17,7 @@ from dataflow.gather import gather_values
 from dataflow.kernel import VOID, F64s, I64s, RO_BOOLs, RO_F64s, RO_I32s, RO_I64s, kernel
 from dataflow.state import RunningAggregateDescriptor
 from taskmanager.state.columns import Column, FrozenColumn
+from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
 from taskmanager.state.slots import Slots, grown
 
 Numbers = np.ndarray[Any, Any]
@@ -79,13 +80,14 @@ def _max(slots: Any, values: Any, valid: Any, highest: Any, running: Any) -> Non
 class AggregateColumn(Column):
     """Accumulators by slot, as one column of structs (see RunningAggregateDescriptor.storage_type)."""
 
-    __slots__ = ("_floating", "_names", "counts", "data_type", "totals")
+    __slots__ = ("_floating", "_guard", "_names", "counts", "data_type", "totals")
 
     def __init__(self, descriptor: RunningAggregateDescriptor, capacity: int = 64) -> None:
         self.data_type = descriptor.storage_type
         self._names = descriptor.aggregates
         self._floating = pa.types.is_floating(descriptor.accumulator_type)
         self.counts: Int64Array = np.zeros(capacity, np.int64)
+        self._guard = CopyOnWrite()
         self.totals: dict[str, Numbers] = {
             name: np.full(capacity, self._nothing(name), np.float64 if self._floating else np.int64)
             for name in self._names
@@ -95,6 +97,7 @@ class AggregateColumn(Column):
         """Fold the rows in, in order. With `running`: for each row `count` and every aggregate as they stand after it;
         where the count is 0 the aggregates mean nothing."""
         numbers, valid = self._numbers(values)
+        self._guard.before_write(slots)
         floats = self._floating
         empty: Numbers = _NO_FLOATS if floats else _NO_OUTPUT
         counts = np.empty(len(slots), np.int64) if running else _NO_OUTPUT
@@ -122,6 +125,7 @@ class AggregateColumn(Column):
 
     def put(self, slots: Slots, values: pa.Array) -> None:
         valid = validity(values)
+        self._guard.before_write(slots)
         count, *others = values.flatten()
         counts = numpy_values(count)
         self.counts[slots] = counts if valid is None else np.where(valid, counts, 0)
@@ -130,7 +134,12 @@ class AggregateColumn(Column):
             numbers = numpy_values(column)
             self.totals[name][slots] = numbers if present is None else np.where(present, numbers, self._nothing(name))
 
+    def before_write(self, slots: Slots) -> None:
+        """Somebody is about to change `counts` or `totals` of these slots directly."""
+        self._guard.before_write(slots)
+
     def clear(self, slots: Slots) -> None:
+        self._guard.before_write(slots)
         self.counts[slots] = 0
         for name in self._names:
             self.totals[name][slots] = self._nothing(name)
@@ -139,8 +148,8 @@ class AggregateColumn(Column):
         return self.counts[:high_water] > 0
 
     def freeze(self, high_water: int) -> FrozenColumn:
-        totals = [self.totals[name][:high_water].copy() for name in self._names]
-        return _FrozenAggregates(self.data_type, self.counts[:high_water].copy(), totals)
+        totals = [self.totals[name] for name in self._names]
+        return _FrozenAggregates(self.data_type, self._guard.freeze([self.counts, *totals], high_water))
 
     def _nothing(self, name: str) -> float | int:
         """What leaves the other operand as it is."""
@@ -161,14 +170,18 @@ class AggregateColumn(Column):
 
 
 class _FrozenAggregates:
-    __slots__ = ("_counts", "_totals", "_type")
+    __slots__ = ("_frozen", "_type")
 
-    def __init__(self, data_type: pa.StructType, counts: Int64Array, totals: Sequence[Numbers]) -> None:
-        self._type, self._counts, self._totals = data_type, counts, totals
+    def __init__(self, data_type: pa.StructType, frozen: FrozenArrays) -> None:
+        self._type, self._frozen = data_type, frozen
 
     def get(self, slots: Slots) -> pa.Array:
-        counts = gather_values(self._counts, slots)
-        return _struct(self._type, counts, [gather_values(total, slots) for total in self._totals])
+        counts, *totals = (gather_values(array, slots) for array in self._frozen.arrays())
+        return _struct(self._type, counts, totals)
+
+    def occupied(self) -> BoolArray:
+        occupied: BoolArray = self._frozen.arrays()[0] > 0
+        return occupied
 
 
 def _struct(data_type: pa.StructType, counts: Int64Array, totals: Sequence[Numbers]) -> pa.Array:

@@ -97,6 +97,11 @@ class SlotAllocator:
         """Take slots back; those that are free already stay free."""
         _release(slots, self.counters, self.free, self.live)
 
+    def candidates(self, count: int) -> Slots:
+        """Slots that were used before, and that the next so many allocations may hand out again."""
+        free = int(self.counters[FREE])
+        return self.free[max(0, free - count) : free]
+
     def live_slots(self) -> Slots:
         """The slots in use, ascending."""
         return np.flatnonzero(self.live[: self.high_water]).astype(np.int32)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from dataflow.arrow_columns import BoolArray, Int64Array, numpy_values
 from dataflow.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
 from taskmanager.state.columns import FrozenColumn
+from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
 from taskmanager.state.key_index import KeyIndex
 from taskmanager.state.slots import Slots, doubled, grown
 
@@ -93,7 +94,7 @@ class FiredTimers(NamedTuple):
 class TimerQueue:
     """The timers of one time domain, for all keys of a subtask."""
 
-    __slots__ = ("_counts", "_index", "_namespaces", "_size", "_slots", "_times")
+    __slots__ = ("_counts", "_guard", "_index", "_namespaces", "_size", "_slots", "_times")
 
     def __init__(self) -> None:
         self._index = _timer_index()
@@ -102,6 +103,7 @@ class TimerQueue:
         self._slots: Slots = np.zeros(64, np.int32)
         self._size = 0
         self._counts: Slots = np.zeros(64, np.int32)
+        self._guard = CopyOnWrite()
 
     def __len__(self) -> int:
         """Registered timers."""
@@ -121,6 +123,7 @@ class TimerQueue:
         _, rows = np.unique(self._index.lookup_or_insert(_columns(slots, names, timestamps)), return_index=True)
         rows.sort()
         slots = slots[rows]
+        self._guard.before_write(slots)
         np.add.at(self._counts, slots, 1)
         self._make_room(len(rows))
         _push(timestamps[rows], names[rows], slots, self._size, self._times, self._namespaces, self._slots)
@@ -205,8 +208,7 @@ class TimerQueue:
 
     def freeze(self, high_water: int) -> FrozenColumn:
         """The timers as they are now, as a column of TIMERS_TYPE."""
-        keys = self._index.freeze()
-        return _FrozenTimers(keys, self._index.live_slots())
+        return _FrozenTimers(self._index.freeze(), None, self._guard.freeze([self._counts], high_water))
 
     def _take(self, timestamp: int, limit: int) -> tuple[Slots, Int64Array, Int64Array]:
         room = min(limit, self._size)
@@ -217,6 +219,7 @@ class TimerQueue:
 
     def _forget(self, entries: Slots, slots: Slots) -> None:
         self._index.remove(entries)
+        self._guard.before_write(slots)
         np.subtract.at(self._counts, slots, 1)
 
     def _make_room(self, rows: int) -> None:
@@ -237,15 +240,17 @@ class TimerQueue:
 class _FrozenTimers:
     """Timers by slot. Sorted on first use, which is in the asynchronous part of a snapshot."""
 
-    __slots__ = ("_entries", "_keys", "_names", "_slots", "_times")
+    __slots__ = ("_counts", "_entries", "_keys", "_names", "_slots", "_times")
 
-    def __init__(self, keys: Any, entries: Slots) -> None:
-        self._keys, self._entries = keys, entries
+    def __init__(self, keys: Any, entries: Slots | None, counts: FrozenArrays | None = None) -> None:
+        """`entries`: None for all that there were."""
+        self._keys, self._entries, self._counts = keys, entries, counts
         self._slots: Slots | None = None
 
     def get(self, slots: Slots) -> pa.Array:
         if self._slots is None:
-            owners, names, times = (numpy_values(column) for column in self._keys.keys(self._entries))
+            entries = self._keys.live_slots() if self._entries is None else self._entries
+            owners, names, times = (numpy_values(column) for column in self._keys.keys(entries))
             order = np.lexsort((names, times, owners))
             self._slots, self._names, self._times = owners[order], names[order], times[order]
         first = np.searchsorted(self._slots, slots, "left")
@@ -257,6 +262,13 @@ class _FrozenTimers:
             [pa.array(self._times[positions]), pa.array(self._names[positions])], fields=list(TIMERS_TYPE.value_type)
         )
         return pa.LargeListArray.from_arrays(pa.array(offsets), stamps)
+
+    def occupied(self) -> BoolArray:
+        """For each slot, whether it had timers."""
+        if self._counts is None:
+            return np.zeros(0, np.bool_)
+        occupied: BoolArray = self._counts.arrays()[0] > 0
+        return occupied
 
 
 def _timer_index() -> KeyIndex:

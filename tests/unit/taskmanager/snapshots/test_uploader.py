@@ -255,9 +255,7 @@ def test_cancelling_before_the_encoding_releases_without_it(gated_uploader: Snap
     """All threads are busy with others; what waits is dropped."""
     gate = threading.Event()
     busy = [
-        begin(
-            gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=tuple(Part(b"b", gate) for _ in range(2))))
-        )
+        begin(gated_uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=tuple(Part(b"b", gate) for _ in range(2)))))
         for _ in range(2)
     ]
     sink = gated_uploader.for_task(BASE)
