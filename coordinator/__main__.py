@@ -73,7 +73,7 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Eve
     from coordinator.candidacy import Candidacy
 
     try:
-        candidacy = Candidacy(config, logger, lambda leader: _announce_standby(config, leader))
+        candidacy = Candidacy.from_config(config, logger, lambda leader: _announce_standby(config, leader))
         leadership = candidacy.next_leadership(stopping, patient=False)
         while leadership is not None:
             code = _lead(config, logger, stopping, leadership)

@@ -28,10 +28,27 @@ PAUSE_SECONDS = 1.0
 class Candidacy:
     """Of one process."""
 
-    def __init__(self, config: CoordinatorConfig, logger: Logger, on_standby: Callable[[str], None]) -> None:
-        """`on_standby` is told who leads, when another one does. Raises SnaplineError for settings that cannot be used."""
+    def __init__(
+        self,
+        settings: ZooKeeperSettings,
+        storage_url: str,
+        name: str,
+        logger: Logger,
+        on_standby: Callable[[str], None],
+    ) -> None:
+        """`name` is shown to the others. `on_standby` is told who leads, when another one does."""
+        self._settings = settings
+        self._storage_url = storage_url
+        self._name = name
+        self._logger = logger
+        self._on_standby = on_standby
+        self._stood_by = False
+
+    @classmethod
+    def from_config(cls, config: CoordinatorConfig, logger: Logger, on_standby: Callable[[str], None]) -> Candidacy:
+        """Raises SnaplineError for settings that cannot be used."""
         configuration = config.configuration
-        self._settings = ZooKeeperSettings.from_configuration(configuration)
+        settings = ZooKeeperSettings.from_configuration(configuration)
         directory = configuration.get_option(HA_STORAGE_DIR)
         if not directory:
             raise SnaplineError(
@@ -39,11 +56,8 @@ class Candidacy:
             )
         storage = open_storage(directory, configuration)
         probe_storage(storage)
-        self._storage_url = storage.url
-        self._name = f"{config.bind} on {socket.gethostname()} (pid {os.getpid()})"
-        self._logger = logger
-        self._on_standby = on_standby
-        self._stood_by = False
+        name = f"{config.bind} on {socket.gethostname()} (pid {os.getpid()})"
+        return cls(settings, storage.url, name, logger, on_standby)
 
     def next_leadership(self, stopping: threading.Event, *, patient: bool) -> Leadership | None:
         """Wait until this coordinator leads; None: `stopping` was set. Whoever gets it closes its session. Raises SnaplineError

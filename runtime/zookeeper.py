@@ -123,8 +123,8 @@ class ZooKeeperSettings:
             logger=quiet,
         )
 
-    def start(self, client: KazooClient) -> None:
-        """Connect, and check that the place is there and ours. Raises ZooKeeperError."""
+    def connect(self, client: KazooClient) -> None:
+        """Raises ZooKeeperError."""
         seconds = self.connection_timeout_ms / 1000
         try:
             with warnings.catch_warnings():
@@ -137,16 +137,13 @@ class ZooKeeperSettings:
             ) from error
         except (ValueError, OSError) as error:
             raise ZooKeeperError(f"{HA_ZOOKEEPER_QUORUM.key} cannot be used: {self.quorum!r} ({error})") from error
-        try:
-            if client.exists("/") is None:
-                chroot = "/" + self.quorum.partition("/")[2]
-                raise ZooKeeperError(
-                    f"ZooKeeper has no node {chroot}, which {HA_ZOOKEEPER_QUORUM.key} names as chroot: create it, or correct the "
-                    "setting"
-                )
-            client.ensure_path(self.base)
-        except (NoAuthError, AuthFailedError, InvalidACLError) as error:
-            raise no_permission(self.base) from error
+
+    def no_chroot(self) -> ZooKeeperError:
+        """The ensemble is there, and the part of it that is ours is not."""
+        chroot = "/" + self.quorum.partition("/")[2]
+        return ZooKeeperError(
+            f"ZooKeeper has no node {chroot}, which {HA_ZOOKEEPER_QUORUM.key} names as chroot: create it, or correct the setting"
+        )
 
 
 def no_permission(path: str) -> ZooKeeperError:
@@ -182,10 +179,16 @@ class ZooKeeperSession:
         self._suspended: threading.Timer | None = None
 
     def open(self) -> None:
-        """Connect. Raises ZooKeeperError."""
+        """Connect, and check that the place is there and ours. Raises ZooKeeperError, SessionOver."""
         self.client.add_listener(self._state_changed)
         try:
-            self.settings.start(self.client)
+            self.settings.connect(self.client)
+            answer = self.call(lambda client: client.exists_async("/"))
+            if answer.error is not None:
+                raise answer.error
+            if answer.value is None:
+                raise self.settings.no_chroot()
+            self.ensure_path(self.settings.base)
         except BaseException:
             self.close()
             raise

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.canary import CANARIES, planted_options
-from tests.simulation.options import draw_options
+from tests.simulation.options import GENERATION, Options, draw_options
 from tests.simulation.simulation import Report, run_seed
 
 
@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, help="run so many seeds")
     parser.add_argument("--start", type=int, default=0, help="first of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--generation", type=int, default=GENERATION, help=f"draw as it was then (1 to {GENERATION})")
     parser.add_argument("--no-faults", action="store_true", help="the same runs without faults")
     parser.add_argument("--quiet", action="store_true", help="no story")
     parser.add_argument("--canary", choices=sorted(CANARIES), help="plant a bug; at most --seeds seeds (40) are tried")
@@ -30,16 +31,16 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.canary is not None:
         return _plant(chosen.canary, chosen.start, chosen.seeds or 40)
     if chosen.seed is not None:
-        return _replay(chosen.seed, faults=not chosen.no_faults, quiet=chosen.quiet)
+        options = draw_options(chosen.seed, faults=not chosen.no_faults, generation=chosen.generation)
+        return _replay(options, quiet=chosen.quiet)
     if chosen.seeds is None:
         parser.error("give a seed, or --seeds")
-    return _many(chosen.start, chosen.seeds, chosen.jobs, faults=not chosen.no_faults)
+    return _many(chosen.start, chosen.seeds, chosen.jobs, chosen.generation, faults=not chosen.no_faults)
 
 
-def _replay(seed: int, *, faults: bool, quiet: bool) -> int:
-    options = draw_options(seed, faults=faults)
+def _replay(options: Options, *, quiet: bool) -> int:
     print(options.describe(), flush=True)
-    report = run_seed(seed, keep_story=not quiet, options=options)
+    report = run_seed(options.seed, keep_story=not quiet, options=options)
     for line in report.story:
         print(line)
     print(report.line())
@@ -59,14 +60,14 @@ def _plant(name: str, start: int, seeds: int) -> int:
     return 1
 
 
-def _one(argument: tuple[int, bool]) -> Report:
-    seed, faults = argument
-    return run_seed(seed, options=draw_options(seed, faults=faults))
+def _one(argument: tuple[int, bool, int]) -> Report:
+    seed, faults, generation = argument
+    return run_seed(seed, options=draw_options(seed, faults=faults, generation=generation))
 
 
-def _many(start: int, count: int, jobs: int, *, faults: bool) -> int:
+def _many(start: int, count: int, jobs: int, generation: int, *, faults: bool) -> int:
     begun = time.perf_counter()
-    work = [(seed, faults) for seed in range(start, start + count)]
+    work = [(seed, faults, generation) for seed in range(start, start + count)]
     failed: list[Report] = []
     totals: Counter[str] = Counter()
     digest = hashlib.blake2b(digest_size=8)
@@ -99,7 +100,7 @@ class _Here:
     def __exit__(self, *_: object) -> None: ...
 
     def map(
-        self, function: Callable[[tuple[int, bool]], Report], work: list[tuple[int, bool]], chunksize: int = 1
+        self, function: Callable[[tuple[int, bool, int]], Report], work: list[tuple[int, bool, int]], chunksize: int = 1
     ) -> Iterator[Report]:
         return map(function, work)
 

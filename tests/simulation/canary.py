@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 from coordinator.actors import checkpoint_io
 from coordinator.checkpoint.events import CheckpointStored
-from coordinator.ha.embedded import EmbeddedCheckpointIDCounter
+from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
+from coordinator.ha.zookeeper import FencedNodes
 from dataflow.elements import CheckpointBarrier
 from dataflow.ids import CheckpointID
 from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
@@ -207,6 +208,35 @@ def _watermark_too_early() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _write_without_the_fence() -> Iterator[None]:
+    """A leader on ZooKeeper that believes what it believes."""
+
+    def write(self: Any, build: Callable[[Any], None]) -> Any:
+        return self._session.transact(build)
+
+    with patch.object(FencedNodes, "write", write):
+        yield
+
+
+@contextmanager
+def _never_look_who_leads() -> Iterator[None]:
+    """The same, on a directory."""
+    with patch.object(LeadershipFence, "check", lambda self: None):
+        yield
+
+
+def _deposed(options: Options) -> Options:
+    faults = replace(options.faults, enabled=options.faults.enabled | {"replace coordinator"}, mean_pause_ms=800)
+    return replace(options, faults=faults, coordinators=0, pause_ms=150)
+
+
+def _on_zookeeper(options: Options) -> Options:
+    chosen = _deposed(options)
+    faults = replace(chosen.faults, enabled=chosen.faults.enabled | {"expire session"})
+    return replace(chosen, faults=faults, coordinators=2)
+
+
 CANARIES: dict[str, Canary] = {
     "notify before durable": Canary("completion is announced before the pointer is written", _notify_before_durable),
     "commit at the barrier": Canary("sinks commit without notification", _commit_at_the_barrier),
@@ -220,6 +250,12 @@ CANARIES: dict[str, Canary] = {
     "count from one": Canary("a new leader begins again with checkpoint 1", _count_from_one, _coordinator_dies),
     "barrier overtakes unasked": Canary(
         "aligned barriers overtake data that nobody keeps", _barrier_overtakes_unasked, _aligned
+    ),
+    "write without the fence": Canary(
+        "a leader writes to ZooKeeper after it lost its session", _write_without_the_fence, _on_zookeeper
+    ),
+    "never look who leads": Canary(
+        "a coordinator writes to its directory after another has taken over", _never_look_who_leads, _deposed
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

@@ -1,7 +1,7 @@
 """One simulated cluster: who is there, how they find and reach each other, and who is started again when it is gone.
 
 A fixed pool of TaskManagers, as a Spark application keeps it: each that ends is replaced, under a new name. One coordinator at
-a time, started again at the same address. Decides no fault; it only offers what `faults` pulls at.
+a time, started again at the same address; or several on a ZooKeeper, each at an address of its own. Decides no fault; it only offers what `faults` pulls at.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from typing import Any
 
 from dataflow.config import Configuration
 from dataflow.failures import SerializedFailure
-from dataflow.ids import JobID
+from dataflow.ids import JobID, LeaderSessionID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import Fenced, JobStatus
 from dataflow.wire import decode_envelope, encode_envelope
 from protos import cluster_pb2
 from runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, MessageReceived, OpenConnection
+from runtime.leader_election import Leadership
 from runtime.leader_retrieval import LeaderTable
+from runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
+from tests.simulation.coordinator_host import SETTINGS, CoordinatorHost, as_files, is_stored
 from tests.simulation.coordinator_process import CoordinatorProcess
 from tests.simulation.disk import Disk
 from tests.simulation.exchange import SimulatedExchange
 from tests.simulation.network import Endpoint
 from tests.simulation.options import Options
 from tests.simulation.task_manager_process import TaskManagerProcess
-from tests.simulation.world import Process, World
+from tests.simulation.world import Process, SilentLogger, World
+from tests.simulation.zookeeper import SimulatedEnsemble
 
 
 class SimulatedCluster:
@@ -52,14 +56,27 @@ class SimulatedCluster:
         self.io_slowness_ms: Callable[[], int] = lambda: 0
         self.stall_ms: Callable[[str], int] = lambda task: 0
         self.duplicate: Callable[[Any], bool] = lambda message: False
+        self.ensemble = SimulatedEnsemble(world)
+        """ZooKeeper, if there is one."""
+        self.hosts: dict[str, CoordinatorHost] = {}
+        self.sessions: dict[str, str] = {}
+        """Of all coordinators so far."""
+        self.leads: Callable[[JobID, LeaderSessionID], None] = lambda job_id, session: None
+        """Oracle: told of every JobMaster that begins."""
         self._table = LeaderTable()
+        self._starting_hosts = 0
         self._starting_coordinator = False
         self._starting = 0
         self._began: set[JobID] = set()
         self._replaced: list[CoordinatorProcess] = []
 
     def start(self) -> None:
-        self._start_coordinator()
+        if self.options.has_zookeeper:
+            self.ensemble.start()
+            for _ in range(self.options.coordinators):
+                self._start_host()
+        else:
+            self._start_coordinator()
         for _ in range(self.options.task_managers):
             self._start_task_manager()
         self._look_after()
@@ -71,7 +88,9 @@ class SimulatedCluster:
 
     def _look_after(self) -> None:
         """Every process that is gone is started again, a while later."""
-        if (self.coordinator is None or not self.coordinator.alive) and not self._starting_coordinator:
+        if self.options.has_zookeeper:
+            self._look_after_hosts()
+        elif (self.coordinator is None or not self.coordinator.alive) and not self._starting_coordinator:
             self._starting_coordinator = True
             self.world.clock.after(self.options.start_delay_ms, self._start_coordinator)
         while len(self.alive()) + self._starting < self.options.task_managers:
@@ -91,6 +110,36 @@ class SimulatedCluster:
         self.coordinator = CoordinatorProcess(
             self.world, self, self.disk, name, self.configuration, lambda: self.io_slowness_ms(), self.observe
         )
+        self.sessions[name] = self.coordinator.session
+
+    def _look_after_hosts(self) -> None:
+        for name in [name for name, host in self.hosts.items() if not host.alive]:
+            del self.hosts[name]
+            self.world.clock.after(self.options.start_delay_ms, self._start_host)
+
+    def _start_host(self) -> None:
+        name = f"host-{self.world.number('coordinator host')}"
+        self.hosts[name] = CoordinatorHost(self.world, name, self._start_leader)
+
+    def _start_leader(
+        self, host: CoordinatorHost, leadership: Leadership, on_leadership_lost: Callable[[], None]
+    ) -> CoordinatorProcess:
+        name = f"coordinator-{self.world.number('coordinator')}"
+        self.world.network.hosts[name] = host.name
+        leader = self.coordinator = CoordinatorProcess(
+            self.world,
+            self,
+            self.disk,
+            name,
+            self.configuration,
+            lambda: self.io_slowness_ms(),
+            self.observe,
+            leadership,
+            f"{host.name}:6123",
+            on_leadership_lost,
+        )
+        leader.on_death = host.kill
+        return leader
 
     def _start_task_manager(self) -> None:
         name = f"tm-{self.world.number('task manager')}"
@@ -107,7 +156,10 @@ class SimulatedCluster:
         )
         self.task_managers[name] = process
         self.world.story.say(name, "starts")
-        self._tell_leaders(process, self._table)
+        if self.options.has_zookeeper:
+            process.run(lambda: _follow_leaders(process))
+        else:
+            self._tell_leaders(process, self._table)
 
     # --- leaders ------------------------------------------------------------------------------------------------------
 
@@ -135,7 +187,7 @@ class SimulatedCluster:
         network = self.world.network
 
         def connect() -> None:
-            target = self.coordinator
+            target = self._at(effect.peer.address)
             if target is not None and (
                 network.is_cut(process.name, target.name) or network.is_cut(target.name, process.name)
             ):
@@ -155,6 +207,13 @@ class SimulatedCluster:
             tell(ConnectionOpened(effect.connection))
 
         process.later(network.delay_ms(), connect)
+
+    def _at(self, address: str) -> CoordinatorProcess | None:
+        """Who listens there."""
+        if not self.options.has_zookeeper:
+            return self.coordinator
+        host = self.hosts.get(address.partition(":")[0])
+        return None if host is None else host.leader
 
     def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
         """On its way, perhaps as bytes, perhaps twice."""
@@ -186,9 +245,23 @@ class SimulatedCluster:
 
         attempt()
 
+    def job_master_began(self, job_id: JobID, session: LeaderSessionID) -> None:
+        """It is about to lead."""
+        self.leads(job_id, session)
+
     def job_began(self, job_id: JobID) -> None:
         """A JobMaster runs it."""
         self._began.add(job_id)
+
+    def is_stored(self, job_id: JobID) -> bool:
+        """Whether the next leader would run it."""
+        if self.options.has_zookeeper:
+            return is_stored(self.ensemble, job_id)
+        return self.disk.files.exists(f"ha/jobs/{job_id}")
+
+    def durable_files(self) -> dict[str, bytes]:
+        """The disk, with everything on it that a coordinator needs to go on."""
+        return as_files(self.ensemble, self.disk) if self.options.has_zookeeper else self.disk.snapshot()
 
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
         if status.is_globally_terminal:
@@ -199,6 +272,8 @@ class SimulatedCluster:
     def replace_coordinator(self, frozen_ms: int) -> str:
         """Another coordinator takes over while this one is frozen. Name of the replaced one, empty: there is none."""
         old = self.coordinator
+        if self.options.has_zookeeper:
+            return self._freeze_leader(frozen_ms)
         if old is None or not old.alive or not old.ready or self._starting_coordinator:
             return ""
         old.freeze(frozen_ms)
@@ -206,8 +281,19 @@ class SimulatedCluster:
         self._start_coordinator()
         return old.name
 
+    def _freeze_leader(self, frozen_ms: int) -> str:
+        """The others find that out by themselves, if it takes long enough."""
+        leading = [host for host in self.hosts.values() if host.leads]
+        for host in leading:
+            host.freeze(frozen_ms)
+        return leading[0].name if leading else ""
+
     def end_replaced(self) -> None:
         """Somebody ends them at last."""
         for process in self._replaced:
             process.kill()
         self._replaced = []
+
+
+def _follow_leaders(process: TaskManagerProcess) -> None:
+    ZooKeeperLeaderRetrieval(SETTINGS, process.leaders_changed, SilentLogger()).start()  # type: ignore[arg-type]

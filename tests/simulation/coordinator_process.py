@@ -15,10 +15,12 @@ from coordinator.actors.job_master_runner import STORE_RETRY_MS
 from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from coordinator.checkpoint.coordinator import CheckpointCoordinator
 from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
+from coordinator.cluster_entrypoint import SUSPEND_TIMEOUT_SECONDS
 from coordinator.dispatcher import effects as dispatching
 from coordinator.dispatcher.dispatcher import Dispatcher
 from coordinator.dispatcher.events import (
     DispatcherStarted,
+    DispatcherSuspended,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
@@ -28,7 +30,9 @@ from coordinator.dispatcher.events import (
 )
 from coordinator.execution.restart_strategy import restart_strategy_of
 from coordinator.ha.embedded import EmbeddedHighAvailability
-from coordinator.high_availability import JobStores, LeadershipLost
+from coordinator.ha.leader_table_writer import LeaderTableWriter
+from coordinator.ha.zookeeper import ZooKeeperHighAvailability
+from coordinator.high_availability import HighAvailability, JobStores, LeadershipLost
 from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
 from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended, OperationRequested
 from coordinator.jobmaster.identity import JobMasterIdentity
@@ -55,12 +59,14 @@ from runtime.connections import (
     ResourceManagerLeaderChanged,
     Send,
 )
+from runtime.leader_election import Leadership
 from runtime.leader_retrieval import LeaderAddress, LeaderTable
 from runtime.state_storages import StateStorages
 from runtime.version import VERSION
 from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.network import Endpoint
 from tests.simulation.oracles.failures import check_error
+from tests.simulation.threads import Worker
 from tests.simulation.world import Process, SilentLogger, SimulatedActor, World, WorldClock
 
 COORDINATOR_ADDRESS = "coordinator:6123"
@@ -80,6 +86,8 @@ class CoordinatorNetwork(Protocol):
 
     def publish_leaders(self, process: Process, table: LeaderTable) -> None: ...
 
+    def job_master_began(self, job_id: JobID, session: LeaderSessionID) -> None: ...
+
     def job_began(self, job_id: JobID) -> None: ...
 
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None: ...
@@ -92,6 +100,9 @@ class DelayedIo:
         self._process = process
         self._rng = process.world.random(f"io of {process.name}")
         self._slowness_ms = slowness_ms
+        self.may_block = False
+        """Work waits for others, and needs a thread of its own."""
+        self.on_leadership_lost: Callable[[], None] = process.kill_here
 
     def submit(
         self,
@@ -106,18 +117,23 @@ class DelayedIo:
                 answer = work()
             except LeadershipLost as error:
                 self._process.world.story.say(self._process.name, f"does not lead any more: {error}")
-                self._process.kill_here()
+                answer = failed(error)
+                self.on_leadership_lost()
             except Exception as error:  # as in production: a core must never wait for an answer that does not come
                 check_error(error, name)
                 answer = failed(error)
             if answer is not None:
                 self._process.later(self._rng.randint(0, 2), lambda: tell(answer))
 
-        self._process.later(self._rng.randint(0, 3) + self._slowness_ms(), perform)
+        delay_ms = self._rng.randint(0, 3) + self._slowness_ms()
+        if self.may_block:
+            Worker(self._process, perform).start(delay_ms)
+        else:
+            self._process.later(delay_ms, perform)
 
 
 class CoordinatorProcess(Process):
-    """One incarnation."""
+    """One incarnation; with ZooKeeper, one leadership."""
 
     def __init__(
         self,
@@ -128,8 +144,17 @@ class CoordinatorProcess(Process):
         configuration: Configuration,
         io_slowness_ms: Callable[[], int],
         observe: Observe,
+        leadership: Leadership | None = None,
+        address: str = COORDINATOR_ADDRESS,
+        on_leadership_lost: Callable[[], None] | None = None,
     ) -> None:
+        """`leadership`: won in ZooKeeper, and over when `on_leadership_lost` is called."""
         super().__init__(world, name)
+        self.address = address
+        self.on_death: Callable[[], None] = lambda: None
+        self._leadership = leadership
+        self._table_writer: LeaderTableWriter | None = None
+        self._retired = False
         self.cluster = cluster
         self.configuration = configuration
         self.observe = observe
@@ -138,6 +163,8 @@ class CoordinatorProcess(Process):
         self.storages = StateStorages(lambda url: ProcessStorage(disk, self, url))
         self._durable = ProcessStorage(disk, self, HIGH_AVAILABILITY)
         self.io = DelayedIo(self, io_slowness_ms)
+        if on_leadership_lost is not None:
+            self.io.may_block, self.io.on_leadership_lost = True, on_leadership_lost
         self.session = LeaderSessionID(f"rm-{self.draw()}")
         self.runners: dict[JobID, SimulatedJobMaster] = {}
         self.answers: dict[RequestID, Answer] = {}
@@ -173,7 +200,10 @@ class CoordinatorProcess(Process):
             observe,
         )
         self.ready = False
-        self.later(world.network.delay_ms(), self._start)
+        if leadership is None:
+            self.later(world.network.delay_ms(), self._start)
+        else:
+            Worker(self, self._start).start(world.network.delay_ms())
 
     def draw(self) -> str:
         return f"{self.rng.getrandbits(64):016x}"
@@ -193,8 +223,12 @@ class CoordinatorProcess(Process):
     def _start(self) -> None:
         """Read the job graphs; a coordinator that cannot read them ends, and is started again."""
         try:
-            self.high_availability = EmbeddedHighAvailability(self._durable, self.session, durable=True)
+            self.high_availability = self._open_high_availability()
             recovered = tuple(self.high_availability.job_graphs.load())
+        except LeadershipLost as error:
+            self.world.story.say(self.name, f"cannot start: {error}")
+            self.io.on_leadership_lost()
+            return
         except Exception as error:  # what the storage raises
             self.world.story.say(self.name, f"cannot start: {error}")
             self.kill_here()
@@ -204,19 +238,48 @@ class CoordinatorProcess(Process):
         self.ready = True
         self.publish()
 
+    def _open_high_availability(self) -> HighAvailability:
+        if self._leadership is None:
+            return EmbeddedHighAvailability(self._durable, self.session, durable=True)
+        stores = ZooKeeperHighAvailability(self._leadership, self._durable)
+        self._table_writer = LeaderTableWriter(stores.publish_leaders, SilentLogger())  # type: ignore[arg-type]
+        return stores
+
+    def retire(self) -> None:
+        """It does not lead any more: JobMasters are suspended, then it ends, and its host goes on."""
+        if self._retired:
+            return
+        self._retired, self.ready = True, False
+        self.dispatcher.tell(DispatcherSuspended("the coordinator stops"))
+        deadline_ms = self.now_ms + round(1000 * SUSPEND_TIMEOUT_SECONDS)
+
+        def look() -> None:
+            if self.runners and self.now_ms < deadline_ms:
+                self.later(20, look)
+            else:
+                self.kill()
+
+        self.later(20, look)
+
     def ended(self) -> None:
         super().ended()
         for actor in (self.resource_manager, self.dispatcher):
             actor.stop()
         for runner in self.runners.values():
             runner.stop()
-        self.world.story.say(self.name, "is gone")
+        self.world.story.say(self.name, "has retired" if self._retired else "is gone")
+        if not self._retired:
+            self.on_death()
 
     # --- leaders ------------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        if self.ready:
-            table = LeaderTable(LeaderAddress(COORDINATOR_ADDRESS, self.session), dict(self._leaders))
+        if not self.ready:
+            return
+        table = LeaderTable(LeaderAddress(self.address, self.session), dict(self._leaders))
+        if self._table_writer is not None:
+            self._table_writer.publish(table)
+        else:
             self.cluster.publish_leaders(self, table)
 
     def set_job_master(self, job_id: JobID, leader: LeaderAddress | None) -> None:
@@ -353,13 +416,13 @@ class SimulatedJobMaster:
         directory = f"{CHECKPOINTS}/{job_id}"
         master = JobMaster(
             graph,
-            JobMasterIdentity(self.session, COORDINATOR_ADDRESS, process.draw()),
+            JobMasterIdentity(self.session, process.address, process.draw()),
             JobMasterSettings.from_configuration(process.configuration, configuration),
             restart_strategy_of(configuration, process.rng.random),
             self.checkpoints,
             directory,
             process.draw,
-            world.clock.now_ms,
+            process.now_ms,
         )
         checkpoint_io = CheckpointIo(
             job_id,
@@ -395,8 +458,9 @@ class SimulatedJobMaster:
             },
             process.observe,
         )
-        process.set_job_master(job_id, LeaderAddress(COORDINATOR_ADDRESS, self.session))
-        leader = ResourceManagerLeaderChanged(COORDINATOR_ADDRESS, process.session)
+        process.cluster.job_master_began(job_id, self.session)
+        process.set_job_master(job_id, LeaderAddress(process.address, self.session))
+        leader = ResourceManagerLeaderChanged(process.address, process.session)
         for event in (JobMasterStarted(self._recovered), leader, *self._early):
             self.actor.tell(event)
 

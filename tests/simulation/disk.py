@@ -38,6 +38,8 @@ class Disk:
     on_written: Callable[[str, bool], None] = lambda path, late: None
     """`late`: the writer was gone when the write landed."""
     on_deleted: Callable[[str], None] = lambda path: None
+    on_written_by: Callable[[str, str], None] = lambda process, path: None
+    """A living process has written."""
 
     def copy_from(self, files: dict[str, bytes]) -> None:
         for path, data in files.items():
@@ -130,6 +132,7 @@ class ProcessStorage:
                 _if_possible(land)
             process.kill_here()
         land()
+        disk.on_written_by(process.name, where)
         self._after(where)
 
     def _delete(self, where: str, delete: Callable[[], None]) -> None:

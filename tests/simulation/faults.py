@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.coordinator_host import CoordinatorHost
 from tests.simulation.disk import Disk, DiskFaults
 from tests.simulation.options import Options
 from tests.simulation.workload import Ledger
 from tests.simulation.world import Process, World
+from tests.simulation.zookeeper import ENSEMBLE
 
 
 class FaultInjector:
@@ -40,6 +42,9 @@ class FaultInjector:
             "failing storage": self._failing_storage,
             "freeze": self._freeze,
             "replace coordinator": self._replace_coordinator,
+            "clocks": self._jump_clock,
+            "isolate": self._isolate,
+            "expire session": self._expire_session,
         }
 
     def start(self) -> None:
@@ -57,6 +62,8 @@ class FaultInjector:
         if "user exception" in on:
             probability = rng.choice([0.001, 0.01])
             self._ledger.user_fails = lambda where: self._drawn(probability, f"user function fails in {where}")
+        if "lose answers of zookeeper" in on:
+            self._cluster.ensemble.lose_answer = lambda: rng.random() < 0.02
         if "failing commit" in on:
             self._ledger.commit_fault = self._commit_fault
         events = [kind for kind in self._events if kind in on]
@@ -74,6 +81,7 @@ class FaultInjector:
         self._cluster.duplicate = lambda message: False
         self._ledger.user_fails = lambda where: False
         self._ledger.commit_fault = lambda transaction_id: ""
+        self._cluster.ensemble.lose_answer = lambda: False
         self._world.network.max_delay_ms = self._options.max_delay_ms
         self._world.network.heal()
         self._cluster.end_replaced()
@@ -109,10 +117,20 @@ class FaultInjector:
             process.kill()
 
     def _kill_coordinator(self) -> None:
+        if self._cluster.hosts:
+            host = self._rng.choice(self._hosts())
+            self._say(f"kill {host.name}")
+            host.kill()
+            return
         coordinator = self._cluster.coordinator
         if coordinator is not None and coordinator.alive:
             self._say(f"kill {coordinator.name}")
             coordinator.kill()
+
+    def _hosts(self) -> list[CoordinatorHost]:
+        """Coordinators on ZooKeeper, the one that leads more often."""
+        hosts = list(self._cluster.hosts.values())
+        return [*hosts, *(host for host in hosts if host.leads for _ in hosts)]
 
     def _break_control(self) -> None:
         connections = [
@@ -135,22 +153,73 @@ class FaultInjector:
 
     def _partition(self) -> None:
         """Two processes do not reach each other for a while; nobody is told."""
-        coordinator = self._cluster.coordinator
-        names = [process.name for process in self._cluster.alive()]
-        if coordinator is not None and coordinator.alive:
-            names.append(coordinator.name)
+        names = self._names()
         if len(names) < 2:
             return
         one, other = self._rng.sample(names, 2)
         duration_ms = self._rng.choice([100, 1000, 4000, 8000])
-        self._say(f"cut {one} from {other} for {duration_ms} ms")
-        self._world.network.cut(one, other, both_ways=self._rng.random() < 0.7)
-        self._world.clock.after(duration_ms, self._world.network.heal)
+        both_ways = self._rng.random() < 0.7
+        self._say(f"cut {one} from {other} for {duration_ms} ms{'' if both_ways else ', one way'}")
+        self._world.network.cut(one, other, both_ways=both_ways)
+        self._world.clock.after(duration_ms, lambda: self._world.network.heal(((one, other), (other, one))))
 
-    def _freeze(self) -> None:
+    def _isolate(self) -> None:
+        """One process reaches nobody, or is reached by nobody, or both."""
+        names = self._names()
+        if len(names) < 2:
+            return
+        alone = self._rng.choice(names)
+        out, into = self._rng.choice([(True, True), (True, True), (True, False), (False, True)])
+        pairs = [(alone, other) for other in names if other != alone and out]
+        pairs += [(other, alone) for other in names if other != alone and into]
+        duration_ms = self._rng.choice([300, 1500, 4000])
+        ways = "entirely" if out and into else "outwards" if out else "inwards"
+        self._say(f"{alone} is cut off {ways} for {duration_ms} ms")
+        for one, other in pairs:
+            self._world.network.cut(one, other, both_ways=False)
+        self._world.clock.after(duration_ms, lambda: self._world.network.heal(pairs))
+
+    def _names(self) -> list[str]:
+        """Everybody on the network."""
+        names = [process.name for process in self._cluster.alive()]
+        if self._options.has_zookeeper:
+            return [*names, *self._cluster.hosts, ENSEMBLE]
+        coordinator = self._cluster.coordinator
+        if coordinator is not None and coordinator.alive:
+            names.append(coordinator.name)
+        return names
+
+    def _jump_clock(self) -> None:
+        processes = self._processes()
+        if processes:
+            process, by_ms = self._rng.choice(processes), self._rng.choice([20, 500, 2_000, 60_000])
+            self._say(f"the clock of {process.name} jumps {by_ms} ms ahead")
+            process.jump(by_ms)
+
+    def _expire_session(self) -> None:
+        """ZooKeeper gives up a client that still believes in its session; or somebody removes a candidate by hand."""
+        ensemble = self._cluster.ensemble
+        candidates = [path for path, node in ensemble.nodes.items() if node.owner]
+        of_candidates = [ensemble.nodes[path].owner for path in candidates]
+        if candidates and self._rng.random() < 0.3:
+            path = self._rng.choice(candidates)
+            self._say(f"a candidate of session {ensemble.nodes[path].owner} is removed")
+            ensemble.remove(path)
+        elif ensemble.sessions:
+            session = self._rng.choice([*ensemble.sessions, *of_candidates, *of_candidates])
+            self._say(f"ZooKeeper session {session} expires")
+            ensemble.end_session(session)
+
+    def _processes(self) -> list[Process]:
         alive: list[Process] = [*self._cluster.alive()]
+        if self._options.has_zookeeper:
+            return [*alive, *self._cluster.hosts.values()]
         if self._cluster.coordinator is not None and self._cluster.coordinator.alive:
             alive.append(self._cluster.coordinator)
+        return alive
+
+    def _freeze(self) -> None:
+        alive = self._processes()
         if alive:
             process, duration_ms = self._rng.choice(alive), self._rng.choice([100, 1000, 2500, 6000])
             self._say(f"{process.name} freezes for {duration_ms} ms")

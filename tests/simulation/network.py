@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,22 +53,31 @@ class SimulatedClock:
 class Timers:
     """The timers of one core: keys to instants, replaced and cancelled as `runtime.machine` says."""
 
-    def __init__(self, clock: SimulatedClock, fire: Callable[[Hashable], object]) -> None:
+    def __init__(
+        self, clock: SimulatedClock, fire: Callable[[Hashable], object], now_ms: Callable[[], int] | None = None
+    ) -> None:
+        """`now_ms`: by the clock of whoever arms them."""
         self._clock = clock
         self._fire = fire
-        self._armed: dict[Hashable, int] = {}
+        self._now_ms = now_ms or (lambda: clock.now_ms)
+        self._armed: dict[Hashable, tuple[int, int]] = {}
+        """Which time it was armed, and until when."""
         self._numbers = itertools.count()
 
     def start(self, key: Hashable, at_ms: int) -> None:
-        number = next(self._numbers)
-        self._armed[key] = number
+        armed = self._armed[key] = next(self._numbers), at_ms
 
         def due() -> None:
-            if self._armed.get(key) == number:
+            if self._armed.get(key) == armed:
                 del self._armed[key]
                 self._fire(key)
 
-        self._clock.at(at_ms, due)
+        self._clock.after(at_ms - self._now_ms(), due)
+
+    def rearm(self) -> None:
+        """The clock has jumped."""
+        for key, (_, at_ms) in list(self._armed.items()):
+            self.start(key, at_ms)
 
     def cancel(self, key: Hashable) -> None:
         self._armed.pop(key, None)
@@ -126,6 +135,8 @@ class SimulatedNetwork:
         self._cut: set[tuple[str, str]] = set()
         """(from, to) pairs between which nothing arrives, and nobody is told."""
         self.delivered = 0
+        self.hosts: dict[str, str] = {}
+        """Where a process is, if that has another name: what cuts off the host cuts off the process."""
 
     def delay_ms(self) -> int:
         return self._rng.randint(0, self.max_delay_ms)
@@ -187,18 +198,19 @@ class SimulatedNetwork:
         if both_ways:
             self._cut.add((other, one))
 
-    def heal(self) -> None:
-        """Whatever was held back arrives now, in order."""
-        self._cut.clear()
+    def heal(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """What was held back between these (None: everywhere) arrives now, in order."""
+        self._cut = set() if pairs is None else self._cut - set(pairs)
         unique = {link.dialler.side: link for link in self._links.values()}
         for link in unique.values():
-            for receiver, actions in link.held.items():
-                for action in actions:
-                    self._in_order(link, receiver, action)
-            link.held.clear()
+            for receiver in list(link.held):
+                sender = link.server if receiver == link.dialler.side else link.dialler
+                if not self.is_cut(sender.process, receiver[0]):
+                    for action in link.held.pop(receiver):
+                        self._in_order(link, receiver, action)
 
     def is_cut(self, one: str, other: str) -> bool:
-        return (one, other) in self._cut
+        return (self.hosts.get(one, one), self.hosts.get(other, other)) in self._cut
 
     def _pass(self, link: Link, sender: str, target: Endpoint, action: Callable[[], None]) -> None:
         if self.is_cut(sender, target.process):

@@ -29,6 +29,11 @@ FAULT_KINDS = (
 )
 
 FREEZING_KINDS = ("freeze", "replace coordinator")
+LATER_KINDS = ("clocks", "isolate")
+ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
+
+GENERATION = 2
+"""What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class Options:
     """At another parallelism."""
     operations: tuple[tuple[int, str], ...] = ()
     """What the user does, and when: savepoint, checkpoint, rescale, stop (with a savepoint, and go on from it)."""
+    coordinators: int = 0
+    """On a ZooKeeper; 0: there is none, and one coordinator at a time on a directory."""
 
     @property
     def exactly_once(self) -> bool:
@@ -77,19 +84,24 @@ class Options:
     def retained(self) -> int:
         return int(self.job_settings["execution.checkpointing.num-retained"])
 
+    @property
+    def has_zookeeper(self) -> bool:
+        return self.coordinators > 0
+
     def describe(self) -> str:
         job = ", ".join(f"{key.removeprefix('execution.')}={value}" for key, value in self.job_settings.items())
         faults = ", ".join(sorted(self.faults.enabled)) or "none"
         done = ", ".join(f"{kind} at {at_ms} ms" for at_ms, kind in self.operations) or "nothing"
         return (
-            f"seed {self.seed}\n  cluster: {self.task_managers} TaskManagers with {self.slots} slots, messages take up to "
+            f"seed {self.seed}\n  cluster: {self.task_managers} TaskManagers with {self.slots} slots, "
+            f"{f'{self.coordinators} coordinators on ZooKeeper' if self.coordinators else 'one coordinator'}, messages take up to "
             f"{self.max_delay_ms} ms\n  job: {self.job.describe()}\n  sources pause up to {self.pause_ms} ms\n"
             f"  settings: {job}\n  the user: {done}; a checkpoint is started from on the side"
             f"{', rescaled' if self.rescale_forks else ''}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
         )
 
 
-def draw_options(seed: int, *, faults: bool = True) -> Options:
+def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION) -> Options:
     """Everything about the run of a seed."""
     rng = random.Random(f"{seed}/options")
     mode = rng.choice(["aligned", "aligned", "unaligned", "timeout", "at-least-once"])
@@ -99,6 +111,12 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
     kinds = [kind for kind in FAULT_KINDS if rng.random() < 0.35]
     later_kinds = random.Random(f"{seed}/freezing")
     kinds += [kind for kind in FREEZING_KINDS if later_kinds.random() < 0.25]
+    later = random.Random(f"{seed}/generation 2")
+    drawn_later = [kind for kind in LATER_KINDS if later.random() < 0.2]
+    coordinators = later.choice([1, 2, 2, 3]) if later.random() < 0.3 else 0
+    of_zookeeper = [kind for kind in ZOOKEEPER_KINDS if later.random() < 0.3]
+    if generation >= 2:
+        kinds += drawn_later + (of_zookeeper if coordinators else [])
     if rng.random() < 0.08 or not faults:
         kinds = []
     interval_ms = rng.choice([30, 100, 250, 600])
@@ -148,6 +166,7 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
     if any(kind == "stop" for _, kind in operations):
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
         kinds = [kind for kind in kinds if kind not in ("kill coordinator", "kill at storage", "replace coordinator")]
+        coordinators = 0
     return Options(
         seed=seed,
         operations=operations,
@@ -162,6 +181,7 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
         cluster_settings=cluster,
         faults=FaultOptions(frozenset(kinds), rng.choice([300, 800, 2000])),
         safety_ms=rng.choice([2000, 5000, 9000]),
+        coordinators=coordinators if generation >= 2 else 0,
     )
 
 

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import time
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
+from dataflow.ids import CheckpointID
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_graph, encode_job_graph
 from protos import job_pb2
 from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
 from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
 from tests.simulation.job_plan import build
 from tests.simulation.options import Options, draw_options
 from tests.simulation.oracles.checkpoints import CheckpointOracle
+from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
 from tests.simulation.oracles.owners import check_owners
 from tests.simulation.oracles.storage import check_storage
 from tests.simulation.user import User
 from tests.simulation.workload import LEDGERS, Ledger
 from tests.simulation.world import Defect, Violation, World
+from tests.simulation.zookeeper import Operation
 
 CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
 INVARIANTS_EVERY = 50
@@ -81,13 +87,23 @@ class Simulation:
         self.ledger.pause_ms = options.pause_ms
         LEDGERS[self.name] = self.ledger
         self.checkpoints = CheckpointOracle(self.world, self.disk, self.ledger, options)
+        self.leaders = LeaderOracle(self.world, SETTINGS.base)
+        if "clocks" in options.faults:
+            skews = self.world.random("clocks")
+            self.world.skew_ms = lambda: skews.choice([0, 7, -3_000, 3_600_000, -900_000])
         self.cluster = SimulatedCluster(
             self.world,
             self.disk,
             options,
-            observe=self.checkpoints.observe,
+            observe=self._observe,
             through_wire=self.world.random("wire").random() < 0.2,
         )
+        self.cluster.leads = self.leaders.leads
+        self.cluster.ensemble.on_write = self._written_to_zookeeper
+        self.checkpoints.durable_files = self.cluster.durable_files
+        if not options.has_zookeeper:
+            self.disk.on_written_by = self._written_to_disk
+        self._check_leader = self.leaders.watch(self.cluster.ensemble)
         self.checkpoints.leader = lambda: self.cluster.coordinator.name if self.cluster.coordinator is not None else ""
         self.graph = build(options.job, self.name, options.job_settings)
         self.faults = FaultInjector(self.world, self.cluster, self.disk, self.ledger, options)
@@ -97,8 +113,28 @@ class Simulation:
     def close(self) -> None:
         LEDGERS.pop(self.name, None)
 
+    def _observe(self, name: str, event: Any, effects: list[Any]) -> None:
+        self.checkpoints.observe(name, event, effects)
+        self.leaders.observe(name, event, effects)
+
+    def _written_to_disk(self, process: str, path: str) -> None:
+        if (session := self.cluster.sessions.get(process)) is not None:
+            self.leaders.written_to_disk(session, self.disk, path)
+
+    def _written_to_zookeeper(self, session: int, operation: Operation) -> None:
+        self._check_leader(session, operation)
+        parts = operation.path.removeprefix(f"{SETTINGS.base}/").split("/")
+        if operation.kind == "create" and parts[0] == "pointers" and len(parts) == 3:
+            self.checkpoints.pointer_written(parts[1], CheckpointID(int(parts[2])), late=False)
+
     def run(self, *, submit: bool = True) -> None:
         """To the end. Raises Violation, Stuck, or whatever a core raises."""
+        with ExitStack() as stack:
+            if self.options.has_zookeeper:
+                stack.enter_context(zookeeper_in(self.world, self.cluster.ensemble))
+            self._run(submit=submit)
+
+    def _run(self, *, submit: bool) -> None:
         self.cluster.start()
         if submit:
             self.cluster.submit(self.graph)
@@ -130,7 +166,11 @@ class Simulation:
 
     def check_results(self) -> None:
         check_output(self.options, self.ledger)
-        check_storage(self.disk, self.options, strict=not self.options.faults.enabled and not self._is_fork)
+        check_storage(
+            self.disk,
+            durable_nodes(self.cluster.ensemble),
+            strict=not self.options.faults.enabled and not self._is_fork,
+        )
 
     def _is_over(self) -> bool:
         """The job said how it ended, and nobody will run it again. One that was stopped with a savepoint goes on from it."""
@@ -148,7 +188,7 @@ class Simulation:
         return True
 
     def _is_stored(self) -> bool:
-        return self.disk.files.exists(f"ha/jobs/{self.user.graph.job_id}")
+        return self.cluster.is_stored(self.user.graph.job_id)
 
     def _check_invariants(self) -> None:
         self._check_invariants_now()
@@ -217,7 +257,14 @@ def run_forks(simulation: Simulation, options: Options) -> None:
     """A completed checkpoint is a consistent cut: a job that starts from it ends as every other does."""
     for fork in simulation.checkpoints.forks:
         side = Simulation(
-            replace(options, faults=replace(options.faults, enabled=frozenset()), forks=0, pause_ms=0, operations=()),
+            replace(
+                options,
+                faults=replace(options.faults, enabled=frozenset()),
+                forks=0,
+                pause_ms=0,
+                operations=(),
+                coordinators=0,
+            ),
             name=simulation.name,  # the functions in the stored job look for their ledger under it
             disk_files=fork.files,
             ledger=fork.ledger(),

@@ -109,7 +109,7 @@ class SimulatedTaskThread:
         self._bell = False
         for _ in range(self._process.rng.randint(1, STEPS_AT_ONCE)):
             world.steps += 1
-            progress = task.step(world.clock.now_ms)
+            progress = task.step(self._process.now_ms)
             if progress.kind is ProgressKind.FINISHED:
                 return
             if progress.kind is not ProgressKind.WORKED:
@@ -119,7 +119,7 @@ class SimulatedTaskThread:
             self._schedule()
         elif progress.wake_at_ms is not None:
             number = self._wake_number
-            delay_ms = max(0, progress.wake_at_ms - world.clock.now_ms)
+            delay_ms = max(0, progress.wake_at_ms - self._process.now_ms)
 
             def due() -> None:
                 if number == self._wake_number and not self._scheduled:
@@ -159,6 +159,7 @@ class TaskManagerProcess(Process):
         self.stall_ms = stall_ms
         self._cluster = cluster
         self._clock = WorldClock(self)
+        self.on_jump.append(self._wake_tasks)
         self.exchange = SimulatedExchange(
             self,
             f"{name}:7000",
@@ -222,6 +223,10 @@ class TaskManagerProcess(Process):
         super().ended()
         self.actor.stop()
         self.world.story.say(self.name, "is gone")
+
+    def _wake_tasks(self) -> None:
+        for thread in self.tasks.values():
+            thread.wake_up()
 
     # --- performers -------------------------------------------------------------------------------------------------
 

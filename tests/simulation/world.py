@@ -59,7 +59,19 @@ class World:
         self.network = SimulatedNetwork(self.clock, self.random("network"), max_delay_ms)
         self.story = Story(self.clock, keep=keep_story)
         self.steps = 0
+        self.current: Process | None = None
+        """Whose turn it is."""
+        self.skew_ms: Callable[[], int] = lambda: 0
+        """How far the clock of the next process is off."""
+        self.processes: list[Process] = []
         self._numbers: dict[str, int] = {}
+
+    def end_workers(self) -> None:
+        """The run is over."""
+        for process in self.processes:
+            process.alive = False
+            for worker in list(process.workers):
+                worker.abandon()
 
     def random(self, purpose: str) -> random.Random:
         """A generator of its own for each purpose."""
@@ -80,6 +92,23 @@ class Process:
         self.alive = True
         self.working = False
         self.frozen_until_ms = 0
+        self.workers: dict[Any, None] = {}
+        """Its threads that have not ended (`threads.Worker`)."""
+        self.on_jump: list[Callable[[], object]] = []
+        """Called when its clock has jumped."""
+        self._clock_offset_ms = world.skew_ms()
+        world.processes.append(self)
+
+    @property
+    def now_ms(self) -> int:
+        """What its own clock says: it never goes back, and differs from those of others."""
+        return self.world.clock.now_ms + self._clock_offset_ms
+
+    def jump(self, by_ms: int) -> None:
+        """Its clock leaps forward, and everything that waits for a time with it."""
+        self._clock_offset_ms += by_ms
+        for rearm in self.on_jump:
+            rearm()
 
     def freeze(self, duration_ms: int) -> None:
         """It does nothing for a while, and does not know it (SIGSTOP, a machine that swaps); others see silence."""
@@ -96,6 +125,7 @@ class Process:
         if self.world.clock.now_ms < self.frozen_until_ms:
             self.world.clock.at(self.frozen_until_ms, lambda: self.run(action))
             return
+        before, self.world.current = self.world.current, self
         self.working = True
         try:
             action()
@@ -103,6 +133,7 @@ class Process:
             self.ended()
         finally:
             self.working = False
+            self.world.current = before
 
     def kill(self) -> None:
         """From outside, between two things that it does."""
@@ -118,6 +149,8 @@ class Process:
         """The process is gone; what others see of it."""
         self.alive = False
         self.world.network.crash(self.name)
+        for worker in list(self.workers):
+            worker.abandon()
 
 
 class SimulatedActor:
@@ -138,7 +171,8 @@ class SimulatedActor:
         self._performers = dict(performers)
         self._observe = observe
         self._inbox: deque[Any] = deque()
-        self._timers = Timers(process.world.clock, lambda key: self.tell(TimerFired(key)))
+        self._timers = Timers(process.world.clock, lambda key: self.tell(TimerFired(key)), lambda: process.now_ms)
+        process.on_jump.append(self._timers.rearm)
         self._performers[StartTimer] = lambda effect: self._timers.start(effect.key, effect.at_ms)
         self._performers[CancelTimer] = lambda effect: self._timers.cancel(effect.key)
         self._scheduled = False
@@ -165,7 +199,7 @@ class SimulatedActor:
         self._scheduled = False
         while self._inbox and not self.stopped:
             event = self._inbox.popleft()
-            effects = self.core.handle(event, self._process.world.clock.now_ms)
+            effects = self.core.handle(event, self._process.now_ms)
             self._observe(self.name, event, effects)
             for effect in effects:
                 performer = self._performers.get(type(effect))
@@ -192,7 +226,7 @@ class WorldClock:
         self._process = process
 
     def now_ms(self) -> int:
-        return self._process.world.clock.now_ms
+        return self._process.now_ms
 
     def schedule(self, at_ms: int, action: Callable[[], None]) -> None:
         self._process.later(max(0, at_ms - self.now_ms()), action)

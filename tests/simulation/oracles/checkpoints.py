@@ -58,6 +58,7 @@ class CheckpointOracle:
             if _is_pointer(path):
                 self._known.add(self._id_of(path))
                 self._of_job.setdefault(path.split("/")[-3], set()).add(self._id_of(path))
+        self.durable_files: Callable[[], dict[str, bytes]] = disk.snapshot
         self.leader: Callable[[], str] = lambda: ""
         """Name of the coordinator that everybody follows."""
         self._savepoints: set[int] = set()
@@ -108,18 +109,20 @@ class CheckpointOracle:
             self._world.story.say("checkpoints", f"savepoint {checkpoint_id} is complete")
             self._known.add(checkpoint_id)
             self._savepoints.add(checkpoint_id)
-        if not _is_pointer(path):
-            return
-        checkpoint_id = CheckpointID(self._id_of(path))
+        if _is_pointer(path):
+            self.pointer_written(path.split("/")[-3], CheckpointID(self._id_of(path)), late=late)
+
+    def pointer_written(self, job_id: str, checkpoint_id: CheckpointID, *, late: bool) -> None:
+        """A checkpoint is complete."""
         if checkpoint_id in self._savepoints:  # registered, or adopted by the job that starts from it
             return
-        of_job = self._of_job.setdefault(path.split("/")[-3], set())
+        of_job = self._of_job.setdefault(job_id, set())
         if checkpoint_id in of_job:
             raise Violation(f"checkpoint {checkpoint_id} completed twice")
         if checkpoint_id < max(of_job, default=0) and not late:
             raise Violation(f"checkpoint {checkpoint_id} completed after {max(of_job)}")
         of_job.add(checkpoint_id)
-        metadata = f"checkpoints/{path.split('/')[-3]}/chk-{checkpoint_id}/_metadata"
+        metadata = f"checkpoints/{job_id}/chk-{checkpoint_id}/_metadata"
         if not self._disk.files.exists(metadata):
             raise Violation(f"checkpoint {checkpoint_id} has a pointer and no metadata")
         self._known.add(checkpoint_id)
@@ -134,7 +137,7 @@ class CheckpointOracle:
             return
         place = len(self.forks) if len(self.forks) < wanted else self._rng.randrange(seen)
         if place < wanted:
-            fork = Fork(checkpoint_id, self._disk.snapshot(), copy.deepcopy(self._ledger.transactions))
+            fork = Fork(checkpoint_id, self.durable_files(), copy.deepcopy(self._ledger.transactions))
             self.forks[place : place + 1] = [fork]
 
     def _may_commit(self, transaction: Transaction) -> None:

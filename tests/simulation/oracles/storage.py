@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.simulation.disk import Disk
-from tests.simulation.options import Options
 from tests.simulation.world import Violation
 
 
-def check_storage(disk: Disk, options: Options, *, strict: bool) -> None:
-    """`strict`: no process was lost and no operation failed, so nothing may be left at all. Raises Violation."""
+def check_storage(disk: Disk, nodes: dict[str, bytes], *, strict: bool) -> None:
+    """`nodes`: what is left in ZooKeeper. `strict`: no process was lost and no operation failed, so nothing may be left at all. Raises Violation."""
     left = [path for path, _ in disk.files.list("") if not path.startswith(("ha/leaders/", "savepoints/"))]
+    left += [name for name in nodes if name.count("/") != 1 or not name.startswith("pointers/")]
     if strict and left:
         raise Violation(f"{len(left)} files are left behind, such as {left[:5]}")
     graphs = [path for path in left if path.startswith("ha/jobs/")]
