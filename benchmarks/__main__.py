@@ -14,6 +14,7 @@ RUNS = (
     ["benchmarks.backpressure"],
     ["benchmarks.coordinator", "--subtasks", "1000", "10000"],
     ["benchmarks.failover"],
+    ["benchmarks.rescale"],
 )
 
 

@@ -269,6 +269,18 @@ BUFFER_TIMEOUT = _duration(
 BATCH_TARGET_ROWS = _int(
     "execution.batch.target-rows", "16384", "Rows that outgoing batches are filled up to under load."
 )
+SCHEDULER_MODE = _enum(
+    "scheduler-mode",
+    "default",
+    "reactive: the job has as many subtasks as there are slots, and is rescaled when that changes.",
+    "default",
+    "reactive",
+)
+RESOURCE_STABILIZATION_TIMEOUT = _duration(
+    "jobmanager.adaptive-scheduler.resource-stabilization-timeout",
+    "1 s",
+    "In reactive mode: the job starts, or is rescaled, when the number of slots has not changed for this long.",
+)
 WATERMARK_INTERVAL = _duration(
     "pipeline.auto-watermark-interval", "200 ms", "Least time between two watermarks of a source."
 )

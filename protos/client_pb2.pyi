@@ -78,7 +78,14 @@ class GetJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class SubtaskDetails(_message.Message):
-    __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure")
+    __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure", "state_timestamps_ms")
+    class StateTimestampsMsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +100,7 @@ class SubtaskDetails(_message.Message):
     IDLE_MS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_MS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    STATE_TIMESTAMPS_MS_FIELD_NUMBER: _ClassVar[int]
     subtask_index: int
     attempt_number: int
     state: _job_pb2.ExecutionState
@@ -107,7 +115,8 @@ class SubtaskDetails(_message.Message):
     idle_ms: int
     watermark_ms: int
     failure: _job_pb2.SerializedFailure
-    def __init__(self, subtask_index: _Optional[int] = ..., attempt_number: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., resource_id: _Optional[str] = ..., host: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ...) -> None: ...
+    state_timestamps_ms: _containers.ScalarMap[str, int]
+    def __init__(self, subtask_index: _Optional[int] = ..., attempt_number: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., resource_id: _Optional[str] = ..., host: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., state_timestamps_ms: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class VertexDetails(_message.Message):
     __slots__ = ("vertex_id", "name", "parallelism", "max_parallelism", "operator_uids", "subtasks")

@@ -224,6 +224,22 @@ def cancel(target: Target, job: str) -> None:
 
 @cli.command()
 @click.argument("job")
+@click.option("--parallelism", "-p", type=click.IntRange(min=1), required=True, help="subtasks of every vertex")
+@with_target
+def rescale(target: Target, job: str, parallelism: int) -> None:
+    """Give a running job another parallelism: it stands still from the end of a checkpoint until its tasks run again.
+
+    The job goes on as it is until the slots are there; if they do not come, it stays so, and exit code 1 says it.
+    """
+    with target.client() as client:
+        job_id = client.resolve_job(job)
+        client.rescale(job_id, parallelism)
+    answer = {"job_id": job_id, "parallelism": parallelism}
+    click.echo(json.dumps(answer) if target.as_json else f"{job_id} runs with parallelism {parallelism}")
+
+
+@cli.command()
+@click.argument("job")
 @with_target
 def checkpoints(target: Target, job: str) -> None:
     """Checkpoints of a job, newest first."""

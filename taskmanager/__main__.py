@@ -7,6 +7,8 @@ the settings (`SNAPLINE_CONF_security__auth__token`), not from the command line.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -20,6 +22,16 @@ from dataflow.errors import SnaplineError
 from runtime.logs import capture_standard_logging, make_logger
 from runtime.settings import Setting, default_layers, from_toml, resolve
 from taskmanager.process import TaskManagerConfig, run_task_manager
+
+PRELOADED = ("taskmanager.operators.factory", "dataflow.key_partition", "taskmanager.state.keyed_backend")
+"""What stateful tasks need, compiled kernels included: they are there before the first task, which would wait a second for them."""
+
+
+def preload() -> None:
+    """Import it. What cannot be imported fails again in the task, which has somebody to tell."""
+    for module in PRELOADED:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    threading.Thread(target=preload, name="preload", daemon=True).start()
     outcome = run_task_manager(
         TaskManagerConfig(
             resource_id=given.resource_id or f"tm-{uuid.uuid4().hex[:12]}",

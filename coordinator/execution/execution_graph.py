@@ -9,7 +9,7 @@ Execution talks to its TaskManager itself, here nothing talks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dataflow.failures import SerializedFailure
 from dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
@@ -85,6 +85,8 @@ class Execution:
     confirmed: bool = False
     """The TaskManager has spoken about it, so it must show up in every heartbeat from now on."""
     failure: SerializedFailure | None = None
+    timestamps_ms: dict[ExecutionState, int] = field(default_factory=dict)
+    """When it entered each state."""
 
     @property
     def vertex(self) -> ExecutionVertexID:
@@ -114,6 +116,7 @@ class ExecutionGraph:
     def _begin_attempt(self, vertex: ExecutionVertexID, attempt_number: int, now_ms: int) -> None:
         attempt_id = ExecutionAttemptID(self.execution_graph_id, vertex.vertex_id, vertex.subtask_index, attempt_number)
         execution = Execution(attempt_id, ExecutionState.CREATED, now_ms)
+        execution.timestamps_ms[ExecutionState.CREATED] = now_ms
         self._current[vertex] = execution
         self._by_attempt[attempt_id] = execution
         self._count[ExecutionState.CREATED] += 1
@@ -213,7 +216,7 @@ class ExecutionGraph:
         self._count[execution.state] -= 1
         self._count[state] += 1
         execution.state = state
-        execution.state_since_ms = now_ms
+        execution.state_since_ms = execution.timestamps_ms[state] = now_ms
 
     def adopt(
         self,

@@ -86,6 +86,14 @@ from coordinator.jobmaster.operations import (
 )
 from coordinator.jobmaster.pending_operations import PendingOperations, refused
 from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
+from coordinator.jobmaster.rescaling import (
+    RescaleRefused,
+    RescaleTimer,
+    Rescaling,
+    RescalingEffect,
+    TakeRescaleCheckpoint,
+    is_own,
+)
 from coordinator.jobmaster.resource_manager_connection import ResourceManagerConnection, ResourceManagerConnectionEffect
 from coordinator.jobmaster.scheduler import Scheduler
 from coordinator.jobmaster.scheduler_effects import (
@@ -211,6 +219,7 @@ class JobMaster:
         self._resource_manager = ResourceManagerConnection(register, settings.registration)
         self._operations = PendingOperations()
         self._alignment = WatermarkAlignment(self._is_live)
+        self._rescaling = Rescaling(self.scheduler, settings, lambda: self._resource_manager.note)
         self._recovered = False
         self._reconciliation: Reconciliation | None = None
         """Not None: a former leader's tasks are waited for."""
@@ -261,6 +270,8 @@ class JobMaster:
         self._take(event)
         self._perform_queue()
         self._reconcile()
+        self._rescale(self._rescaling.advance(self._now_ms))
+        self._perform_queue()
         self._declare_required_slots()
         self._watch_idle_slots()
         effects, self._out = self._out, []
@@ -320,6 +331,8 @@ class JobMaster:
                 self._schedule(self.scheduler.slot_request_timed_out(self._resource_manager.note, self._now_ms))
             case CancellationTimer(resource_id):
                 self._schedule(self.scheduler.cancellation_timer_fired(resource_id, self._now_ms))
+            case RescaleTimer():
+                self._rescale(self._rescaling.timer_fired(self._now_ms))
             case IdleSlotTimer():
                 self._release_idle_slots()
             case ReconciliationTimer():
@@ -359,6 +372,10 @@ class JobMaster:
                 SendTriggerCheckpoint() | SendNotifyCheckpointComplete() | SendNotifyCheckpointAborted() as notification
             ):
                 self._tell_tasks(notification)
+            case CheckpointRequestCompleted(request_id) if is_own(request_id):
+                self._begin_rescale(request_id, self._rescaling.parallelism or {})
+            case CheckpointRequestFailed(request_id) if is_own(request_id):
+                self._rescale(self._rescaling.end())
             case CheckpointRequestCompleted(request_id, checkpoint_id, location):
                 replies, parallelism = self._operations.completed(request_id, checkpoint_id, self.url_of(location))
                 self._out += replies
@@ -366,6 +383,8 @@ class JobMaster:
                     self._begin_rescale(request_id, parallelism)
             case CheckpointRequestFailed(request_id, reason, detail):
                 self._out += self._operations.failed(request_id, f"{reason.message} {detail}".strip())
+                if not self._operations.rescale_in_progress:
+                    self._rescale(self._rescaling.checkpoint_failed())
             case StateRestored():
                 self._state_restored(effect)
             case RestoreFailed(request_id, detail, retryable):
@@ -744,9 +763,25 @@ class JobMaster:
         if refusal is not None:
             self._out.append(refusal)
             return
-        self._checkpoint(CheckpointRequested(self._operations.rescale(request_id, operation.parallelism)))
+        self._rescale(self._rescaling.request(request_id, operation.parallelism, self._now_ms))
+
+    def _rescale(self, effects: list[RescalingEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case TakeRescaleCheckpoint(asked_by, parallelism):
+                    key = (
+                        self._rescaling.own_checkpoint()
+                        if asked_by is None
+                        else self._operations.rescale(asked_by, parallelism)
+                    )
+                    self._checkpoint(CheckpointRequested(key))
+                case RescaleRefused(request_id, why):
+                    self._out.append(refused(request_id, why, retryable=True))
+                case _:
+                    self._out.append(effect)
 
     def _begin_rescale(self, request_id: CheckpointRequestID, parallelism: Mapping[JobVertexID, int]) -> None:
+        self._rescale(self._rescaling.end())
         if self.status is not JobStatus.RUNNING:
             summary = f"the job is {self.status.value}; it was not rescaled"
             self._out += self._operations.failed(request_id, summary)

@@ -25,6 +25,7 @@ from coordinator.checkpoint.events import ExecutionChange
 from coordinator.execution.deployment import NOTHING_RESTORED, RestoredTasks, TaskDeploymentDescriptorFactory
 from coordinator.execution.execution_graph import Execution, ExecutionGraph
 from coordinator.execution.failover import FailoverRegions
+from coordinator.execution.reactive import ReactiveParallelism
 from coordinator.execution.restart_strategy import RestartStrategy
 from coordinator.execution.slot_pool import SlotPool
 from coordinator.execution.slot_sharing import SlotSharing, required_slots
@@ -135,6 +136,7 @@ class Scheduler:
         self._out: list[SchedulerEffect] = []
         self._changes: list[ExecutionChange] = []
         self.is_reconciling_over = False
+        self.reactive = ReactiveParallelism(job_graph) if settings.is_reactive else None
         self._expand(ExecutionGraph(job_graph, execution_graph_id, now_ms))
 
     def _expand(self, graph: ExecutionGraph) -> None:
@@ -170,16 +172,26 @@ class Scheduler:
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Deploy the whole job for the first time under this leader. The caller declares `pool.required`."""
-        self.pool.set_required(required_slots(self.graph.job_graph))
+        self.require_slots()
         self._changes += [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]
-        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms, initial=True)
+        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms + self._stabilization_ms, initial=True)
         self._advance_round(now_ms)
         return self._done()
+
+    def require_slots(self, more: int = 0) -> None:
+        """What the job needs as it is, but at least so many (a rescale that has not begun); in reactive mode all that it can use."""
+        needed = required_slots(self.graph.job_graph) if self.reactive is None else self.reactive.slots_wanted
+        self.pool.set_required(max(needed, more))
+
+    @property
+    def _stabilization_ms(self) -> int:
+        """In reactive mode slots are waited for even if some are there."""
+        return 0 if self.reactive is None else self._settings.resource_stabilization_ms
 
     def start_reconciling(self, now_ms: int) -> list[SchedulerEffect]:
         """Another leader ran this job before: deploy nothing until it is known what still runs. Ends with `adopt`, with
         `restart_after_reconciling`, or with anything else that moves the job."""
-        self.pool.set_required(required_slots(self.graph.job_graph))
+        self.require_slots()
         self._job_status(JobStatus.RECONCILING, now_ms)
         return self._done()
 
@@ -416,6 +428,8 @@ class Scheduler:
             self._end_with(JobStatus.FAILING, now_ms)
         else:
             self.restarts += 1
+            if self.reactive is not None and len(self.pool) < required_slots(self.graph.job_graph):
+                failed, delay_ms = self.graph.vertices, max(delay_ms, self._stabilization_ms)  # with fewer slots
             self._restart(self._regions.tasks_needing_restart(failed), delay_ms, now_ms)
 
     def _restart(self, vertices: dict[ExecutionVertexID, None], delay_ms: int, now_ms: int) -> None:
@@ -484,7 +498,8 @@ class Scheduler:
                     current.delay_timer_runs = True
                     self._out.append(StartTimer(RestartDelayTimer(), current.not_before_ms))
                 return
-            self._begin_restore(current, now_ms)
+            if self._fits_slots(current):
+                self._begin_restore(current, now_ms)
         elif current.phase is RoundPhase.WAITING_FOR_SLOTS:
             if self.pool.free_count < current.free_slots_needed:
                 return
@@ -493,10 +508,25 @@ class Scheduler:
                 self._stop_timers(current)
                 self._deploy(current, now_ms)
                 return
+            if self.reactive is not None:  # slots were lost since: begin again with those that are left
+                self._begin_round(dict.fromkeys(self.graph.vertices), now_ms + self._stabilization_ms)
+                self._advance_round(now_ms)
+                return
             current.free_slots_needed = self.pool.free_count + missing
             if not current.slot_timer_runs:
                 current.slot_timer_runs = True
                 self._out.append(StartTimer(SlotRequestTimer(), now_ms + self._settings.slot_request_timeout_ms))
+
+    def _fits_slots(self, current: DeploymentRound) -> bool:
+        """Whether the round can go on. In reactive mode the whole job is given the parallelism that the slots allow."""
+        if self.reactive is None or len(current.vertices) < len(self.graph):
+            return True
+        parallelism = self.reactive.of(len(self.pool))
+        if parallelism is None:
+            return False
+        if parallelism != {v.vertex_id: v.parallelism for v in self.graph.job_graph.vertices}:
+            self._rescale_to = dict(parallelism)
+        return True
 
     def _begin_restore(self, current: DeploymentRound, now_ms: int) -> None:
         if self._rescale_to:
@@ -517,7 +547,7 @@ class Scheduler:
         self._expand(self.graph.rescaled(self._rescale_to, now_ms))
         self._rescale_to = {}
         current.vertices = dict.fromkeys(self.graph.vertices)
-        self.pool.set_required(required_slots(self.graph.job_graph))
+        self.require_slots()
         self._flush()
         self._out.append(TellTopology(self.graph.job_graph))
         self._changes = [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from dataflow.config import (
     INCREMENTAL_CHECKPOINTS,
     RECONCILIATION_TIMEOUT,
+    RESOURCE_STABILIZATION_TIMEOUT,
     SAVEPOINT_DIRECTORY,
+    SCHEDULER_MODE,
     SLOT_IDLE_TIMEOUT,
     SLOT_REQUEST_TIMEOUT,
     TASK_CANCELLATION_TIMEOUT,
@@ -37,6 +39,9 @@ class JobMasterSettings:
     savepoint_directory: str = ""
     reconciliation_timeout_ms: int = 0
     """How long a JobMaster that follows another waits for reports of what runs; 0: not at all, it restarts the job."""
+    is_reactive: bool = False
+    """Whether the parallelism follows the slots."""
+    resource_stabilization_ms: int = 1_000
 
     @classmethod
     def from_configuration(cls, cluster: Configuration, job: Configuration) -> JobMasterSettings:
@@ -53,4 +58,6 @@ class JobMasterSettings:
             cancellation_timeout_ms=cancellation_ms + CANCELLATION_GRACE_MS if cancellation_ms else 0,
             savepoint_directory=job.get_option(SAVEPOINT_DIRECTORY),
             reconciliation_timeout_ms=cluster.get_option(RECONCILIATION_TIMEOUT) if adopts else 0,
+            is_reactive=job.get_option(SCHEDULER_MODE) == "reactive",
+            resource_stabilization_ms=job.get_option(RESOURCE_STABILIZATION_TIMEOUT),
         )

@@ -106,6 +106,8 @@ def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDeta
         shown.backpressured_ms = counters.backpressured_ms
         shown.idle_ms = counters.idle_ms
     shown.watermark_ms = counters.watermark_ms if counters is not None else -(2**63)
+    for state, at_ms in execution.timestamps_ms.items():
+        shown.state_timestamps_ms[state.value] = at_ms
     if execution.failure is not None:
         encode_into(execution.failure, shown.failure)
 

@@ -39,7 +39,9 @@ PRELOADED = (
 
 def preload(modules: Sequence[str] = PRELOADED) -> list[str]:
     """Import what is there; returns what is not."""
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # read when gRPC is imported; nothing is open before the fork
+    os.environ.setdefault(
+        "GRPC_ENABLE_FORK_SUPPORT", "0"
+    )  # read when gRPC is imported; nothing is open before the fork
     missing = []
     for module in modules:
         try:

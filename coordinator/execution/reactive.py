@@ -1,0 +1,53 @@
+"""Reactive mode: the parallelism that a job has with the slots that there are.
+
+Decides which vertices follow the slots: those that have the job's greatest parallelism when it is submitted. Others (a sink with one
+subtask, say) keep theirs, as far as the slots go. No vertex goes beyond its max parallelism, which so bounds what the job asks for.
+Mirrors Flink's SlotSharingSlotAllocator of the AdaptiveScheduler in reactive mode; unlike there, parallelism that was set lower
+on purpose stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.execution.execution_graph import with_parallelism
+from coordinator.execution.slot_sharing import required_slots
+from dataflow.ids import JobVertexID
+from dataflow.jobgraph import JobGraph
+
+
+@dataclass(frozen=True, slots=True)
+class ReactiveParallelism:
+    """Of one job; made from the graph that was submitted."""
+
+    job_graph: JobGraph
+
+    @property
+    def most(self) -> int:
+        """The greatest parallelism of the vertices that follow."""
+        greatest = max(vertex.parallelism for vertex in self.job_graph.vertices)
+        return min(vertex.max_parallelism for vertex in self.job_graph.vertices if vertex.parallelism == greatest)
+
+    @property
+    def slots_wanted(self) -> int:
+        """More than these are of no use."""
+        return self._slots_for(self.most)
+
+    def of(self, slots: int) -> Mapping[JobVertexID, int] | None:
+        """The parallelism of all vertices with so many slots; None: they are too few for anything to run."""
+        low, high = 0, min(self.most, slots)
+        while low < high:  # the greatest that fits
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._slots_for(middle) <= slots else (low, middle - 1)
+        return self._with(low) if low else None
+
+    def _with(self, parallelism: int) -> Mapping[JobVertexID, int]:
+        greatest = max(vertex.parallelism for vertex in self.job_graph.vertices)
+        return {
+            vertex.vertex_id: parallelism if vertex.parallelism == greatest else min(vertex.parallelism, parallelism)
+            for vertex in self.job_graph.vertices
+        }
+
+    def _slots_for(self, parallelism: int) -> int:
+        return required_slots(with_parallelism(self.job_graph, self._with(parallelism)))

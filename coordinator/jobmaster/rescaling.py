@@ -1,0 +1,179 @@
+"""A running job gets another parallelism, with as short a pause as can be: slots first, then a checkpoint, then the restart.
+
+Decides when the next step may come. The job runs until all slots are there and the checkpoint is complete, so neither is part of the
+pause; a rescale whose slots do not come in time, or whose checkpoint fails, leaves the job as it is. In reactive mode it decides by
+itself, when the slots have been another number than the job has use for long enough. It does not know how slots are asked for, nor
+how the job restarts. Takes the role of Flink's AdaptiveScheduler states Executing and CreatingExecutionGraph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from coordinator.checkpoint.events import CheckpointRequestID
+from coordinator.execution.execution_graph import with_parallelism
+from coordinator.execution.slot_sharing import required_slots
+from coordinator.jobmaster.operations import RequestID
+from coordinator.jobmaster.scheduler import Scheduler
+from coordinator.jobmaster.settings import JobMasterSettings
+from dataflow.ids import JobVertexID
+from dataflow.messages import JobStatus
+from runtime.machine import CancelTimer, StartTimer
+
+OWN_PREFIX = "reactive-"
+"""Of the ids of checkpoints that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleTimer:
+    """Timer key: slots did not come in time; or, in reactive mode, the slots have been as they are for long enough."""
+
+
+class RescalePhase(Enum):
+    """Where a rescale stands."""
+
+    NONE = "none"
+    WAITING_FOR_SLOTS = "waiting for slots"
+    CHECKPOINTING = "waiting for its checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRescaleCheckpoint:
+    """All slots are there: take the checkpoint that the job restarts from."""
+
+    request_id: RequestID | None
+    """The client that waits; None: the job's own decision, and the checkpoint is asked for as `own_checkpoint`."""
+    parallelism: Mapping[JobVertexID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleRefused:
+    """The job goes on as it is."""
+
+    request_id: RequestID
+    why: str
+
+
+RescalingEffect = TakeRescaleCheckpoint | RescaleRefused | StartTimer | CancelTimer
+
+
+class Rescaling:
+    """Of one job."""
+
+    def __init__(self, scheduler: Scheduler, settings: JobMasterSettings, note: Callable[[], str]) -> None:
+        """`note`: what the ResourceManager said last about slots that it cannot give."""
+        self._scheduler = scheduler
+        self._settings = settings
+        self._note = note
+        self._phase = RescalePhase.NONE
+        self._request_id: RequestID | None = None
+        self.parallelism: Mapping[JobVertexID, int] = {}
+        """That the job is to have."""
+        self._slots = 0
+        self._timer_runs = False
+        self._own_requests = 0
+        self._watched_slots = -1
+        """In reactive mode: the number of slots that is being watched, until it has been the same for long enough."""
+        self._out: list[RescalingEffect] = []
+
+    def request(
+        self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
+    ) -> list[RescalingEffect]:
+        """A client wants another parallelism, which the job can run with."""
+        if self._phase is not RescalePhase.NONE:
+            return [RescaleRefused(request_id, "only a running job can be rescaled; it is being rescaled")]
+        if self._scheduler.reactive is not None:
+            summary = "the job follows its slots (scheduler-mode is reactive): start or stop TaskManagers instead"
+            return [RescaleRefused(request_id, summary)]
+        self._slots = required_slots(with_parallelism(self._scheduler.graph.job_graph, parallelism))
+        self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, request_id, parallelism
+        self._scheduler.require_slots(self._slots)
+        self._start_timer(now_ms + self._settings.slot_request_timeout_ms)
+        return self._done()
+
+    def own_checkpoint(self) -> CheckpointRequestID:
+        """An id for the checkpoint of a rescale that no client waits for."""
+        self._own_requests += 1
+        return CheckpointRequestID(f"{OWN_PREFIX}{self._own_requests}")
+
+    def advance(self, now_ms: int) -> list[RescalingEffect]:
+        """Take the next step, if what it waits for is there. In reactive mode, look whether the job can use other slots."""
+        if self._phase is RescalePhase.WAITING_FOR_SLOTS:
+            if self._scheduler.status is not JobStatus.RUNNING:
+                self._refuse(f"the job is {self._scheduler.status.value}; it was not rescaled")
+            elif len(self._scheduler.pool) >= self._slots:
+                self._stop_timer()
+                self._phase = RescalePhase.CHECKPOINTING
+                self._out.append(TakeRescaleCheckpoint(self._request_id, self.parallelism))
+        elif self._phase is RescalePhase.NONE and self._scheduler.reactive is not None:
+            slots = len(self._scheduler.pool)
+            if self._wanted() is None:
+                self._watched_slots = -1
+                self._stop_timer()
+            elif self._watched_slots != slots:
+                self._watched_slots = slots
+                self._start_timer(now_ms + self._settings.resource_stabilization_ms)
+        return self._done()
+
+    def timer_fired(self, now_ms: int) -> list[RescalingEffect]:
+        """RescaleTimer."""
+        self._timer_runs = False
+        if self._phase is RescalePhase.WAITING_FOR_SLOTS:
+            self._refuse(
+                f"the job needs {self._slots} slots for this parallelism, and has {len(self._scheduler.pool)} after "
+                f"{self._settings.slot_request_timeout_ms} ms{self._note()}; it goes on as it is: start more TaskManagers, or "
+                "choose a lower parallelism"
+            )
+        elif self._phase is RescalePhase.NONE and (wanted := self._wanted()) is not None:
+            self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, None, wanted
+            self._slots = 0  # those that are there
+        return self._done() + self.advance(now_ms)
+
+    def checkpoint_failed(self) -> list[RescalingEffect]:
+        """A client's checkpoint failed: that of a rescale, if one waits for it."""
+        return self.end() if self._phase is RescalePhase.CHECKPOINTING and self._request_id is not None else []
+
+    def end(self) -> list[RescalingEffect]:
+        """The restart begins, or the rescale is given up."""
+        self._reset()
+        return self._done()
+
+    def _reset(self) -> None:
+        self._phase, self._request_id, self._watched_slots = RescalePhase.NONE, None, -1
+        self._stop_timer()
+        if not self._scheduler.is_over:
+            self._scheduler.require_slots()
+
+    def _wanted(self) -> Mapping[JobVertexID, int] | None:
+        """In reactive mode: the parallelism that a running job should have instead of its own."""
+        scheduler = self._scheduler
+        if scheduler.reactive is None or scheduler.status is not JobStatus.RUNNING:
+            return None
+        wanted = scheduler.reactive.of(len(scheduler.pool))
+        has = {vertex.vertex_id: vertex.parallelism for vertex in scheduler.graph.job_graph.vertices}
+        return None if wanted == has else wanted
+
+    def _refuse(self, why: str) -> None:
+        if self._request_id is not None:
+            self._out.append(RescaleRefused(self._request_id, why))
+        self._reset()
+
+    def _start_timer(self, at_ms: int) -> None:
+        self._timer_runs = True
+        self._out.append(StartTimer(RescaleTimer(), at_ms))
+
+    def _stop_timer(self) -> None:
+        if self._timer_runs:
+            self._timer_runs = False
+            self._out.append(CancelTimer(RescaleTimer()))
+
+    def _done(self) -> list[RescalingEffect]:
+        effects, self._out = self._out, []
+        return effects
+
+
+def is_own(request_id: CheckpointRequestID) -> bool:
+    """Whether no client waits for it."""
+    return request_id.startswith(OWN_PREFIX)

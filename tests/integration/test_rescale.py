@@ -1,0 +1,75 @@
+"""Running jobs that get another parallelism: by command, and by themselves when TaskManagers come and go."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from tests.integration.savepoint_job import assert_exactly_once, build
+from tests.integration.test_snapshot_commands import command
+from tests.services.cluster import LocalCluster, wait_until
+
+ROWS = 300_000
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with LocalCluster(tmp_path / "cluster", slots=(1,)) as cluster:
+        yield cluster
+
+
+def start(cluster, output, **settings):
+    arguments = ["--output", str(output), "--rows", str(ROWS), "--parallelism", "1"]
+    return cluster.submit(build(cluster.environment(parallelism=1, **settings), arguments), "to rescale")
+
+
+def parallelism_of(cluster, job_id):
+    """Of all vertices, once the job runs; the number of tasks that run fits."""
+    details = cluster.client.get_job(job_id)
+    running = decode_job_status(details.overview.status) is JobStatus.RUNNING
+    numbers = {vertex.parallelism for vertex in details.vertices}
+    return numbers.pop() if running and len(numbers) == 1 else None
+
+
+def test_the_command_waits_for_slots_while_the_job_runs(cluster, tmp_path):
+    """Without enough of them the job goes on untouched, and the command says how many there are; with them it is rescaled, back
+    again too, and nothing is lost or twice."""
+    job_id = start(cluster, tmp_path / "out", slot__request__timeout="3 s")
+    cluster.wait_for_checkpoints(job_id, 1)
+    refused = command("rescale", "to rescale", "-p", "2", coordinator=cluster.address)
+    assert refused.returncode == 1
+    assert "needs 2 slots for this parallelism, and has 1 after 3000 ms" in refused.stderr
+    assert "it goes on as it is" in refused.stderr
+    assert cluster.client.get_job(job_id).overview.restarts == 0
+    assert "RESTARTING" not in cluster.client.get_job(job_id).status_timestamps_ms
+
+    cluster.start_task_manager(1)
+    wait_until(lambda: len(cluster.client.list_task_managers()) == 2, "the second TaskManager")
+    done = command("rescale", "to rescale", "-p", "2", "-o", "json", coordinator=cluster.address)
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"job_id": job_id, "parallelism": 2}), done.stderr
+    assert parallelism_of(cluster, job_id) == 2
+    cluster.client.rescale(job_id, 1)
+    assert parallelism_of(cluster, job_id) == 1
+    cluster.wait_for(job_id, JobStatus.FINISHED)
+    assert_exactly_once(tmp_path / "out", ROWS)
+
+
+def test_a_reactive_job_follows_its_task_managers(cluster, tmp_path):
+    """One more: it has a subtask more. One is killed: it goes on with those that are left."""
+    job_id = start(
+        cluster,
+        tmp_path / "out",
+        scheduler_mode="reactive",
+        **{"jobmanager.adaptive-scheduler.resource-stabilization-timeout": "300 ms"},
+    )
+    wait_until(lambda: parallelism_of(cluster, job_id) == 1, "one subtask")
+    second = cluster.start_task_manager(1)
+    wait_until(lambda: parallelism_of(cluster, job_id) == 2, "two subtasks")
+    cluster.wait_for_checkpoints(job_id, 1)
+    second.kill()
+    wait_until(lambda: parallelism_of(cluster, job_id) == 1, "one subtask again")
+    cluster.wait_for(job_id, JobStatus.FINISHED)
+    assert_exactly_once(tmp_path / "out", ROWS)

@@ -1,0 +1,41 @@
+"""The parallelism that slots allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.execution.reactive import ReactiveParallelism
+from tests.simulation.jobs import job, vertex
+
+
+def graph(*vertices):
+    return job("j", [replace(one, max_parallelism=128) for one in vertices], [], {})
+
+
+def found(reactive: ReactiveParallelism, slots: int) -> list[int] | None:
+    parallelism = reactive.of(slots)
+    return None if parallelism is None else list(parallelism.values())
+
+
+def test_vertices_with_the_greatest_parallelism_follow_the_slots() -> None:
+    """Others keep theirs, as far as it goes."""
+    reactive = ReactiveParallelism(graph(vertex("source", 4, source=True), vertex("sums", 4), vertex("sink", 2)))
+    assert reactive.slots_wanted == 128
+    assert [found(reactive, slots) for slots in (0, 1, 3, 500)] == [None, [1, 1, 1], [3, 3, 2], [128, 128, 2]]
+
+
+def test_slot_sharing_groups_need_slots_of_their_own() -> None:
+    """What is left over is not used."""
+    apart = replace(vertex("sums", 2), slot_sharing_group="apart")
+    reactive = ReactiveParallelism(graph(vertex("source", 2, source=True), apart))
+    assert [found(reactive, slots) for slots in (1, 2, 3, 4)] == [None, [1, 1], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("most", [1, 7])
+def test_max_parallelism_is_the_bound(most: int) -> None:
+    """Of the vertices that follow; the state cannot be spread further."""
+    one = replace(vertex("source", 1, source=True), max_parallelism=most)
+    reactive = ReactiveParallelism(job("j", [one], [], {}))
+    assert (reactive.slots_wanted, found(reactive, 100)) == (most, [most])
