@@ -116,3 +116,6 @@ class JobGraph:
     savepoint_restore: SavepointRestoreSettings = SavepointRestoreSettings()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     """Reserved for code shipped with the job: file name to content, put on the import path of the tasks."""
+    master_hooks: tuple[bytes, ...] = ()
+    """cloudpickled functions that bring a master hook (`dataflow.master_hooks`); the coordinator creates the hooks, and looks into
+    nothing else."""

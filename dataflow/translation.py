@@ -31,6 +31,7 @@ from dataflow.jobgraph import (
     Partitioning,
     SavepointRestoreSettings,
 )
+from dataflow.master_hooks import functions_with_hooks
 from dataflow.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
 from dataflow.stream_graph import StreamEdge, StreamGraph, StreamNode
 
@@ -114,6 +115,11 @@ def translate(
         edges=tuple(edges),
         configuration=dict(configuration),
         savepoint_restore=savepoint_restore,
+        master_hooks=tuple(
+            _pickle(item.uid, function, "the coordinator", pickle)
+            for item in resolved
+            for function in functions_with_hooks(item.node.spec)
+        ),
     )
     return Translation(job_graph, tuple(warnings))
 
@@ -193,7 +199,7 @@ def _vertex(
                 operator_id=item.operator_id,
                 uid=item.uid,
                 name=item.node.name,
-                payload=_pickle(item, pickle),
+                payload=_pickle(item.uid, item.node.spec, "the TaskManagers", pickle),
                 stateful=item.node.stateful,
                 is_source=item.node.is_source,
                 commits=item.node.commits,
@@ -234,11 +240,11 @@ def _state_schema(node: StreamNode) -> bytes:
     return bytes(schema.serialize()) if len(schema) else b""
 
 
-def _pickle(item: _Resolved, pickle: Callable[[object], bytes]) -> bytes:
+def _pickle(uid: str, value: object, receiver: str, pickle: Callable[[object], bytes]) -> bytes:
     try:
-        return pickle(item.node.spec)
+        return pickle(value)
     except Exception as error:
         raise JobDefinitionError(
-            f"operator {item.uid!r} cannot be pickled to be sent to the TaskManagers: {type(error).__name__}: {error}; "
+            f"operator {uid!r} cannot be pickled to be sent to {receiver}: {type(error).__name__}: {error}; "
             "create connections, locks and files in open(), not in the constructor or a closure"
         ) from error

@@ -158,7 +158,7 @@ class SavepointRestoreSettings(_message.Message):
     def __init__(self, path: _Optional[str] = ..., allow_non_restored_state: _Optional[bool] = ..., claim: _Optional[bool] = ...) -> None: ...
 
 class JobGraph(_message.Message):
-    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules")
+    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules", "master_hooks")
     class ConfigurationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,7 @@ class JobGraph(_message.Message):
     CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
     SAVEPOINT_RESTORE_FIELD_NUMBER: _ClassVar[int]
     MODULES_FIELD_NUMBER: _ClassVar[int]
+    MASTER_HOOKS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     vertices: _containers.RepeatedCompositeFieldContainer[JobVertex]
@@ -187,7 +188,8 @@ class JobGraph(_message.Message):
     configuration: _containers.ScalarMap[str, str]
     savepoint_restore: SavepointRestoreSettings
     modules: _containers.ScalarMap[str, bytes]
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
+    master_hooks: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SerializedFailure(_message.Message):
     __slots__ = ("summary", "blame", "retryable", "error_type", "traceback", "operator_uid", "position")

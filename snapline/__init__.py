@@ -28,6 +28,7 @@ from dataflow.functions import (
     SourceFunction,
     WindowContext,
 )
+from dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from dataflow.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -89,6 +90,7 @@ __all__ = [
     "KeyedStream",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "MasterTriggerRestoreHook",
     "ParquetSink",
     "ParquetSource",
     "ProcessContext",
@@ -117,6 +119,7 @@ __all__ = [
     "WatermarkStrategy",
     "WindowContext",
     "WindowedStream",
+    "WithMasterCheckpointHook",
     "count",
     "max_",
     "mean",

@@ -47,9 +47,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that failed with a cluster of processes shows the ends of their logs."""
     report = yield
-    cluster = getattr(item, "funcargs", {}).get("cluster")
-    if report.failed and cluster is not None and hasattr(cluster, "logs"):
-        report.sections.append(("The cluster's logs", cluster.logs()))
+    logs = getattr(getattr(item, "funcargs", {}).get("cluster"), "logs", None)
+    if report.failed and callable(logs):
+        report.sections.append(("The cluster's logs", logs()))
     return report
 
 

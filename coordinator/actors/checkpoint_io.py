@@ -45,7 +45,6 @@ from dataflow.ids import JobID
 from runtime.actor import Performer
 from runtime.clock import Clock
 from runtime.logs import Logger
-from runtime.machine import InvariantViolation
 from runtime.state_storages import StateStorages
 from runtime.storage import StorageAlreadyExists, StorageError
 from runtime.timers import TimerService
@@ -88,8 +87,6 @@ class CheckpointIo:
         return {
             asked.DrawCheckpointId: self._draw_id,
             asked.SetCheckpointIdCount: self._set_id_count,
-            asked.TriggerMasterHook: self._no_hooks,
-            asked.RestoreMasterHook: self._no_hooks,
             asked.StoreCompletedCheckpoint: self._store,
             asked.VerifyStoredCheckpoint: lambda effect: self._verify(effect.checkpoint),
             asked.RemoveCompletedCheckpoint: self._remove,
@@ -253,7 +250,3 @@ class CheckpointIo:
             attempt=str(effect.attempt_id),
             detail=effect.detail,
         )
-
-    @staticmethod
-    def _no_hooks(effect: Any) -> None:
-        raise InvariantViolation(f"there is no master hook {effect.hook_id!r} in this coordinator")

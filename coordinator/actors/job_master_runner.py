@@ -18,8 +18,10 @@ import pykka
 
 from coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
 from coordinator.actors.checkpoint_io import CheckpointIo
+from coordinator.actors.master_hook_runner import MasterHookRunner
 from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from coordinator.checkpoint.coordinator import CheckpointCoordinator
+from coordinator.checkpoint.master_hooks import MasterHooks
 from coordinator.checkpoint.stats_persistence import StatisticsUnreadable, decode_statistics
 from coordinator.dispatcher.events import JobMasterEnded, JobStatusReported
 from coordinator.execution.restart_strategy import restart_strategy_of
@@ -39,6 +41,7 @@ from dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.ids import LeaderSessionID
 from dataflow.jobgraph import JobGraph
+from dataflow.master_hooks import create_hooks
 from dataflow.messages import JobStatus
 from runtime.actor import ActorCrashed, Events, MachineActor, tell_if_alive
 from runtime.clock import Clock
@@ -96,6 +99,7 @@ class JobMasterRunner:
         """What was told before the actor was there; None: it is there, or never will be."""
         self._ended = False
         self._outbox: Outbox | None = None
+        self._hooks: MasterHookRunner | None = None
 
     @property
     def job_directory(self) -> str:
@@ -153,6 +157,17 @@ class JobMasterRunner:
         job_id = graph.job_id
         configuration = Configuration(graph.configuration)
         checkpointing = CheckpointCoordinatorConfiguration.from_configuration(configuration)
+        hook_runner = self._hooks = MasterHookRunner(
+            create_hooks(graph.master_hooks),
+            checkpointing.timeout_ms,
+            services.timers,
+            services.clock,
+            self.tell,
+            self._logger,
+        )
+        hooks = MasterHooks()
+        for hook_id in hook_runner.hook_ids:
+            hooks.add(hook_id)
         checkpoints = CheckpointCoordinator(
             job_id,
             graph.name,
@@ -160,6 +175,7 @@ class JobMasterRunner:
             graph.vertices,
             graph.edges,
             store_survives_suspension=stores.survives_suspension,
+            master_hooks=hooks,
             stats=self._restored_statistics(stores, checkpointing.history_size),
         )
         session = LeaderSessionID(uuid.uuid4().hex)
@@ -191,6 +207,7 @@ class JobMasterRunner:
             {
                 **outbox.performers(),
                 **checkpoint_io.performers(checkpoints.stats),
+                **hook_runner.performers(),
                 Reply: services.replies.perform,
                 ReportJobStatus: self._report_status,
                 ForgetJobGraph: lambda _: self._forget_graph(),
@@ -296,6 +313,8 @@ class JobMasterRunner:
         for actor in (self._deactivator, self._actor):
             if actor is not None and actor.is_alive():
                 actor.stop(block=False)
+        if self._hooks is not None:
+            self._hooks.close()
 
 
 def _draw_delay(configuration: CheckpointCoordinatorConfiguration) -> int:

@@ -27,9 +27,9 @@ from coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
     CheckpointRequestFailed,
     CheckpointTimeoutKey,
+    CloseMasterHook,
     CoordinatorShutDown,
     DrawCheckpointId,
-    FailJob,
     MessageRefused,
     PeriodicTriggerKey,
     PersistStatistics,
@@ -57,6 +57,7 @@ from coordinator.checkpoint.events import (
     ExecutionsChanged,
     MasterHookAnswered,
     MasterHookFailed,
+    MasterHookRestored,
     RestoreLatest,
     RestoreSavepoint,
     Shutdown,
@@ -425,15 +426,20 @@ class CheckpointCoordinator:
             self._trigger_tasks(pending)
 
     def _hook_failed(self, event: MasterHookFailed) -> None:
+        if event.checkpoint_id is None:
+            self._hook_restored(event)
+            return
         pending = self._asking_hooks(event.checkpoint_id)
-        detail = f"Master hook {event.hook_id!r} failed: {event.detail}"
-        if pending is not None:
-            self._end_triggering()
-            if not pending.is_disposed:
-                reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
-                self._in_flight.abort(pending, reason, self._now_ms, self._out, detail=detail)
-        elif not self._in_flight.contains(event.checkpoint_id) and self._shutdown_status is None:
-            self._out.append(FailJob(CheckpointFailureReason.JOB_FAILURE, detail))  # it could not restore its state
+        if pending is None:
+            return
+        self._end_triggering()
+        if not pending.is_disposed:
+            reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+            detail = f"Master hook {event.hook_id!r} failed: {event.detail}"
+            self._in_flight.abort(pending, reason, self._now_ms, self._out, detail=detail)
+
+    def _hook_restored(self, event: MasterHookRestored | MasterHookFailed) -> None:
+        self._restoration.hook_answered(event, self._out)
 
     # --- messages of tasks --------------------------------------------------------------------------------------------
 
@@ -557,6 +563,7 @@ class CheckpointCoordinator:
         self._out += self._periodic.stop()
         self._abort_queued_and_pending(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self._restoration.shut_down(self._out)
+        self._out += [CloseMasterHook(hook_id) for hook_id in self.hooks.hook_ids]
 
     def _finish_shutdown(self, status: JobStatus) -> None:
         """What is being stored is decided first; then completed checkpoints stay or go as their retention says, those of
@@ -594,6 +601,7 @@ class CheckpointCoordinator:
             CheckpointIdFailed: self._id_failed,
             MasterHookAnswered: self._hook_answered,
             MasterHookFailed: self._hook_failed,
+            MasterHookRestored: self._hook_restored,
             CheckpointStored: self._checkpoint_stored,
             CheckpointStoreFailed: self._store_failed,
             CompletedCheckpointRemoved: self._removed,

@@ -166,11 +166,25 @@ class DiscardState:
 
 @dataclass(frozen=True, slots=True)
 class RestoreMasterHook:
-    """Tell a master hook what the restored checkpoint holds for it, None for nothing. Failure: MasterHookFailed."""
+    """Tell a master hook what the restored checkpoint holds for it, None for nothing -> MasterHookRestored | MasterHookFailed."""
 
     hook_id: str
     checkpoint_id: CheckpointID
     state: MasterState | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetMasterHook:
+    """Tell a master hook that the job starts, and there is nothing to restore -> MasterHookRestored | MasterHookFailed."""
+
+    hook_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseMasterHook:
+    """The job is over, or another coordinator goes on with it. Nobody waits for it."""
+
+    hook_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +308,8 @@ CheckpointCoordinatorEffect = (
     | DiscardCheckpoint
     | DiscardState
     | RestoreMasterHook
+    | ResetMasterHook
+    | CloseMasterHook
     | ReleaseCompletedCheckpoints
     | ShutdownIdCounter
     | PersistStatistics

@@ -182,11 +182,18 @@ class MasterHookAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class MasterHookFailed:
-    """Answers TriggerMasterHook or RestoreMasterHook."""
+class MasterHookRestored:
+    """Answers RestoreMasterHook or ResetMasterHook."""
 
     hook_id: str
-    checkpoint_id: CheckpointID
+
+
+@dataclass(frozen=True, slots=True)
+class MasterHookFailed:
+    """Answers TriggerMasterHook; or, with checkpoint id None, RestoreMasterHook or ResetMasterHook."""
+
+    hook_id: str
+    checkpoint_id: CheckpointID | None
     detail: str
 
 
@@ -288,6 +295,7 @@ CheckpointCoordinatorEvent = (
     | CheckpointIdFailed
     | MasterHookAnswered
     | MasterHookFailed
+    | MasterHookRestored
     | CheckpointStored
     | CheckpointStoreFailed
     | CompletedCheckpointRemoved

@@ -2,7 +2,8 @@
 
 Decides what a restore answers and when. Two kinds: from the latest completed checkpoint (the store has to be read once, and no
 store may be outstanding), and from a snapshot that a user named (checked first; then the id counter is moved behind it, then it is
-registered as a completed checkpoint, and only then answered). Does not know pending checkpoints. Mirrors
+registered as a completed checkpoint, and only then answered). Master hooks get their state, or are reset when there is nothing to
+restore, before the answer: tasks start behind them. Does not know pending checkpoints. Mirrors
 CheckpointCoordinator.restoreLatestCheckpointedStateInternal and restoreSavepoint of Flink.
 """
 
@@ -17,6 +18,7 @@ from coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
     PersistStatistics,
     RecoverCompletedCheckpoints,
+    ResetMasterHook,
     RestoreFailed,
     RestoreMasterHook,
     SetCheckpointIdCount,
@@ -27,6 +29,8 @@ from coordinator.checkpoint.events import (
     CheckpointRequestID,
     CompletedCheckpointsRecovered,
     CompletedCheckpointsRecoveryFailed,
+    MasterHookFailed,
+    MasterHookRestored,
     RestoreLatest,
     RestoreSavepoint,
 )
@@ -53,7 +57,17 @@ class _Prepared:
     checkpoint: CompletedCheckpoint
     assignment: StateAssignment
     vertices: frozenset[JobVertexID] | None
-    effects: Sequence[CheckpointCoordinatorEffect]
+    hook_calls: tuple[RestoreMasterHook, ...]
+    answer: StateRestored
+
+
+@dataclass(slots=True)
+class _HeldAnswer:
+    """Waits until every master hook has said that it is done."""
+
+    answer: StateRestored
+    waiting: dict[str, None]
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,7 @@ class Restoration:
         """Whether it is known what former leaders completed."""
         self._is_reading_store = False
         self._adoption: _Adoption | None = None
+        self._held: _HeldAnswer | None = None
         self._max_parallelism: dict[JobVertexID, int] = {}
         """Taken over from snapshots; stays when the job is rescaled."""
         self.tasks_as_finished: frozenset[ExecutionVertexID] = frozenset()
@@ -97,7 +112,7 @@ class Restoration:
     @property
     def can_proceed(self) -> bool:
         """Whether the first waiting request can be served, as far as this file knows."""
-        return bool(self._waiting) and self.is_store_read and self._adoption is None
+        return bool(self._waiting) and self.is_store_read and self._adoption is None and self._held is None
 
     def request(self, event: RestoreLatest | RestoreSavepoint, out: Effects) -> None:
         """Somebody wants state. The store is read before the first restore; a job that starts from a snapshot is new,
@@ -126,7 +141,11 @@ class Restoration:
 
     def shut_down(self, out: Effects) -> None:
         """Nobody restores any more."""
-        self._refuse_all("the checkpoint coordinator was shut down", out, retryable=False)
+        why = "the checkpoint coordinator was shut down"
+        held, self._held = self._held, None
+        if held is not None:
+            out.append(RestoreFailed(held.answer.request_id, why))
+        self._refuse_all(why, out, retryable=False)
 
     def proceed(self, executions: ExecutionTracker, now_ms: int, out: Effects) -> frozenset[JobVertexID] | None:
         """Serve the first waiting request. Returns the vertices whose tasks stay as they are; None: everything is replaced."""
@@ -137,7 +156,11 @@ class Restoration:
         latest = self._publication.store.latest(prefer_checkpoint=self._configuration.prefer_checkpoint_for_recovery)
         if latest is None:
             self.tasks_as_finished, self.left_states = frozenset(), {}
-            out.append(_nothing_to_restore(event))
+            answer = _nothing_to_restore(event)
+            if isinstance(answer, RestoreFailed):
+                out.append(answer)
+            else:
+                self._answer_behind([ResetMasterHook(hook_id) for hook_id in self._hooks.hook_ids], answer, out)
         else:
             prepared = self._prepare(
                 event.request_id, latest, executions, event.vertices, allow=event.allow_non_restored_state
@@ -231,8 +254,33 @@ class Restoration:
             max_parallelism=assignment.plan.max_parallelism,
             skipped_operators=tuple(operator.uid or operator.operator_id for operator in assignment.plan.dropped),
         )
-        calls = [RestoreMasterHook(hook_id, checkpoint.checkpoint_id, state) for hook_id, state in matched]
-        return _Prepared(checkpoint, assignment, wanted, [*calls, answer])
+        calls = tuple(RestoreMasterHook(hook_id, checkpoint.checkpoint_id, state) for hook_id, state in matched)
+        return _Prepared(checkpoint, assignment, wanted, calls, answer)
+
+    # --- master hooks
+
+    def _answer_behind(
+        self, calls: Sequence[RestoreMasterHook | ResetMasterHook], answer: StateRestored, out: Effects
+    ) -> None:
+        """The answer, once all hooks have done what they are called for."""
+        out += calls
+        if calls:
+            self._held = _HeldAnswer(answer, {call.hook_id: None for call in calls})
+        else:
+            out.append(answer)
+
+    def hook_answered(self, event: MasterHookRestored | MasterHookFailed, out: Effects) -> None:
+        """A hook is done, or cannot do it: then nobody starts, and the next attempt calls all of them again."""
+        held = self._held
+        if held is None or event.hook_id not in held.waiting:
+            return
+        del held.waiting[event.hook_id]
+        if isinstance(event, MasterHookFailed):
+            held.failure = held.failure or f"master hook {event.hook_id!r} failed: {event.detail}"
+        if held.waiting:
+            return
+        self._held = None
+        out.append(RestoreFailed(held.answer.request_id, held.failure, retryable=True) if held.failure else held.answer)
 
     def _answer(
         self,
@@ -267,14 +315,14 @@ class Restoration:
             executions.use_max_parallelism(assignment.plan.max_parallelism)
         self.force_full_snapshot = checkpoint.properties.is_unclaimed
         if not restored:
-            out += [effect for effect in prepared.effects if isinstance(effect, StateRestored)]
+            out.append(prepared.answer)
             return
         kind = checkpoint.properties.snapshot_type
         self._stats.report_restored(
             RestoredCheckpointStats(checkpoint.checkpoint_id, kind, now_ms, checkpoint.location)
         )
         out.append(PersistStatistics())
-        out += prepared.effects
+        self._answer_behind(prepared.hook_calls, prepared.answer, out)
 
     def _tasks_that_may_end(self, executions: ExecutionTracker) -> frozenset[ExecutionVertexID]:
         """Of tasks that run already: one that ends without having taken another checkpoint has ended with one that a former

@@ -411,6 +411,10 @@ def describe(effect: Any) -> str:
             return f"ask hook {hook} for {number}"
         case asked.RestoreMasterHook(hook, number, state):
             return f"restore hook {hook} from {number}: {state}"
+        case asked.ResetMasterHook(hook):
+            return f"reset hook {hook}"
+        case asked.CloseMasterHook(hook):
+            return f"close hook {hook}"
         case asked.StoreCompletedCheckpoint(checkpoint, write_metadata, register):
             what = [name for name, wanted in (("metadata", write_metadata), ("pointer", register)) if wanted]
             return f"store {checkpoint.checkpoint_id} in {checkpoint.location} ({' and '.join(what)})"

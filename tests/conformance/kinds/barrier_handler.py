@@ -346,12 +346,17 @@ def replay(scenario: Scenario) -> list[str]:
     triggered: list[int] = []
     aborted: list[dict[str, Any]] = []
     emitted: list[str] = []
+    blocked: list[int] | str = []
     for number, step in enumerate(scenario["steps"]):
         expect = step.get("expect", {})
         seen = harness.play(step)
         optional = expect.get("may_abort", [])
         expected_aborts = expect.get("aborted", [])
-        step_aborted = [abort for abort in seen.aborted if abort in expected_aborts or abort not in optional]
+        step_aborted = [
+            abort
+            for abort in seen.aborted
+            if expected_aborts == "*" or abort in expected_aborts or abort not in optional
+        ]
         natural = []
         if not step.get("hold"):
             natural = [step["data"]] if "data" in step else [f"EOP@{step['ch']}"] if "eop" in step else []
@@ -364,7 +369,10 @@ def replay(scenario: Scenario) -> list[str]:
             expected = expect.get(key, default)
             if expected not in ("*", got[key]):
                 failures.append(difference(number, key, expected, got[key]))
-        for key in set(expect) - set(got) - {"may_abort"}:
+        blocked = expect.get("blocked", blocked)
+        if blocked != "*" and sorted(blocked) != harness.observe("blocked"):
+            failures.append(difference(number, "blocked", sorted(blocked), harness.observe("blocked")))
+        for key in sorted(set(expect) - set(got) - {"may_abort", "blocked"}):
             actual = _observed(harness, seen, key, expect[key])
             if expect[key] not in ("*", actual):
                 failures.append(difference(number, key, expect[key], actual))
@@ -390,5 +398,4 @@ def _observed(harness: Harness, seen: Seen, key: str, expected: Any) -> Any:
         return {checkpoint_id: harness.inflight(checkpoint_id) for checkpoint_id in expected}
     if key in ("alignment_ms", "start_delay_ms"):
         return getattr(seen, key)
-    actual = harness.observe(key)
-    return sorted(actual) if key == "blocked" else actual
+    return harness.observe(key)

@@ -14,6 +14,7 @@ from coordinator.checkpoint.coordinator import CheckpointCoordinator
 from coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
+    CloseMasterHook,
     DiscardCheckpoint,
     DiscardState,
     DrawCheckpointId,
@@ -239,6 +240,8 @@ class Harness:
                     self.open_hooks[hook_id] = checkpoint_id
                 else:
                     self.feed(MasterHookAnswered(hook_id, checkpoint_id, master_state(hook_id, config.get("state"))))
+            case CloseMasterHook(hook_id):
+                self.seen["hook_calls"].append({"hook": hook_id, "call": "close"})
             case _:
                 pass
 

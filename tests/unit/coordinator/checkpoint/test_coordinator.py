@@ -35,7 +35,6 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointRemoved,
     CompletedCheckpointsRecovered,
     DeclineReceived,
-    MasterHookFailed,
     RestoreLatest,
     Shutdown,
     StartCheckpointScheduler,
@@ -343,16 +342,6 @@ def test_rescaling_replaces_the_tasks() -> None:
     )
     assert trigger.attempt_ids == (tasks[0],)
     assert len(job.core.pending_checkpoints[0].unacknowledged_tasks) == 4
-
-
-def test_failed_restore_of_a_hook_fails_the_job() -> None:
-    """State outside the dataflow that could not be restored must not be ignored."""
-    job = Coordinator()
-
-    (effect,) = job.tell(MasterHookFailed("h", ONE, "no such topic"))
-
-    assert isinstance(effect, FailJob)
-    assert "no such topic" in effect.detail
 
 
 def test_aborted_checkpoint_of_two_coordinators_leaves_the_directory() -> None:
