@@ -18,10 +18,19 @@ def empty_world() -> None:
 @pytest.fixture(scope="module", params=["hashmap", "rocksdb"])
 def state_backend(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test of the module on both backends; on the second with room for a few keys only."""
-    BACKEND.update(
-        {"state.backend.type": request.param, "state.backend.rocksdb.memory.fixed-per-slot": "1 kb"}
-        if request.param == "rocksdb"
-        else {}
-    )
+    yield from _with(request.param)
+
+
+@pytest.fixture(scope="module", params=["hashmap", "rocksdb", "hashmap, incremental", "rocksdb, incremental"])
+def state_backend_and_checkpoints(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same, with incremental checkpoints, too."""
+    yield from _with(request.param)
+
+
+def _with(described: str) -> Iterator[None]:
+    if "rocksdb" in described:
+        BACKEND.update({"state.backend.type": "rocksdb", "state.backend.rocksdb.memory.fixed-per-slot": "1 kb"})
+    if "incremental" in described:
+        BACKEND["execution.checkpointing.incremental"] = "true"
     yield
     BACKEND.clear()

@@ -48,12 +48,13 @@ class Subtasks:
         self._create, self._keys, self._schemas = create, keys, schemas
         self.all = [Harness(create()).start()]
         self.side: dict[str, list[dict[str, Any]]] = {}
+        self._checkpoints = 0
 
     def step(self, step: Any) -> list[dict[str, Any]]:
-        """Rows emitted by the step."""
+        """Rows emitted by the step; a checkpoint completes after it."""
         if isinstance(step, str):
             self._gather_sides()
-            written = [one.snapshot() for one in self.all]
+            written = [one.snapshot(self._checkpoints + 1) for one in self.all]
             count = len(self.all) if step == "restore" else 3 - len(self.all)
             self.all = [
                 Harness(self._create(), subtask=i, parallelism=count).start(restored_state(written)).work()
@@ -72,6 +73,9 @@ class Subtasks:
             for one in self.all:
                 one.watermark(step)
         self._gather_sides()
+        self._checkpoints += 1
+        for one in self.all:
+            one.checkpoint(self._checkpoints)
         return [row for one in self.all for row in one.rows()]
 
     def _gather_sides(self) -> None:

@@ -8,10 +8,16 @@ from typing import Any
 import pyarrow as pa
 
 from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.handles import KeyGroupRange, OperatorStateMode
+from dataflow.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStateMode
 from dataflow.ids import CheckpointID, JobID, OperatorID
 from dataflow.key_groups import compute_key_group_range_for_operator_index
-from taskmanager.operators.contract import OperatorContext, OperatorSnapshot, RestoredState, StreamOperator
+from taskmanager.operators.contract import (
+    OperatorContext,
+    OperatorSnapshot,
+    RestoredState,
+    SharedKeyedSnapshotPart,
+    StreamOperator,
+)
 from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.task.processing_time import TaskProcessingTime
 
@@ -32,7 +38,11 @@ class Written:
     def __init__(self, snapshot: OperatorSnapshot) -> None:
         self.keyed = []
         for part in snapshot.keyed:
-            self.keyed.append(KeyedFile(bytes(part.encode()), part.key_group_range))
+            data = bytes(part.encode())
+            if isinstance(part, SharedKeyedSnapshotPart):
+                self.keyed += [KeyedFile(known.handle.data, known.key_group_range) for known in part.references]  # type: ignore[union-attr]
+                part.stored(ByteStreamStateHandle(data))
+            self.keyed.append(KeyedFile(data, part.key_group_range))
             part.release()
         self.lists = snapshot.operator_lists
 
@@ -137,6 +147,12 @@ class Harness:
     def snapshot(self, checkpoint_id: int = 1) -> Written:
         self.operator.prepare_snapshot_pre_barrier(CheckpointID(checkpoint_id))
         return Written(self.operator.snapshot_state(CheckpointID(checkpoint_id), 0))
+
+    def checkpoint(self, checkpoint_id: int) -> Harness:
+        """One that completes."""
+        self.snapshot(checkpoint_id)
+        self.operator.notify_checkpoint_complete(CheckpointID(checkpoint_id))
+        return self
 
     def take(self) -> list[Any]:
         emitted, self.emitted = self.emitted, []

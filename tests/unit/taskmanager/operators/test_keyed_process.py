@@ -21,7 +21,7 @@ from taskmanager.operators.failure import RowFailure
 from taskmanager.operators.keyed_process import KeyedProcessOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
-pytestmark = pytest.mark.usefixtures("state_backend")
+pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")
 
 SCHEMA = pa.schema([("k", pa.string()), ("t", pa.int64()), ("do", pa.string()), ("at", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("what", pa.string()), ("at", pa.int64()), ("n", pa.int64())])

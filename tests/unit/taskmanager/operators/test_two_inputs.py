@@ -40,7 +40,7 @@ from taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.driving import Subtasks, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
-pytestmark = pytest.mark.usefixtures("state_backend")
+pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")
 
 LEFT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("a", pa.int64())])
 RIGHT = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("b", pa.int64())])
