@@ -14,5 +14,9 @@ class JobDefinitionError(SnaplineError):
     """The job cannot run as written: unknown column, missing uid, function that cannot be pickled, wrong parallelism."""
 
 
+class InvalidArgument(JobDefinitionError, ValueError, TypeError):
+    """A window, trigger, aggregate or watermark strategy cannot be what it is declared as."""
+
+
 class ConnectorError(SnaplineError):
     """An input cannot be read or an output not be written."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dataflow.errors import InvalidArgument
+
 
 @dataclass(frozen=True, slots=True)
 class WatermarkAlignmentParams:
@@ -36,25 +38,25 @@ class WatermarkStrategy:
 
     @classmethod
     def for_bounded_out_of_orderness(cls, column: str, max_out_of_orderness_ms: int) -> WatermarkStrategy:
-        """Rows are at most this late. Raises ValueError for a negative bound."""
+        """Rows are at most this late. Raises InvalidArgument for a negative bound."""
         if max_out_of_orderness_ms < 0:
-            raise ValueError(f"max_out_of_orderness_ms must not be negative, got {max_out_of_orderness_ms}")
+            raise InvalidArgument(f"max_out_of_orderness_ms must not be negative, got {max_out_of_orderness_ms}")
         return cls(column, max_out_of_orderness_ms)
 
     def with_idleness(self, idle_timeout_ms: int) -> WatermarkStrategy:
-        """Declare a source idle after this long without rows. Raises ValueError unless positive."""
+        """Declare a source idle after this long without rows. Raises InvalidArgument unless positive."""
         if idle_timeout_ms <= 0:
-            raise ValueError(f"idle_timeout_ms must be positive, got {idle_timeout_ms}")
+            raise InvalidArgument(f"idle_timeout_ms must be positive, got {idle_timeout_ms}")
         return replace(self, idle_timeout_ms=idle_timeout_ms)
 
     def with_watermark_alignment(
         self, group: str, max_drift_ms: int, update_interval_ms: int = 1_000
     ) -> WatermarkStrategy:
         """All sources of the group, and their subtasks, wait for the slowest when they are this far ahead of it, so that what
-        joins them need not keep what the fast one has read. For sources only. Raises ValueError for an empty name, a negative
+        joins them need not keep what the fast one has read. For sources only. Raises InvalidArgument for an empty name, a negative
         drift, or an interval that is not positive."""
         if not group or max_drift_ms < 0 or update_interval_ms <= 0:
-            raise ValueError(
+            raise InvalidArgument(
                 "watermark alignment needs the name of a group, a drift that is not negative and a positive interval, got "
                 f"{group!r}, {max_drift_ms} ms and {update_interval_ms} ms"
             )

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from dataflow.errors import InvalidArgument
+
 AGGREGATE_FUNCTIONS = ("count", "sum", "min", "max", "mean")
 
 
@@ -27,20 +29,20 @@ class Aggregate:
     column: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an unknown function or a missing column."""
+        """Raises InvalidArgument for an unknown function or a missing column."""
         if self.function not in AGGREGATE_FUNCTIONS:
-            raise ValueError(
+            raise InvalidArgument(
                 f"unknown aggregate {self.function!r} for {self.name!r}: one of {', '.join(AGGREGATE_FUNCTIONS)}"
             )
         if self.function != "count" and not self.column:
-            raise ValueError(f"aggregate {self.function!r} for {self.name!r} needs a column")
+            raise InvalidArgument(f"aggregate {self.function!r} for {self.name!r} needs a column")
 
 
 def _check_milliseconds(what: str, value: Any, *, positive: bool = True) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} is whole milliseconds, got {value!r}")
+        raise InvalidArgument(f"{what} is whole milliseconds, got {value!r}")
     if positive and value <= 0:
-        raise ValueError(f"{what} must be positive, got {value} ms")
+        raise InvalidArgument(f"{what} must be positive, got {value} ms: say how many milliseconds it is long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class TumblingEventTimeWindows:
     offset_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a size that is not positive, TypeError for what is no integer."""
+        """Raises InvalidArgument for a size that is not positive or no integer."""
         _check_milliseconds("a window's size", self.size_ms)
         _check_milliseconds("a window's offset", self.offset_ms, positive=False)
 
@@ -66,7 +68,7 @@ class SlidingEventTimeWindows:
     offset_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a size or slide that is not positive, TypeError for what is no integer."""
+        """Raises InvalidArgument for a size or slide that is not positive or no integer."""
         _check_milliseconds("a window's size", self.size_ms)
         _check_milliseconds("a window's slide", self.slide_ms)
         _check_milliseconds("a window's offset", self.offset_ms, positive=False)
@@ -81,7 +83,7 @@ class TumblingProcessingTimeWindows:
     offset_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a size that is not positive, TypeError for what is no integer."""
+        """Raises InvalidArgument for a size that is not positive or no integer."""
         _check_milliseconds("a window's size", self.size_ms)
         _check_milliseconds("a window's offset", self.offset_ms, positive=False)
 
@@ -93,7 +95,7 @@ class EventTimeSessionWindows:
     gap_ms: int
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a gap that is not positive, TypeError for what is no integer."""
+        """Raises InvalidArgument for a gap that is not positive, InvalidArgument for what is no integer."""
         _check_milliseconds("a session's gap", self.gap_ms)
 
     @classmethod
@@ -110,9 +112,9 @@ class CountTrigger:
     purge: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a count below 1."""
+        """Raises InvalidArgument for a count below 1."""
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
-            raise ValueError(f"a count trigger fires after at least 1 row, got {self.count!r}")
+            raise InvalidArgument(f"a count trigger fires after at least 1 row, got {self.count!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,11 @@ class GlobalWindows:
     trigger: CountTrigger
 
     def __post_init__(self) -> None:
-        """Raises TypeError without a trigger."""
+        """Raises InvalidArgument without a trigger."""
         if not isinstance(self.trigger, CountTrigger):
-            raise TypeError(f"a global window never fires without a trigger: CountTrigger(n), got {self.trigger!r}")
+            raise InvalidArgument(
+                f"a global window never fires without a trigger: CountTrigger(n), got {self.trigger!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

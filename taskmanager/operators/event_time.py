@@ -21,6 +21,8 @@ from dataflow.watermarks import WatermarkStrategy
 
 _PER_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 """Unit to (multiplier, divisor) that make milliseconds."""
+END_OF_TIME_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: integers beyond it are of another unit."""
 
 
 def event_time_column(batch: pa.RecordBatch, column: str) -> pa.Array:
@@ -67,6 +69,11 @@ def max_event_time_ms(batch: pa.RecordBatch, column: str) -> int | None:
         return None
     values = array.view(pa.int64()).to_numpy()
     greatest = int(values.max())
+    if greatest > END_OF_TIME_MS and pa.types.is_int64(array.type):
+        raise ValueError(
+            f"event time column {column!r} holds {greatest}, which as milliseconds since the epoch lies beyond the year 9999: if it "
+            "is microseconds or nanoseconds, make it a timestamp of that unit, or divide it"
+        )
     if pa.types.is_timestamp(array.type):
         multiplier, divisor = _PER_MS[array.type.unit]
         return greatest * multiplier // divisor

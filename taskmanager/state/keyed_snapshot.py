@@ -16,6 +16,7 @@ from dataflow.arrow_columns import BoolArray
 from dataflow.gather import gather_array
 from dataflow.handles import KeyGroupRange
 from dataflow.key_groups import assign_to_key_groups
+from dataflow.state import StateError
 from dataflow.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
 from runtime.machine import check
 from taskmanager.state.columns import FrozenColumn
@@ -127,9 +128,15 @@ class KeyedSnapshot:
         if not len(slots):
             return slots, row_offsets
         groups = assign_to_key_groups(keys.keys(slots), self._max_parallelism).astype(np.int64) - self._range.start
-        check(
-            groups.min() >= 0 and groups.max() < len(self._range),
-            "keyed state holds a key of another subtask's key group: the input is not partitioned by the same key columns",
-        )
+        strange = np.flatnonzero((groups < 0) | (groups >= len(self._range)))
+        if len(strange):
+            columns = keys.keys(slots[strange[:1]])
+            key = ", ".join(
+                f"{field.name}={column[0].as_py()!r}" for field, column in zip(self._key_fields, columns, strict=True)
+            )
+            raise StateError(
+                f"keyed state holds the key {key} of another subtask's key group: the key was another one when the row was sent here. "
+                "Key columns have to be the same in every evaluation; compute them once, before key_by, and change nothing in place"
+            )
         np.cumsum(np.bincount(groups, minlength=len(self._range)), out=row_offsets[1:])
         return slots[np.argsort(groups.astype(np.uint16), kind="stable")], row_offsets

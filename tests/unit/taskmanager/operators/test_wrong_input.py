@@ -1,0 +1,188 @@
+"""What data and users get wrong at keyed operators: refused by name, with the way out; or harmless, as Flink has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dataflow.elements import Watermark
+from dataflow.errors import JobDefinitionError
+from dataflow.functions import KeyedProcessFunction
+from dataflow.handles import KeyGroupRange
+from dataflow.operator_specs import KeyedProcessSpec, WatermarkSpec
+from dataflow.state import StateError, ValueStateDescriptor
+from dataflow.watermarks import WatermarkStrategy
+from dataflow.windows import (
+    CountTrigger,
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
+from taskmanager.operators.keyed_process import KeyedProcessOperator
+from taskmanager.operators.watermark_operator import WatermarkOperator
+from taskmanager.state.keyed_backend import KeyedStateBackend
+from tests.unit.taskmanager.operators.harness import Harness, restored_state
+
+
+class Remember(KeyedProcessFunction):
+    """Keeps the value, and a timer at the time that the row names."""
+
+    def open(self, context) -> None:
+        self.kept = context.get_state(ValueStateDescriptor("kept", pa.int64()))
+
+    def process_element(self, row, context):
+        self.kept.update(row["v"])
+        if row.get("event_timer") is not None:
+            context.timer_service.register_event_time_timer(row["event_timer"])
+        if row.get("clock_timer") is not None:
+            context.timer_service.register_processing_time_timer(row["clock_timer"])
+
+    def on_timer(self, timestamp_ms, context):
+        yield {"key": context.current_key, "timer": timestamp_ms, "kept": self.kept.value()}
+
+
+def remember(time: str = "") -> Harness:
+    return Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Remember(), event_time_column=time)))
+
+
+def row(**values: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"k": 1, "v": 1, **values}])
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_null_is_a_key_like_any_other() -> None:
+    """State of its own, which comes back."""
+    batch = pa.record_batch({"k": pa.array([None, 1, None], pa.int64()), "v": [1, 2, 3], "event_timer": [5, 5, 5]})
+    harness = remember().start().process(batch)
+    again = remember().start(restored_state([harness.snapshot()])).watermark(5)
+    found = sorted((each["key"] is None, each["kept"]) for each in again.rows())
+    assert found == [(False, 2), (True, 3)]
+
+
+def test_a_key_that_is_not_a_number_is_one_key() -> None:
+    """NaN is not equal to itself, as a key it is; zero has one sign."""
+    keys = pa.array([float("nan"), -0.0, float("nan"), 0.0])
+    batch = pa.record_batch({"k": keys, "v": [1, 2, 3, 4], "event_timer": [5, 5, 5, 5]})
+    found = remember().start().process(batch).watermark(5).rows()
+    assert sorted(each["kept"] for each in found) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (
+            pa.array(["1"]),
+            "key column 'k' changed its type: the state was created for int64, this batch has string; cast",
+        ),
+        (
+            pa.array([1], pa.int32()),
+            "key column 'k' changed its type: the state was created for int64, this batch has int32",
+        ),
+    ],
+)
+def test_a_key_of_another_type_is_refused(key: pa.Array, said: str) -> None:
+    """By column; what the state was stays."""
+    harness = remember().start().process(row(event_timer=5))
+    with pytest.raises(TypeError, match=said):
+        harness.process(pa.record_batch({"k": key, "v": [2]}))
+    assert [each["kept"] for each in harness.watermark(5).rows()] == [1]
+
+
+def test_a_key_that_is_another_one_now_than_when_the_row_was_sent() -> None:
+    """It belongs to another subtask: a snapshot with it could not be restored, so there is none, and the key is named."""
+    backend = KeyedStateBackend(pa.schema([("k", pa.int64())]), KeyGroupRange(0, 63), 128)
+    state = backend.get_state(ValueStateDescriptor("kept", pa.int64()))
+    slots = backend.slots([pa.array(range(20))])
+    state.put_batch(slots, pa.array(range(20)))
+    with pytest.raises(
+        StateError, match=r"holds the key k=\d+ of another subtask's key group.*compute them once, before key_by"
+    ):
+        backend.snapshot().encode()
+
+
+def test_a_value_that_the_state_cannot_hold_is_named() -> None:
+    """With the state and its type."""
+    with pytest.raises(StateError, match="state 'kept' holds int64, which 'x' \\(str\\) is not"):
+        remember().start().process(row(v="x"))
+
+
+# --- windows and time -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, -5, 1.5, "1h", None, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows,
+        EventTimeSessionWindows,
+        lambda size: SlidingEventTimeWindows(size, 10),
+        lambda size: SlidingEventTimeWindows(10, size),
+        CountTrigger,
+    ],
+)
+def test_a_window_without_a_size_is_refused_when_it_is_declared(make: Any, size: Any) -> None:
+    """As an error of the job's definition, which commands print in one line."""
+    with pytest.raises(JobDefinitionError, match=f"(must be positive|whole milliseconds|at least 1 row), got {size!r}"):
+        make(size)
+
+
+@pytest.mark.parametrize("wrong", [pa.int32(), pa.string(), pa.date32(), pa.float64(), pa.time64("us"), pa.uint64()])
+def test_event_time_of_a_wrong_type_is_refused(wrong: pa.DataType) -> None:
+    """By column, where a function wants it and where watermarks are made of it."""
+    batch = pa.record_batch({"k": [1], "v": [1], "t": pa.nulls(1, wrong)})
+    for harness in (remember("t"), Harness(WatermarkOperator(WatermarkSpec(WatermarkStrategy("t"))))):
+        with pytest.raises(
+            TypeError, match=r"event time column 't' is .*: it must be a timestamp, or int64 milliseconds"
+        ):
+            harness.start().process(batch)
+
+
+def test_event_time_of_a_wrong_unit_is_refused() -> None:
+    """Microseconds that are read as milliseconds would end all windows at once, for good."""
+    harness = Harness(WatermarkOperator(WatermarkSpec(WatermarkStrategy("t")))).start()
+    harness.process(pa.record_batch({"t": pa.array([1_700_000_000_000])}))
+    with pytest.raises(
+        ValueError, match=r"event time column 't' holds 1700000000000000, which as milliseconds .* year 9999"
+    ):
+        harness.process(pa.record_batch({"t": pa.array([1_700_000_000_000_000])}))
+    harness.process(pa.record_batch({"t": pa.array([1_700_000_000_000_000]).cast(pa.timestamp("us"))}))
+
+
+def test_event_time_that_is_null_is_refused_with_its_row() -> None:
+    """Where a function wants it."""
+    with pytest.raises(ValueError, match="event time column 't' is null in row 0: filter such rows out"):
+        remember("t").start().process(row(t=None).set_column(2, "t", pa.nulls(1, pa.timestamp("ms"))))
+
+
+def test_a_clock_that_goes_back_fires_nothing_twice_and_nothing_late() -> None:
+    """Processing time stands still until the clock is where it was."""
+    harness = remember().start()
+    harness.advance(1_000).process(row(clock_timer=1_500, event_timer=None))
+    assert harness.advance(200).rows() == []
+    assert harness.context.processing_time.now_ms() == 1_000
+    assert [each["timer"] for each in harness.advance(1_500).rows()] == [1_500]
+    assert harness.advance(1_000).advance(1_600).rows() == []
+
+
+def test_watermarks_never_go_back() -> None:
+    """Whatever comes in."""
+    harness = remember().start()
+    harness.watermark(100).watermark(50).watermark(100)
+    assert harness.take() == [Watermark(100)]
+
+
+def test_timers_in_the_past_fire_at_once() -> None:
+    """Those of the clock in the next step, those of event time with the next watermark; a restored job keeps them."""
+    harness = remember().start().advance(1_000).watermark(100)
+    harness.take()
+    harness.process(row(clock_timer=5, event_timer=50))
+    again = remember().start(restored_state([harness.snapshot()]))
+    for one in (harness, again):
+        assert [each["timer"] for each in one.advance(1_000).rows()] == [5]
+        assert [each["timer"] for each in one.watermark(101).rows()] == [50]
