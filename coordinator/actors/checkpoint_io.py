@@ -24,6 +24,7 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     CompletedCheckpointsRecoveryFailed,
 )
+from coordinator.checkpoint.leftovers import leftovers
 from coordinator.checkpoint.metadata import (
     MetadataError,
     build_metadata,
@@ -93,6 +94,7 @@ class CheckpointIo:
             asked.RecoverCompletedCheckpoints: self._recover,
             asked.DiscardCheckpoint: self._discard_checkpoint,
             asked.DiscardState: self._discard_state,
+            asked.DeleteLeftovers: self._delete_leftovers,
             asked.ReleaseCompletedCheckpoints: lambda _: self._quietly("release", self._pointers.release),
             asked.ShutdownIdCounter: lambda effect: self._quietly(
                 "id counter", lambda: self._counter.shutdown(effect.status)
@@ -210,6 +212,17 @@ class CheckpointIo:
 
     def _discard_state(self, effect: asked.DiscardState) -> None:
         self._quietly("discard state", lambda: self._delete("", effect.paths))
+
+    def _delete_leftovers(self, effect: asked.DeleteLeftovers) -> None:
+        def work() -> None:
+            storage, directory = self._storages.locate(self._job_directory, "")
+            there = [path for path, _ in storage.list(directory)]
+            found = leftovers(there, effect.kept_files, effect.kept_locations, effect.before)
+            if found:
+                self._logger.info("files of tasks that were killed", count=len(found), first=found[0])
+            self._delete("", found)
+
+        self._quietly("delete leftovers", work)
 
     def _delete(self, directory: str, paths: Sequence[str]) -> None:
         """Everything below the directory, and these files. Goes on after a failure, and raises the last one."""

@@ -406,6 +406,7 @@ class CheckpointCoordinator:
     def _trigger_tasks(self, pending: PendingCheckpoint) -> None:
         self._end_triggering()
         options = self.configuration.options_of(pending.properties.snapshot_type, pending.location)
+        self.publication.may_have_leftovers = True
         tasks = pending.plan.tasks_to_trigger
         self._out.append(SendTriggerCheckpoint(tasks, pending.checkpoint_id, pending.timestamp_ms, options))
         self._in_flight.check_acknowledged(pending.checkpoint_id)
@@ -520,6 +521,9 @@ class CheckpointCoordinator:
             self._restoration.adopted(self.executions, self._now_ms, self._out)
         elif not pending.properties.is_savepoint:
             self._restoration.force_full_snapshot = False
+            if self._restoration.has_replaced_all:
+                self._restoration.has_replaced_all = False
+                self._out += self.publication.leftovers_before(pending.checkpoint_id)
 
     def _store_failed(self, event: CheckpointStoreFailed) -> None:
         self._check_storing(event.checkpoint_id)

@@ -165,6 +165,16 @@ class DiscardState:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteLeftovers:
+    """Look what lies in the job's directory, and delete what `leftovers` names: what tasks wrote that were killed before they said so."""
+
+    kept_files: frozenset[str]
+    kept_locations: frozenset[str]
+    before: CheckpointID
+    """Tasks may still write for this checkpoint and newer ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreMasterHook:
     """Tell a master hook what the restored checkpoint holds for it, None for nothing -> MasterHookRestored | MasterHookFailed."""
 
@@ -307,6 +317,7 @@ CheckpointCoordinatorEffect = (
     | RecoverCompletedCheckpoints
     | DiscardCheckpoint
     | DiscardState
+    | DeleteLeftovers
     | RestoreMasterHook
     | ResetMasterHook
     | CloseMasterHook

@@ -14,6 +14,7 @@ from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from coordinator.checkpoint.completed_store import CompletedCheckpointStore
 from coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
+    DeleteLeftovers,
     DiscardState,
     ReleaseCompletedCheckpoints,
     RemoveCompletedCheckpoint,
@@ -31,6 +32,9 @@ from runtime.machine import check
 
 MAX_DELETED_SHARED = 100_000
 """Shared files whose deletion is remembered, so that nothing that refers to one is ever taken for a checkpoint."""
+
+NO_LIMIT = CheckpointID(1 << 62)
+"""No checkpoint has such a number."""
 
 MAX_STRAYS = 1_000
 """Acknowledgements of unknown tasks whose files are remembered until their checkpoint is decided."""
@@ -61,6 +65,12 @@ class CheckpointPublication:
         """Shared files that no retained checkpoint refers to: the last one that did, and the one that pushed it out."""
         self._deleted_shared: dict[str, None] = {}
         """Shared files that are gone, oldest first."""
+        self.may_have_leftovers = False
+        """Whether a task was ever told to write anything."""
+        self._is_released = False
+        """Whether a successor may go on from what is there."""
+        self._kept: tuple[CompletedCheckpoint, ...] = ()
+        """What the job has left for its user when it ended."""
         self._strays: dict[CheckpointID, list[TaskStateSnapshot]] = {}
         """State of unknown tasks by pending checkpoint: its files may be shared with tasks that count."""
 
@@ -153,6 +163,7 @@ class CheckpointPublication:
         """Take over what a former leader completed."""
         self._is_store_known = True
         for checkpoint in checkpoints:
+            self.may_have_leftovers = True
             checkpoint_id = checkpoint.checkpoint_id
             if self.store.find(checkpoint_id) is not None or checkpoint_id in self._removing:
                 continue
@@ -218,6 +229,8 @@ class CheckpointPublication:
         for kept in outcome.kept:  # still registered: what it shares with the discarded ones stays
             self._removing[kept.checkpoint_id] = None
             effects.append(RemoveCompletedCheckpoint(kept, discard=False))
+        self._kept = outcome.kept
+        self._is_released = bool(outcome.released) or not status.is_globally_terminal
         if outcome.released:
             self._unreferenced.clear()  # a successor may find pointers to their checkpoints
         effects.append(ReleaseCompletedCheckpoints())
@@ -227,10 +240,21 @@ class CheckpointPublication:
         """All that had to be removed is; shared files that nobody kept follow."""
         gone = tuple(path for path in self._unreferenced if not self.registry.uses_file(path))
         self._unreferenced.clear()
+        effects: list[CheckpointCoordinatorEffect] = [DiscardState(CheckpointID(0), (), gone)] if gone else []
+        if self.may_have_leftovers and not self._is_released:
+            effects += self.leftovers_before(NO_LIMIT)
         self.registry.close()
-        return [DiscardState(CheckpointID(0), (), gone)] if gone else []
+        return effects
 
     # --- files that nobody needs
+
+    def leftovers_before(self, checkpoint_id: CheckpointID) -> list[CheckpointCoordinatorEffect]:
+        """Files of tasks that are gone, which wrote for older checkpoints than this one and never said what."""
+        if not self._is_store_known:
+            return []
+        locations = [checkpoint.location for checkpoint in (*self.store.checkpoints, *self._kept)]
+        files = self.registry.files | self._unreferenced.keys()
+        return [DeleteLeftovers(files, frozenset(locations), checkpoint_id)]
 
     def remember_stray(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None:
         """State that does not belong to this pending checkpoint, in files that may."""

@@ -56,6 +56,11 @@ class SharedStateRegistry:
         entry = self._entries.get(key)
         return 0 if entry is None else entry.references
 
+    @property
+    def files(self) -> frozenset[str]:
+        """All files in which registered state lies."""
+        return frozenset(self._keys_by_path)
+
     def uses_file(self, path: str) -> bool:
         """Whether registered state lies in this file."""
         return path in self._keys_by_path

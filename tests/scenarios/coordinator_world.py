@@ -32,6 +32,7 @@ from coordinator.checkpoint.coordinator import CheckpointCoordinator
 from coordinator.checkpoint.events import CheckpointRequestID
 from coordinator.checkpoint.master_hooks import MasterHooks
 from coordinator.checkpoint.properties import CheckpointRetentionPolicy
+from coordinator.checkpoint.publication import NO_LIMIT
 from dataflow.elements import SnapshotType
 from dataflow.failures import CheckpointFailureReason
 from dataflow.handles import KeyedStateHandle, OperatorSubtaskState, SegmentStateHandle, TaskStateSnapshot
@@ -428,6 +429,10 @@ def describe(effect: Any) -> str:
             return f"delete {', '.join([location, *paths] if location else paths) or 'nothing'}"
         case asked.DiscardState(number, _, paths):
             return f"state that belongs to nothing ({number}): delete {', '.join(paths) or 'no file yet'}"
+        case asked.DeleteLeftovers(files, locations, before):
+            kept = ", ".join(sorted([*locations, *files])) or "nothing"
+            older = "of all checkpoints" if before == NO_LIMIT else f"older than checkpoint {before}"
+            return f"delete leftovers {older}, keep {kept}"
         case asked.CheckpointRequestCompleted(request, number, location):
             return f"{request} completed: {number} in {location}"
         case asked.CheckpointRequestFailed(request, reason, detail):

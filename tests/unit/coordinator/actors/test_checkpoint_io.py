@@ -210,6 +210,25 @@ def test_what_will_never_complete_is_deleted(desk):
     assert [path for path, _ in desk.files.list("")] == ["chk-6/other"]
 
 
+def test_leftovers_of_killed_tasks_are_deleted(desk):
+    """What they wrote for older checkpoints; nothing that is kept, newer, complete, or somebody else's."""
+    stays = [
+        "chk-5/_metadata",
+        "chk-5/segment-a-5-0",
+        "chk-7/segment-a-7-0",
+        "chk-9/segment-a-9-0",
+        "savepoint-1/_metadata",
+        "savepoint-1/segment-a-3-0",
+        "shared/notes",
+        "shared/segment-a-3-0",
+        "shared/segment-a-9-0",
+    ]
+    for path in (*stays, "chk-6/segment-a-6-0", "shared/segment-a-6-0", "shared/segment-tm-9-4-0"):
+        desk.files.put(path, b"state")
+    desk.tell(asked.DeleteLeftovers(frozenset({"shared/segment-a-3-0"}), frozenset({"chk-7"}), CheckpointID(9)))
+    assert [path for path, _ in desk.files.list("")] == stays
+
+
 def test_the_end_of_a_job(desk):
     """The counter goes with it; a suspended job keeps its own."""
     desk.ask(asked.DrawCheckpointId(REQUEST))

@@ -10,6 +10,7 @@ from coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     CheckpointTimeoutKey,
     CoordinatorShutDown,
+    DeleteLeftovers,
     DiscardCheckpoint,
     DrawCheckpointId,
     FailJob,
@@ -41,6 +42,7 @@ from coordinator.checkpoint.events import (
     StopCheckpointScheduler,
     TopologyChanged,
 )
+from coordinator.checkpoint.publication import NO_LIMIT
 from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
 from dataflow.failures import CheckpointFailureReason
 from dataflow.ids import CheckpointID, JobID
@@ -105,6 +107,25 @@ def test_id_that_nobody_waits_for_any_more_is_ignored() -> None:
 
     assert job.tell(CheckpointIdDrawn(A, ONE)) == []
     assert not job.core.is_triggering
+
+
+def test_what_killed_tasks_left_goes_once_their_successors_have_completed_a_checkpoint() -> None:
+    """Before that its number may be drawn again by nobody, but the tasks that are gone may still be writing."""
+    job = Coordinator()
+    job.trigger("a", 1)
+    job.acknowledge(1, state=None)
+    job.tell(CheckpointStored(ONE))
+    job.trigger("b", 2)
+    job.tell(RestoreLatest(CheckpointRequestID("r")))
+    job.trigger("c", 3)
+    job.acknowledge(3, state=None)
+
+    effects = job.tell(CheckpointStored(THREE))
+
+    assert effects[-1] == DeleteLeftovers(frozenset(), frozenset({"chk-3"}), THREE)
+    job.trigger("d", 4)
+    job.acknowledge(4, state=None)
+    assert not any(isinstance(effect, DeleteLeftovers) for effect in job.tell(CheckpointStored(CheckpointID(4))))
 
 
 def test_new_attempt_is_triggered_when_it_came_before_the_id() -> None:
@@ -189,7 +210,10 @@ def test_shutdown_waits_for_store_and_deletions() -> None:
         ReleaseCompletedCheckpoints,
         ShutdownIdCounter,
     ]
-    assert job.tell(CompletedCheckpointRemoved(ONE)) == [CoordinatorShutDown(JobStatus.FINISHED)]
+    assert job.tell(CompletedCheckpointRemoved(ONE)) == [
+        DeleteLeftovers(frozenset(), frozenset(), NO_LIMIT),
+        CoordinatorShutDown(JobStatus.FINISHED),
+    ]
 
 
 def test_job_that_ends_before_it_was_restored_cleans_up_after_former_leaders() -> None:
