@@ -238,7 +238,9 @@ class HeartbeatTimer:
 class _Monitored:
     """One target."""
 
-    last_heartbeat_ms: int
+    alive_at_ms: int
+    """Last heard of, or first watched."""
+    was_heard: bool = False
     failed_deliveries: int = 0
     given_up: bool = False
     """Reported as timed out or unreachable; silent until unmonitored."""
@@ -254,9 +256,15 @@ class HeartbeatMonitor(Generic[TargetT]):
     _targets: dict[TargetT, _Monitored] = field(default_factory=dict)
 
     def last_heartbeat_ms(self, target: TargetT) -> int:
-        """When the target was last heard of, or began to be watched; NO_HEARTBEAT for a target not watched."""
+        """When the target was last heard of, 0 before that; NO_HEARTBEAT for a target not watched."""
         monitored = self._targets.get(target)
-        return NO_HEARTBEAT if monitored is None else monitored.last_heartbeat_ms
+        if monitored is None:
+            return NO_HEARTBEAT
+        return monitored.alive_at_ms if monitored.was_heard else 0
+
+    def silent_since_ms(self, target: TargetT) -> int:
+        """When the target was last heard of, or began to be watched. Raises KeyError for a target not watched."""
+        return self._targets[target].alive_at_ms
 
     def is_monitored(self, target: TargetT) -> bool:
         """Whether the target is watched (also when it was given up and not unmonitored yet)."""
@@ -313,7 +321,8 @@ class HeartbeatMonitor(Generic[TargetT]):
     def _touch(self, target: TargetT, now_ms: int) -> None:
         monitored = self._targets.get(target)
         if monitored is not None and not monitored.given_up:
-            monitored.last_heartbeat_ms = max(monitored.last_heartbeat_ms, now_ms)
+            monitored.alive_at_ms = max(monitored.alive_at_ms, now_ms)
+            monitored.was_heard = True
 
     def _delivery_failed(self, target: TargetT) -> list[HeartbeatEffect[TargetT]]:
         monitored = self._targets.get(target)
@@ -333,7 +342,7 @@ class HeartbeatMonitor(Generic[TargetT]):
         monitored = self._targets.get(target)
         if monitored is None or monitored.given_up:
             return []
-        deadline_ms = monitored.last_heartbeat_ms + self.settings.timeout_ms
+        deadline_ms = monitored.alive_at_ms + self.settings.timeout_ms
         if now_ms < deadline_ms:
             return [StartTimer(HeartbeatTimer(self.name, target), deadline_ms)]
         monitored.given_up = True

@@ -157,7 +157,7 @@ class LeaderConnection:
         if not any(isinstance(effect, HeartbeatTimedOut) for effect in effects):
             return _timers(effects)
         connection = self._registration.connection
-        silent_ms = now_ms - self._heartbeats.last_heartbeat_ms(LEADER)
+        silent_ms = now_ms - self._heartbeats.silent_since_ms(LEADER)
         self._heartbeats = None
         if connection is None:
             return []

@@ -326,12 +326,18 @@ class CheckpointCoordinator:
         if reason is not None:
             self._trigger_failed(request, reason)
             return
-        plan = self._plans.calculate(self.executions)
+        plan = self._plan()
         if isinstance(plan, PlanRefused):
             self._trigger_failed(request, CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, plan.detail)
             return
         self._triggering = Triggering(request, self._now_ms, plan, self.executions.version)
         self._out.append(DrawCheckpointId(request.request_id))
+
+    def _plan(self) -> CheckpointPlan | PlanRefused:
+        plan = self._plans.calculate(self.executions)
+        if isinstance(plan, CheckpointPlan) and not plan.tasks_to_wait_for:
+            return PlanRefused("no task is left that could take part: all have finished")
+        return plan
 
     def _trigger_failed(
         self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason, detail: str = ""
@@ -370,7 +376,7 @@ class CheckpointCoordinator:
             self._trigger_failed(triggering.request, reason)
             return
         if triggering.executions_version != self.executions.version:
-            plan = self._plans.calculate(self.executions)
+            plan = self._plan()
             if isinstance(plan, PlanRefused):
                 reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
                 self._trigger_failed(triggering.request, reason, plan.detail)

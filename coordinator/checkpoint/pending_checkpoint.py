@@ -75,6 +75,7 @@ class PendingCheckpoint:
         tasks_restored_as_finished: frozenset[ExecutionVertexID] = frozenset(),
     ) -> None:
         """`tasks_restored_as_finished`: subtasks that run only to end again; their empty acknowledgement says so."""
+        check(bool(plan.tasks_to_wait_for), "a checkpoint needs at least one task that acknowledges it")
         self.job_id = job_id
         self.checkpoint_id = checkpoint_id
         self.timestamp_ms = timestamp_ms

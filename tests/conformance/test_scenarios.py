@@ -9,7 +9,9 @@ import pytest
 from tests.conformance.__main__ import main
 from tests.conformance.replay import VENDORED, Scenario, files_of, replay, scenarios_of
 
-SCENARIOS = [scenario for path in files_of([VENDORED]) for scenario in scenarios_of(path)]
+OWN = Path(__file__).parent / "own"
+"""Further scenarios in the same format: what other methods of Flink's tests assert."""
+SCENARIOS = [scenario for path in files_of([VENDORED, OWN]) for scenario in scenarios_of(path)]
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(item, id=item["id"]) for item in SCENARIOS])
