@@ -15,11 +15,12 @@ from coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
 from coordinator.dispatcher.events import OperateJob, SubmitJob
 from coordinator.job_registry import JobRegistry, read_actor
 from coordinator.jobmaster.operations import Answer, JobOperation, OperationFailed
+from coordinator.resource.events import WorkerEnded, WorkerPoolClosed, WorkersUnavailable
 from coordinator.resource.resource_manager import ResourceManager
 from coordinator.rpc import views
 from coordinator.rpc.pending_replies import PendingReplies
 from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import JobID, LeaderSessionID
+from dataflow.ids import JobID, LeaderSessionID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_status
@@ -108,6 +109,12 @@ class ClientView:
             return views.task_managers(manager)
 
         return await read_actor(self._resource_manager, read)
+
+    async def report_workers(self, report: pb.ReportWorkersRequest) -> None:
+        for worker in report.ended:
+            tell_if_alive(self._resource_manager, WorkerEnded(ResourceID(worker.resource_id), worker.reason))
+        limit = WorkersUnavailable(report.available_slots, report.reason, report.launcher_id)
+        tell_if_alive(self._resource_manager, WorkerPoolClosed(report.launcher_id) if report.closed else limit)
 
     async def overview(self) -> pb.ClusterOverview:
         resources = await self.required_resources()

@@ -37,7 +37,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobOverview(_message.Message):
-    __slots__ = ("job_id", "name", "status", "start_time_ms", "end_time_ms", "restarts", "subtasks_by_state", "failure", "latest_completed_checkpoint_id")
+    __slots__ = ("job_id", "name", "status", "start_time_ms", "end_time_ms", "restarts", "subtasks_by_state", "failure", "latest_completed_checkpoint_id", "status_detail")
     class SubtasksByStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class JobOverview(_message.Message):
     SUBTASKS_BY_STATE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     LATEST_COMPLETED_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     status: _job_pb2.JobStatus
@@ -63,7 +64,8 @@ class JobOverview(_message.Message):
     subtasks_by_state: _containers.ScalarMap[str, int]
     failure: _job_pb2.SerializedFailure
     latest_completed_checkpoint_id: int
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., status: _Optional[_Union[_job_pb2.JobStatus, str]] = ..., start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., restarts: _Optional[int] = ..., subtasks_by_state: _Optional[_Mapping[str, int]] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., latest_completed_checkpoint_id: _Optional[int] = ...) -> None: ...
+    status_detail: str
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., status: _Optional[_Union[_job_pb2.JobStatus, str]] = ..., start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., restarts: _Optional[int] = ..., subtasks_by_state: _Optional[_Mapping[str, int]] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., latest_completed_checkpoint_id: _Optional[int] = ..., status_detail: _Optional[str] = ...) -> None: ...
 
 class ListJobsResponse(_message.Message):
     __slots__ = ("jobs",)
@@ -452,6 +454,32 @@ class ListTaskManagersResponse(_message.Message):
     TASK_MANAGERS_FIELD_NUMBER: _ClassVar[int]
     task_managers: _containers.RepeatedCompositeFieldContainer[TaskManagerDetails]
     def __init__(self, task_managers: _Optional[_Iterable[_Union[TaskManagerDetails, _Mapping]]] = ...) -> None: ...
+
+class EndedWorker(_message.Message):
+    __slots__ = ("resource_id", "reason")
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    resource_id: str
+    reason: str
+    def __init__(self, resource_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportWorkersRequest(_message.Message):
+    __slots__ = ("launcher_id", "available_slots", "reason", "ended", "closed")
+    LAUNCHER_ID_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    launcher_id: str
+    available_slots: int
+    reason: str
+    ended: _containers.RepeatedCompositeFieldContainer[EndedWorker]
+    closed: bool
+    def __init__(self, launcher_id: _Optional[str] = ..., available_slots: _Optional[int] = ..., reason: _Optional[str] = ..., ended: _Optional[_Iterable[_Union[EndedWorker, _Mapping]]] = ..., closed: _Optional[bool] = ...) -> None: ...
+
+class ReportWorkersResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class GetClusterOverviewRequest(_message.Message):
     __slots__ = ()

@@ -95,6 +95,11 @@ class ClientServiceStub:
                 request_serializer=protos_dot_client__pb2.ListTaskManagersRequest.SerializeToString,
                 response_deserializer=protos_dot_client__pb2.ListTaskManagersResponse.FromString,
                 _registered_method=True)
+        self.ReportWorkers = channel.unary_unary(
+                '/snapline.v1.ClientService/ReportWorkers',
+                request_serializer=protos_dot_client__pb2.ReportWorkersRequest.SerializeToString,
+                response_deserializer=protos_dot_client__pb2.ReportWorkersResponse.FromString,
+                _registered_method=True)
         self.GetClusterOverview = channel.unary_unary(
                 '/snapline.v1.ClientService/GetClusterOverview',
                 request_serializer=protos_dot_client__pb2.GetClusterOverviewRequest.SerializeToString,
@@ -205,6 +210,14 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportWorkers(self, request, context):
+        """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
+        few seconds, because a new leader knows nothing of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetClusterOverview(self, request, context):
         """The coordinator itself.
         """
@@ -295,6 +308,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.ListTaskManagers,
                     request_deserializer=protos_dot_client__pb2.ListTaskManagersRequest.FromString,
                     response_serializer=protos_dot_client__pb2.ListTaskManagersResponse.SerializeToString,
+            ),
+            'ReportWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportWorkers,
+                    request_deserializer=protos_dot_client__pb2.ReportWorkersRequest.FromString,
+                    response_serializer=protos_dot_client__pb2.ReportWorkersResponse.SerializeToString,
             ),
             'GetClusterOverview': grpc.unary_unary_rpc_method_handler(
                     servicer.GetClusterOverview,
@@ -642,6 +660,33 @@ class ClientService:
             '/snapline.v1.ClientService/ListTaskManagers',
             protos_dot_client__pb2.ListTaskManagersRequest.SerializeToString,
             protos_dot_client__pb2.ListTaskManagersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/snapline.v1.ClientService/ReportWorkers',
+            protos_dot_client__pb2.ReportWorkersRequest.SerializeToString,
+            protos_dot_client__pb2.ReportWorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,

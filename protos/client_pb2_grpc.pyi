@@ -63,6 +63,10 @@ class ClientServiceStub:
     """How many slots and TaskManagers the jobs need, and how many there are."""
     ListTaskManagers: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListTaskManagersRequest, _client_pb2.ListTaskManagersResponse]
     """TaskManagers that are registered."""
+    ReportWorkers: _grpc.UnaryUnaryMultiCallable[_client_pb2.ReportWorkersRequest, _client_pb2.ReportWorkersResponse]
+    """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
+    few seconds, because a new leader knows nothing of it.
+    """
     GetClusterOverview: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetClusterOverviewRequest, _client_pb2.ClusterOverview]
     """The coordinator itself."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobRequest, _client_pb2.JobDetails]
@@ -101,6 +105,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """How many slots and TaskManagers the jobs need, and how many there are."""
     ListTaskManagers: _aio.UnaryUnaryMultiCallable[_client_pb2.ListTaskManagersRequest, _client_pb2.ListTaskManagersResponse]  # type: ignore[assignment]
     """TaskManagers that are registered."""
+    ReportWorkers: _aio.UnaryUnaryMultiCallable[_client_pb2.ReportWorkersRequest, _client_pb2.ReportWorkersResponse]  # type: ignore[assignment]
+    """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
+    few seconds, because a new leader knows nothing of it.
+    """
     GetClusterOverview: _aio.UnaryUnaryMultiCallable[_client_pb2.GetClusterOverviewRequest, _client_pb2.ClusterOverview]  # type: ignore[assignment]
     """The coordinator itself."""
     WatchJob: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobRequest, _client_pb2.JobDetails]  # type: ignore[assignment]
@@ -208,6 +216,16 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.ListTaskManagersResponse, _abc.Awaitable[_client_pb2.ListTaskManagersResponse]]:
         """TaskManagers that are registered."""
+
+    @_abc_1.abstractmethod
+    def ReportWorkers(
+        self,
+        request: _client_pb2.ReportWorkersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ReportWorkersResponse, _abc.Awaitable[_client_pb2.ReportWorkersResponse]]:
+        """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
+        few seconds, because a new leader knows nothing of it.
+        """
 
     @_abc_1.abstractmethod
     def GetClusterOverview(

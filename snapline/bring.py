@@ -7,8 +7,10 @@ import threading
 
 from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
 from runtime.logs import make_logger
+from snapline.client import ClusterClient
 from snapline.session import open_spark
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
+from snapline.spark.worker_reports import WorkerReports
 
 CHECK_INTERVAL_S = 0.5
 
@@ -36,6 +38,8 @@ def bring_task_managers(configuration: Configuration, *, instances: int, slots: 
         logger,
     )
     pool.start()
+    reports = WorkerReports(pool, lambda: ClusterClient.from_configuration(configuration), logger)
+    reports.start()
     logger.info("TaskManagers started", coordinator=address, instances=instances, slots=slots)
     try:
         while not stopping.wait(CHECK_INTERVAL_S):
@@ -43,5 +47,6 @@ def bring_task_managers(configuration: Configuration, *, instances: int, slots: 
                 raise TaskManagersUnavailable(pool.fatal_error)
     finally:
         pool.stop()
+        reports.stop()
         if spark.ours:
             spark.session.stop()

@@ -202,6 +202,8 @@ def status(target: Target, job: str) -> None:
     click.echo(
         f"{overview.name} ({overview.job_id})  {decode_job_status(overview.status).value}  {overview.restarts} restarts"
     )
+    if overview.status_detail:
+        click.echo(overview.status_detail)
     if overview.HasField("failure"):
         click.echo(f"last failure: {overview.failure.summary}")
     target.show(

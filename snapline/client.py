@@ -7,7 +7,7 @@ failure is a SnaplineError of one line. Watching survives a coordinator that is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -174,6 +174,16 @@ class ClusterClient:
     def required_resources(self) -> pb.RequiredResources:
         """Slots that jobs need, and that there are."""
         return self._call(self._stub.GetRequiredResources, pb.GetRequiredResourcesRequest())
+
+    def report_workers(
+        self, launcher_id: str, available_slots: int, reason: str, ended: Mapping[str, str], *, closed: bool = False
+    ) -> None:
+        """For launchers of TaskManagers: what can be had at most and why, and who has ended of what."""
+        gone = [pb.EndedWorker(resource_id=resource_id, reason=why) for resource_id, why in ended.items()]
+        request = pb.ReportWorkersRequest(
+            launcher_id=launcher_id, available_slots=available_slots, reason=reason, ended=gone, closed=closed
+        )
+        self._call(self._stub.ReportWorkers, request)
 
     def overview(self) -> pb.ClusterOverview:
         """The coordinator itself."""

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
@@ -109,10 +109,15 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
 def run_in(
     cluster: EmbeddedCluster, job_graph: JobGraph, on_change: Callable[[pb.JobDetails], None] | None = None
 ) -> JobExecutionResult:
-    """Run a job on an embedded cluster that was started."""
+    """Run a job on an embedded cluster that was started. With high availability, a job of that name which a driver that died
+    has left behind goes on from its latest checkpoint instead, as it was submitted then (Flink: application mode)."""
     client = cluster.client
     if client is None:
         raise RuntimeError("the cluster was not entered")
+    left = [job for job in client.list_jobs() if job.name == job_graph.name] if cluster.recovers_jobs else []
+    if left and not decode_job_status(left[0].status).is_globally_terminal:
+        cluster.logger.info("goes on with the job that was left behind", job_id=left[0].job_id, job=job_graph.name)
+        return _follow(client, replace(job_graph, job_id=JobID(left[0].job_id)), cluster.check, on_change)
     client.submit(job_graph)
     return _follow(client, job_graph, cluster.check, on_change)
 

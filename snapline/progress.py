@@ -93,5 +93,7 @@ class ProgressDisplay:
             f"{decode_job_status(overview.status).value.lower()}  {rows:,} rows  "
             f"{details.checkpoint_counts.completed} checkpoints  {overview.restarts} restarts"
         )
+        if overview.status_detail:
+            text = f"{text}  {overview.status_detail}"
         shown = rows if self._total is None else min(rows, self._total)
         self._progress.update(self._task, completed=shown, text=text)

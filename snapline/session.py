@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflow.config import (
     CHECKPOINTS_DIRECTORY,
+    HA_TYPE,
     HEARTBEAT_INTERVAL,
     LOG_LEVEL,
     SECURITY_TOKEN,
@@ -36,6 +37,7 @@ from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
 from snapline.spark.java import NoJavaError, ensure_java
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
+from snapline.spark.worker_reports import WorkerReports
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -205,20 +207,17 @@ class EmbeddedCluster:
         self._coordinator: CoordinatorProcess | None = None
         self.pool: TaskManagerPool | None = None
         self.client: ClusterClient | None = None
+        self._reports: WorkerReports | None = None
 
     def __enter__(self) -> EmbeddedCluster:
         """Start coordinator, then TaskManagers."""
         from coordinator.process import CoordinatorProcess
-        from runtime.grpc_channels import Security
 
         try:
             self._coordinator = CoordinatorProcess.start(
                 bind=f"{self.host}:0", settings=dict(self.configuration), token=self.token
             )
-            self.client = ClusterClient(
-                self._coordinator.address,
-                Security.from_configuration(self.configuration.with_values({SECURITY_TOKEN.key: self.token})),
-            )
+            self.client = self._open_client()
             self.pool = TaskManagerPool(
                 self.spark.session.sparkContext,
                 PoolSettings(
@@ -232,16 +231,31 @@ class EmbeddedCluster:
                 self.logger,
             )
             self.pool.start()
+            self._reports = WorkerReports(self.pool, self._open_client, self.logger)
+            self._reports.start()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _open_client(self) -> ClusterClient:
+        from runtime.grpc_channels import Security
+
+        if self._coordinator is None:
+            raise SnaplineError("the coordinator was not started")
+        with_token = self.configuration.with_values({SECURITY_TOKEN.key: self.token})
+        return ClusterClient(self._coordinator.address, Security.from_configuration(with_token))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop everything that was started."""
         self.close()
+
+    @property
+    def recovers_jobs(self) -> bool:
+        """Whether the coordinator may have found jobs of one before it."""
+        return self.configuration.get_option(HA_TYPE) != "NONE"
 
     def check(self) -> None:
         """Raise when Spark cannot give TaskManagers or the coordinator is gone."""
@@ -258,6 +272,8 @@ class EmbeddedCluster:
             self._coordinator.stop()
         if self.pool is not None:
             self.pool.stop()
+        if self._reports is not None:
+            self._reports.stop()
         if self._directory is not None and not any(Path(self._directory).glob("**/_metadata")):
             shutil.rmtree(self._directory, ignore_errors=True)  # nothing is in there that a job could start from
         if self.spark.ours:

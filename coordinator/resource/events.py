@@ -21,12 +21,20 @@ class ResourceManagerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkersUnavailable:
-    """Answer of the pool that starts TaskManagers to `DeclareWorkers`: it cannot give as many slots as declared. Repeated
-    with another number whenever that changes; `WorkersUnavailable(available_slots >= declared)` takes it back."""
+    """A pool that starts TaskManagers cannot give more slots than this. The newest of each pool counts, and all pools together
+    are what there can be."""
 
     available_slots: int
     """Slots that the pool has or can start at most."""
     reason: str
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPoolClosed:
+    """The pool has stopped: what it said counts no longer."""
+
+    pool: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +46,11 @@ class WorkerEnded:
 
 
 ResourceManagerEvent = (
-    ResourceManagerStarted | WorkersUnavailable | WorkerEnded | MessageReceived | ConnectionLost | TimerFired
+    ResourceManagerStarted
+    | WorkersUnavailable
+    | WorkerPoolClosed
+    | WorkerEnded
+    | MessageReceived
+    | ConnectionLost
+    | TimerFired
 )

@@ -22,6 +22,7 @@ from coordinator.resource.events import (
     ResourceManagerEvent,
     ResourceManagerStarted,
     WorkerEnded,
+    WorkerPoolClosed,
     WorkersUnavailable,
 )
 from coordinator.resource.slot_manager import ManagedTaskManager, SlotManager
@@ -125,7 +126,8 @@ class ResourceManager:
             "job-masters", HeartbeatRole.SENDER, heartbeat
         )
         self._declared: DeclareWorkers | None = None
-        self._limit: WorkersUnavailable | None = None
+        self._limits: dict[str, WorkersUnavailable] = {}
+        """By pool of TaskManagers."""
         self._idle_timer_ms: int | None = None
         self._now_ms = 0
         self._out: list[ResourceManagerEffect] = []
@@ -156,8 +158,10 @@ class ResourceManager:
                 self._message_received(connection, envelope)
             case ConnectionLost(connection, reason):
                 self._connection_lost(connection, reason)
-            case WorkersUnavailable():
-                self._limit = event
+            case WorkersUnavailable(pool=pool):
+                self._limits[pool] = event
+            case WorkerPoolClosed(pool):
+                self._limits.pop(pool, None)
             case WorkerEnded(resource_id, reason):
                 self._task_manager_lost(resource_id, f"its process ended: {reason}", terminated=True)
             case TimerFired(IdleTaskManagerTimer()):
@@ -195,13 +199,15 @@ class ResourceManager:
 
     def _tell_not_enough(self) -> None:
         unfulfilled = self.slot_manager.unfulfilled
+        available = sum(limit.available_slots for limit in self._limits.values())
+        limited = bool(self._limits) and available < self.slot_manager.required_slots
+        reason = "; ".join(dict.fromkeys(limit.reason for limit in self._limits.values()))
         for job_id, job_master in self._job_masters.items():
             required = unfulfilled.get(job_id)
-            limited = self._limit is not None and self._limit.available_slots < self.slot_manager.required_slots
-            if required is None or self._limit is None or not limited:
+            if required is None or not limited:
                 job_master.told = None
                 continue
-            note = NotEnoughResources(job_id, required, self.slot_manager.held_by(job_id), self._limit.reason)
+            note = NotEnoughResources(job_id, required, self.slot_manager.held_by(job_id), reason)
             if note != job_master.told:
                 job_master.told = note
                 self._send_job_master(job_id, note)

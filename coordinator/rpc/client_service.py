@@ -74,6 +74,10 @@ class Cluster(Protocol):
         """Registered ones."""
         ...
 
+    async def report_workers(self, report: pb.ReportWorkersRequest) -> None:
+        """Hand it to the ResourceManager."""
+        ...
+
     async def overview(self) -> pb.ClusterOverview:
         """The coordinator itself."""
         ...
@@ -211,6 +215,12 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         self, request: pb.ListTaskManagersRequest, context: Any
     ) -> pb.ListTaskManagersResponse:
         return pb.ListTaskManagersResponse(task_managers=await self._cluster.list_task_managers())
+
+    async def ReportWorkers(self, request: pb.ReportWorkersRequest, context: Any) -> pb.ReportWorkersResponse:  # noqa: N802
+        if not request.launcher_id:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the report has no launcher_id")
+        await self._cluster.report_workers(request)
+        return pb.ReportWorkersResponse()
 
     async def GetClusterOverview(self, request: pb.GetClusterOverviewRequest, context: Any) -> pb.ClusterOverview:  # noqa: N802
         return await self._cluster.overview()

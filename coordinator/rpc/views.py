@@ -50,6 +50,7 @@ def job_overview(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.
         latest_completed_checkpoint_id=checkpoints.latest_completed.checkpoint_id
         if checkpoints.latest_completed
         else 0,
+        status_detail=master.status_detail,
     )
     if master.scheduler.root_failure is not None:
         encode_into(master.scheduler.root_failure, overview.failure)

@@ -2,7 +2,8 @@
 
 Everything is imported inside the body, in the executor's Python worker: gRPC and Flight must not exist before Spark's daemon
 has forked. The body refuses a second start under the same resource id (Spark's retry or speculation), because a
-TaskManager incarnation is never repeated; the pool on the driver starts a new one instead. It returns, and thereby ends
+TaskManager incarnation is never repeated; the pool on the driver starts a new one instead, and a copy that speculation starts
+waits for the end of the original. It returns, and thereby ends
 the Spark job, when the TaskManager ends: also when the process that started the worker is gone, because then nobody is
 left who could kill it.
 """
@@ -13,7 +14,8 @@ import hashlib
 import hmac
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name of a variable, not a secret
@@ -27,6 +29,7 @@ def derive_token(spark_secret: str) -> str:
 
 DAEMONS = frozenset({"pyspark.daemon", "snapline.spark.daemon"})
 """Programs that fork Python workers for Spark, and lead their process group."""
+SECOND_START_POLL_S = 1.0
 EXIT_ORPHAN = 71
 """Exit code of a worker that Spark could not kill any more, and must not use again."""
 
@@ -74,10 +77,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    if context is not None and context.attemptNumber() > 0:
-        return TaskManagerExit(
-            launch.resource_id, "refused", f"attempt {context.attemptNumber()} of a TaskManager that was lost"
-        )
+    attempt = context.attemptNumber() if context is not None else 0
     token = launch.token
     if launch.token_from_spark:
         secret = os.environ.get(SPARK_SECRET_VARIABLE, "")
@@ -87,6 +87,10 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             )
         token = derive_token(secret)
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    host = os.getppid()
+    if attempt > 0:
+        wait_while_registered(launch, token, lambda: os.getppid() != host)
+        return TaskManagerExit(launch.resource_id, "refused", f"attempt {attempt} of a TaskManager that was lost")
     try:
         from taskmanager.process import TaskManagerConfig, run_task_manager
     except ImportError as error:
@@ -96,8 +100,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             f"{sys.executable} on the executors cannot import Snapline ({error}): install it there, or ship an "
             "environment with --archives and spark.pyspark.python",
         )
-    host = os.getppid()
-    if _is_orphan():
+    if is_orphan():
         os._exit(EXIT_ORPHAN)
     reason = run_task_manager(
         TaskManagerConfig(
@@ -116,7 +119,26 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
     return TaskManagerExit(launch.resource_id, "stopped" if reason.clean else "failed", reason.detail)
 
 
-def _is_orphan() -> bool:
+def wait_while_registered(launch: TaskManagerLaunch, token: str, host_is_gone: Callable[[], bool]) -> None:
+    """A second start that comes while the first one lives is Spark's speculation, and the first of both to return wins: the other one
+    is killed. So this one does not return before the first is gone. After a loss, that is at once."""
+    from dataflow.config import COORDINATOR_ADDRESS, SECURITY_TOKEN, Configuration
+    from dataflow.errors import SnaplineError
+    from snapline.client import ClusterClient
+
+    values = {**launch.settings, **({SECURITY_TOKEN.key: token} if token else {})}
+    values[COORDINATOR_ADDRESS.key] = launch.coordinator_address.partition(",")[0]
+    try:
+        with ClusterClient.from_configuration(Configuration(values)) as client:
+            while not host_is_gone() and any(
+                manager.resource_id == launch.resource_id for manager in client.list_task_managers()
+            ):
+                time.sleep(SECOND_START_POLL_S)
+    except SnaplineError:  # nobody knows of the first one
+        return
+
+
+def is_orphan() -> bool:
     """Whether Spark's daemon, which leads the process group of its workers, is gone: Spark would go on to use this worker, and
     could not kill it any more."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)

@@ -2,7 +2,9 @@
 
 One job each, because one lost executor fails its whole job, and must never take another TaskManager with it. Each job is
 submitted from an InheritableThread with its own job group, so that it can be cancelled alone. A TaskManager that ends
-without being told to is replaced under a new resource id, after a pause that grows while replacements end quickly. What no
+without being told to is replaced under a new resource id, after a pause that grows while replacements end quickly; one that was
+told to, because nobody needed it, when jobs need more slots than there are. What Spark can give is seen, not computed: a Spark
+job whose task has not begun after a while waits for a core. What no
 replacement can mend (the executors' Python lacks Snapline, or is of another version) stops the pool and is reported once.
 Spark never kills Python with anything but signal 9, so nothing here relies on clean-up code in the executor.
 """
@@ -27,6 +29,8 @@ QUICK_END_S = 10.0
 """A TaskManager that lives shorter than this ended quickly."""
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 5.0
+STARTING_S = 10.0
+"""A TaskManager that was submitted less long ago than this may only be starting: it counts as one that will come."""
 QUICK_ENDS_MAX = 8
 """So many quick ends in a row, without one TaskManager that lived longer, and the pool gives up."""
 
@@ -47,6 +51,15 @@ class PoolSettings:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Capacity:
+    """Slots that a pool has and will have."""
+
+    slots: int
+    reason: str
+    """What bounds them, and how to change that."""
+
+
 class TaskManagerPool:
     """Starts `task_managers` Spark jobs and replaces the ones that end, until `stop`."""
 
@@ -60,6 +73,16 @@ class TaskManagerPool:
         self._fatal: str = ""
         self._quick_ends = 0
         self._groups: dict[int, str] = {}
+        self._submitted_s: dict[int, float] = {}
+        """Per place in the pool with a Spark job: when it was submitted."""
+        self._running: set[int] = set()
+        """Those of which the Spark task has begun."""
+        self._resting = 0
+        """Places whose TaskManager was told to end."""
+        self._wanted = 0
+        """How many of them are to start one again."""
+        self._ended_workers: dict[str, str] = {}
+        self._declarative = False
         self._threads: list[threading.Thread] = []
         self._started = 0
         self._ended = 0
@@ -86,6 +109,67 @@ class TaskManagerPool:
         with self._condition:
             return self._started
 
+    # --- what the coordinator is told, and says ----------------------------------------------------------------------------
+
+    def capacity(self) -> Capacity:
+        """What there can be, as far as Spark shows it now. Asks Spark."""
+        with self._condition:
+            unseen = {index: self._groups[index] for index in self._submitted_s.keys() - self._running}
+        begun = {index for index, group in unseen.items() if self._has_begun(group)}
+        total, slots = self._settings.task_managers, self._settings.slots
+        with self._condition:
+            self._running |= begun & self._submitted_s.keys()
+            late = time.monotonic() - STARTING_S / 2
+            waiting = sum(index not in self._running and at_s < late for index, at_s in self._submitted_s.items())
+        if not waiting:
+            bound = f"{total} TaskManagers with {slots} slots each are all that this Spark application starts"
+            return Capacity(total * slots, f"{bound} (taskmanager.instances, taskmanager.numberOfTaskSlots)")
+        reason = (
+            f"Spark runs {total - waiting} of {total} TaskManagers and has no free core for the others: give the application more "
+            "cores or executors"
+        )
+        return Capacity((total - waiting) * slots, reason)
+
+    def take_ended(self) -> dict[str, str]:
+        """TaskManagers whose Spark job has ended since the last call, and why."""
+        with self._condition:
+            ended, self._ended_workers = self._ended_workers, {}
+            return ended
+
+    def put_back_ended(self, ended: Mapping[str, str]) -> None:
+        """Nobody could be told."""
+        with self._condition:
+            self._ended_workers = {**ended, **self._ended_workers}
+
+    def follow(self, required_slots: int, registered_slots: int) -> None:
+        """What jobs need and what there is. From the first call on, a TaskManager that was told to end is not replaced before."""
+        with self._condition:
+            self._declarative = True
+            young = time.monotonic() - STARTING_S
+            starting = sum(at_s > young for at_s in self._submitted_s.values())
+            missing = -(-max(0, required_slots - registered_slots) // self._settings.slots)
+            self._wanted = max(0, missing - starting)
+            if self._wanted and self._resting:
+                self._condition.notify_all()
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Until a TaskManager has ended, the pool stops, or the time is over."""
+        with self._condition:
+            if not self._ended_workers and not self._stopping:
+                self._condition.wait(timeout_s)
+
+    def _has_begun(self, group: str) -> bool:
+        try:
+            tracker = self._context.statusTracker()
+            jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
+            stages = [tracker.getStageInfo(stage_id) for job in jobs if job for stage_id in job.stageIds]
+            return any(stage is not None and stage.numActiveTasks for stage in stages)
+        except Exception as error:  # the SparkContext may be gone already
+            self._log.debug("Spark does not say what runs", group=group, error=str(error))
+            return False
+
+    # --- up and down -------------------------------------------------------------------------------------------------------
+
     def stop(self, timeout_s: float = 15.0) -> None:
         """Cancel all Spark jobs of the pool and wait for their threads."""
         with self._condition:
@@ -110,16 +194,25 @@ class TaskManagerPool:
                     return
                 self._started += 1
                 self._groups[index] = f"snapline-{resource_id}"
+                self._submitted_s[index] = time.monotonic()
             begun = time.monotonic()
             outcome = self._run_one(index, resource_id)
             lived_s = time.monotonic() - begun
             with self._condition:
                 self._ended += 1
+                del self._submitted_s[index]
+                self._running.discard(index)
+                self._ended_workers[resource_id] = outcome.detail
+                self._condition.notify_all()
                 if self._is_stopping():
                     return
                 if outcome.kind == "unusable":
                     self._give_up(outcome.detail)
                     return
+                if outcome.kind == "stopped" and self._declarative:
+                    self._log.info("TaskManager is not needed", resource_id=resource_id, detail=outcome.detail)
+                    self._rest()
+                    continue
                 self._quick_ends = self._quick_ends + 1 if lived_s < QUICK_END_S else 0
                 if self._quick_ends >= QUICK_ENDS_MAX * self._settings.task_managers:
                     self._give_up(f"TaskManagers keep ending right after their start; the last: {outcome.detail}")
@@ -133,6 +226,14 @@ class TaskManagerPool:
                     lived_s=round(lived_s, 1),
                 )
                 self._condition.wait(pause_s)
+
+    def _rest(self) -> None:
+        """Until one more TaskManager is wanted, or the pool stops. With the condition held."""
+        self._resting += 1
+        while not self._wanted and not self._stopping and not self._fatal:
+            self._condition.wait()
+        self._wanted = max(0, self._wanted - 1)
+        self._resting -= 1
 
     def _is_stopping(self) -> bool:
         return self._stopping

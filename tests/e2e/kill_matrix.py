@@ -1,7 +1,8 @@
 """Which process is killed, and when, must not matter: the job of the demo, again and again, each time against polars.
 
 Source, window and sink side run in slots of their own, so that a victim is a side of the job. A victim is a process that
-holds such a TaskManager, all of them at once, an executor's Java process, or Spark's Python daemon. Kills come at random
+holds such a TaskManager, all of them at once, an executor's Java process, or Spark's Python daemon; `decommission` tells an
+executor to go, as a cluster manager does that takes its machine back, and Spark kills it three seconds later. Kills come at random
 moments after the first task ran: between checkpoints, inside them, during a restart. One Spark application carries many
 runs; a run has a coordinator and TaskManagers of its own.
 
@@ -42,9 +43,10 @@ from snapline.execution import run_in
 from snapline.session import EmbeddedCluster, SparkHandle, open_spark, slots_required
 
 SIDES = ("source", "window", "sink")
-VICTIMS = (*SIDES, "all", "executor", "daemon")
+VICTIMS = (*SIDES, "all", "executor", "daemon", "decommission")
 MASTER = "local-cluster[2,3,1024]"
 MEMORY = {"spark.executor.memory": "512m"}
+DECOMMISSIONING = {"spark.decommission.enabled": "true", "spark.executor.decommission.forceKillTimeout": "3s"}
 POLL_SECONDS = 0.02
 RESTARTS_MAX = 40
 """In a row, without a calm time between: then something is wrong, and the run ends."""
@@ -135,16 +137,16 @@ def kill(victim: str, pids: Sequence[int], chance: random.Random) -> int:
         return 0
     targets = list(pids) if victim == "all" else [chance.choice(sorted(pids))]
     try:
-        if victim in {"executor", "daemon"}:
+        if victim in {"executor", "daemon", "decommission"}:
             targets = [parent_of(targets[0])]
-        if victim == "executor":
+        if victim in {"executor", "decommission"}:
             targets = [parent_of(targets[0])]
     except OSError:
         return 0
     killed = 0
     for pid in targets:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGPWR if victim == "decommission" else signal.SIGKILL)
             killed += 1
         except ProcessLookupError:
             continue
@@ -273,7 +275,8 @@ def run_all(options: argparse.Namespace) -> list[Run]:
     runs: list[Run] = []
     directory = Path(tempfile.mkdtemp(prefix="snapline-kill-matrix-"))
     flights = some_flights(options.rows, directory / "flights.parquet")
-    spark = open_spark("snapline-kill-matrix", {"spark.master": options.master, **MEMORY})
+    extra = DECOMMISSIONING if "decommission" in options.victims else {}
+    spark = open_spark("snapline-kill-matrix", {"spark.master": options.master, **MEMORY, **extra})
     shared = SparkHandle(spark.session, ours=False)
     try:
         for number in range(options.runs):

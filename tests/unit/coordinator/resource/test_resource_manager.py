@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
-from coordinator.resource.events import ResourceManagerStarted, WorkerEnded, WorkersUnavailable
+from coordinator.resource.events import ResourceManagerStarted, WorkerEnded, WorkerPoolClosed, WorkersUnavailable
 from coordinator.resource.resource_manager import IdleTaskManagerTimer, ResourceManager, ResourceManagerSettings
 from dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
 from dataflow.messages import (
@@ -296,6 +296,20 @@ def test_what_spark_cannot_give_is_said_with_the_numbers() -> None:
     ]
     assert core.handle(said("tm-a", HeartbeatResponse()), 6) == []
     assert core.handle(WorkersUnavailable(3, ""), 7) == []
+
+
+def test_pools_of_task_managers_count_together_until_they_close() -> None:
+    """Two Spark applications bring TaskManagers to one coordinator."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 3)
+
+    assert core.handle(WorkersUnavailable(1, "one core", "p"), 5) == [
+        send("job-job", NotEnoughResources(JOB, 3, 1, "one core"))
+    ]
+    assert core.handle(WorkersUnavailable(2, "two cores", "q"), 6) == []
+    assert core.handle(WorkerPoolClosed("q"), 7) == [send("job-job", NotEnoughResources(JOB, 3, 1, "one core"))]
+    assert core.handle(WorkerPoolClosed("p"), 8) == []
 
 
 def test_an_ended_process_is_lost_for_certain() -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from snapline.spark.executor import TaskManagerLaunch, derive_token, run
+from dataflow.config import Configuration
+from snapline.spark.executor import TaskManagerLaunch, derive_token, is_orphan, run, wait_while_registered
 from snapline.spark.pool import _judge
+from tests.services.cluster import wait_until
 
 
 def test_another_python_version_is_unusable():
@@ -17,13 +24,91 @@ def test_another_python_version_is_unusable():
 
 def test_a_missing_spark_secret_is_unusable(monkeypatch: pytest.MonkeyPatch):
     """With spark.authenticate, the token is derived on both sides."""
-    import sys
-
     monkeypatch.delenv("_SPARK_AUTH_SECRET", raising=False)
     launch = TaskManagerLaunch("tm-0", "127.0.0.1:1", 1, sys.version_info[:2], token_from_spark=True)
     (outcome,) = run(launch)
     assert (outcome.kind, "_SPARK_AUTH_SECRET" in outcome.detail) == ("unusable", True)
     assert derive_token("a") != derive_token("b")
+
+
+@pytest.mark.parametrize(
+    ("program", "parent", "group", "orphan"),
+    [
+        ("pyspark.daemon", 100, 100, False),
+        ("snapline.spark.daemon", 100, 100, False),
+        ("snapline.spark.daemon", 1, 100, True),
+        ("pyspark.daemon", 1, 100, True),
+        ("pyspark.worker", 50, 100, False),
+        (None, 50, 100, False),
+    ],
+)
+def test_a_worker_whose_daemon_is_gone_is_an_orphan(monkeypatch: pytest.MonkeyPatch, program, parent, group, orphan):
+    """The daemon leads the process group of its workers; a worker that Java started itself has no daemon."""
+    spec = None if program is None else SimpleNamespace(name=program)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
+    monkeypatch.setattr("os.getppid", lambda: parent)
+    monkeypatch.setattr("os.getpgrp", lambda: group)
+    assert is_orphan() is orphan
+
+
+HOST = """
+import os, sys
+from snapline.spark.executor import TaskManagerLaunch, run
+if os.fork():
+    os.wait()
+    sys.exit(3)
+print(os.getpid(), flush=True)
+list(run(TaskManagerLaunch("tm-0", "127.0.0.1:1", 1, sys.version_info[:2])))
+"""
+
+
+def test_a_worker_ends_itself_when_its_host_is_killed(tmp_path):
+    """Nobody else could end it. Until then it looks for the coordinator, which is not there."""
+    with (tmp_path / "log").open("wb") as log:
+        host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert host.stdout is not None
+        worker = int(host.stdout.readline())
+        wait_until(lambda: "TaskManager starts" in (tmp_path / "log").read_text(), "the TaskManager to start")
+    finally:
+        host.kill()
+        host.wait()
+        host.stdout.close()
+
+    wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to end")
+
+
+class KnownFor:
+    """A coordinator's client for whom the TaskManager is there so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self, configuration: Configuration) -> KnownFor:
+        return self
+
+    def __enter__(self) -> KnownFor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def list_task_managers(self) -> list[SimpleNamespace]:
+        self.left -= 1
+        return [SimpleNamespace(resource_id="tm-0" if self.left >= 0 else "tm-1")]
+
+
+def test_a_copy_by_speculation_does_not_return_before_the_original_is_gone(monkeypatch: pytest.MonkeyPatch):
+    """Spark would kill the original, for the copy was faster. After a loss there is nothing to wait for."""
+    launch = TaskManagerLaunch("tm-0", "127.0.0.1:1", 1, (3, 8))
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    for times in (0, 3):
+        monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", KnownFor(times))
+        wait_while_registered(launch, "a token", lambda: False)
+        assert len(waited) == times
+    monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", KnownFor(10**6))
+    wait_while_registered(launch, "a token", lambda: True)
 
 
 @pytest.mark.parametrize(

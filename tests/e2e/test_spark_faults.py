@@ -1,0 +1,146 @@
+"""What Spark does to its applications: drivers die, executors are decommissioned, taken back, too few, or started twice."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.e2e.programs import ROOT, environment, environment_settings, python, run, wait_until_gone
+from tests.e2e.test_spark import FINISHED, SPARK_SUBMIT, assert_right
+from tests.services.cluster import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+FLIGHTS_PY = ROOT / "examples" / "flights.py"
+PATIENCE_SECONDS = 180.0
+
+
+@pytest.mark.parametrize("victim", ["executor", "decommission"])
+def test_an_executor_that_goes_takes_nothing_with_it(victim, tmp_path):
+    """Its Java process killed, or told by Spark to go and killed when its time is over: output as if nothing had happened."""
+    results = tmp_path / "results.json"
+    matrix = python("-m", "tests.e2e.kill_matrix", "--runs", "1", "--victims", victim, "--kills", "1")
+    done = run([*matrix, "--rows", "60000", "--json", results], cwd=ROOT, timeout=600, TMPDIR=str(tmp_path))
+    assert done.code == 0, done.out + done.err
+    (only,) = json.loads(results.read_text())
+    assert (only["victim"], only["equal"], only["kills"]) == (victim, True, 1)
+    assert only["restarts"] >= 1
+
+
+def test_a_killed_driver_takes_everything_with_it_and_the_next_one_goes_on(flights, tmp_path):
+    """No coordinator, TaskManager or Java stays; the job, submitted again, starts from its latest checkpoint."""
+    mark = uuid.uuid4().hex
+    output = tmp_path / "out"
+    command = python(FLIGHTS_PY, "--input", flights, "--output", output, "--rows-per-second", "4000")
+    settings: dict[str, Any] = environment_settings(
+        {
+            "execution.checkpointing.interval": "300 ms",
+            "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+            "high-availability.type": "embedded",
+            "high-availability.storageDir": str(tmp_path / "ha"),
+        }
+    )
+    variables: dict[str, Any] = {**settings, "MASTER": "local-cluster[2,1,1024]"}
+    with (tmp_path / "log").open("wb") as log:
+        driver = subprocess.Popen(
+            [str(part) for part in command], env=environment(mark, **variables), cwd=tmp_path, stdout=log, stderr=log
+        )
+    try:
+        wait_until(lambda: any(output.glob("*/*.parquet")), "output", PATIENCE_SECONDS)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    assert wait_until_gone(mark) == {}, (tmp_path / "log").read_text()
+
+    done = run(command, cwd=tmp_path, **variables)
+
+    assert done.code == 0, done.err
+    found = re.fullmatch(
+        r"flights: FINISHED in [\d.]+ s: ([\d,]+) rows read, \d+ checkpoints, \d+ restarts\n", done.out
+    )
+    assert found is not None, done.out
+    assert int(found[1].replace(",", "")) < 40_000, "it began anew"
+    assert_right(flights, output)
+
+
+def test_idle_executors_are_taken_back_and_task_managers_keep_theirs(flights, standalone, tmp_path):
+    """Dynamic allocation: an executor whose task is a TaskManager is never idle, however little its tasks do."""
+    done = run(
+        [
+            *(SPARK_SUBMIT, "--master", standalone.master, "--conf", "spark.executor.memory=512m"),
+            *("--conf", "spark.executor.cores=1", "--conf", "spark.dynamicAllocation.enabled=true"),
+            *("--conf", "spark.dynamicAllocation.shuffleTracking.enabled=true"),
+            *("--conf", "spark.dynamicAllocation.executorIdleTimeout=2s"),
+            *("--conf", "spark.snapline.log.level=WARNING"),
+            *(FLIGHTS_PY, "--input", flights, "--output", tmp_path / "out", "--rows-per-second", "4000"),
+        ],
+        cwd=tmp_path,
+    )
+    assert done.code == 0, done.err
+    assert re.search(FINISHED, done.out), done.out
+    assert_right(flights, tmp_path / "out")
+
+
+def test_a_second_start_by_speculation_disturbs_nobody(flights, tmp_path):
+    """A session of the user's that starts copies of slow tasks: the copy waits, the TaskManager lives on."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "from examples.flights import main\n"
+        "from snapline.spark.java import ensure_java\n"
+        "ensure_java()\n"
+        "conf = {'master': 'local-cluster[2,2,1024]', 'executor.memory': '512m', 'ui.enabled': 'false',\n"
+        "        'speculation': 'true', 'speculation.interval': '100ms', 'speculation.task.duration.threshold': '3s'}\n"
+        "builder = SparkSession.builder\n"
+        "for key, value in conf.items():\n"
+        "    builder = builder.config('spark.' + key, value)\n"
+        "spark = builder.getOrCreate()\n"
+        "code = main(sys.argv[1:])\n"
+        "tracker = spark.sparkContext.statusTracker()\n"
+        "print(sum(1 for job in tracker.getJobIdsForGroup(None) if job), 'other jobs')\n"
+        "spark.stop()\n"
+        "sys.exit(code)\n"
+    )
+    settings: dict[str, Any] = environment_settings(
+        {"taskmanager.instances": "2", "execution.checkpointing.interval": "300 ms"}
+    )
+    done = run(
+        python(script, "--input", flights, "--output", tmp_path / "out", "--rows-per-second", "3000"),
+        cwd=tmp_path,
+        PYTHONPATH=str(ROOT),
+        **settings,
+    )
+    assert done.code == 0, done.err
+    assert re.search(FINISHED, done.out), done.out + done.err
+    assert_right(flights, tmp_path / "out")
+
+
+def test_more_slots_than_spark_can_give_are_named_with_both_numbers(flights, tmp_path):
+    """Two TaskManagers on one core: the log says so while the job waits, and the failure says it again."""
+    settings: dict[str, Any] = environment_settings(
+        {
+            "parallelism.default": "2",
+            "taskmanager.instances": "2",
+            "slot.request.timeout": "25 s",
+            "restart-strategy.type": "none",
+        }
+    )
+    done = run(
+        python(FLIGHTS_PY, "--input", flights, "--output", tmp_path / "out"),
+        cwd=tmp_path,
+        MASTER="local[1]",
+        **settings,
+    )
+    assert done.code == 1, done.out + done.err
+    (said,) = [json.loads(line) for line in done.errors if line.startswith("{")]
+    assert "more slots than Spark gives" in said["msg"]
+    assert (said["context"]["required"], said["context"]["available"]) == (2, 1)
+    assert "no free core for the others" in said["context"]["reason"]
+    (line,) = [line for line in done.errors if not line.startswith("{")]
+    assert "needs 2 slots and got 1 within 25000 ms" in line and "no free core for the others" in line, line

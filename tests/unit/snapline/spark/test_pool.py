@@ -1,0 +1,139 @@
+"""The pool of TaskManagers over a Spark that a test plays: who is replaced, who waits until needed, what there can be."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runtime.logs import silent_logger
+from snapline.spark import pool as pool_module
+from snapline.spark.executor import TaskManagerExit
+from snapline.spark.pool import PoolSettings, TaskManagerPool
+
+PATIENCE_S = 30.0
+
+
+class PlayedSpark:
+    """A SparkContext whose jobs last until the test ends them; only those in `begun` have got a core."""
+
+    pythonExec = "python"
+
+    def __init__(self) -> None:
+        self.submitted: queue.Queue[str] = queue.Queue()
+        self.ends: dict[str, queue.Queue[Any]] = {}
+        self.begun: set[str] = set()
+        self._group: dict[int, str] = {}
+
+    def setJobGroup(self, group: str, description: str, interruptOnCancel: bool) -> None:
+        self._group[threading.get_ident()] = group
+
+    def parallelize(self, rows: list[int], partitions: int) -> PlayedSpark:
+        return self
+
+    def mapPartitions(self, body: Any) -> PlayedSpark:
+        return self
+
+    def collect(self) -> list[TaskManagerExit]:
+        group = self._group[threading.get_ident()]
+        self.ends[group] = queue.Queue()
+        self.submitted.put(group)
+        end = self.ends[group].get()
+        if isinstance(end, Exception):
+            raise end
+        return [TaskManagerExit(group.removeprefix("snapline-"), end, "told")]
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.ends[group].put(RuntimeError("cancelled"))
+
+    def statusTracker(self) -> Any:
+        return SimpleNamespace(
+            getJobIdsForGroup=lambda group: [group],
+            getJobInfo=lambda group: SimpleNamespace(stageIds=[group]),
+            getStageInfo=lambda group: SimpleNamespace(numActiveTasks=int(group in self.begun)),
+        )
+
+    def next(self) -> str:
+        """The group of the next job that is submitted."""
+        return self.submitted.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def spark() -> PlayedSpark:
+    return PlayedSpark()
+
+
+@pytest.fixture
+def pool(spark: PlayedSpark) -> Iterator[TaskManagerPool]:
+    made = TaskManagerPool(spark, PoolSettings("127.0.0.1:1", 2, 3), silent_logger())  # type: ignore[arg-type]
+    made.start()
+    yield made
+    made.stop()
+
+
+def ended(pool: TaskManagerPool) -> dict[str, str]:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := pool.take_ended()):
+        assert time.monotonic() < deadline
+        pool.wait_for_end(0.1)
+    return found
+
+
+def test_a_killed_task_manager_is_replaced_under_a_new_id(spark, pool):
+    """And its end is there for the coordinator, once."""
+    first, second = spark.next(), spark.next()
+    spark.ends[first].put(RuntimeError("Python worker exited unexpectedly (crashed)"))
+    third = spark.next()
+
+    assert ended(pool) == {first.removeprefix("snapline-"): "Python worker exited unexpectedly (crashed)"}
+    assert len({first, second, third}) == 3
+    assert pool.take_ended() == {}
+
+
+def test_one_that_nobody_needed_is_replaced_when_somebody_does(spark, pool):
+    """Totals decide; the coordinator's idle timeout does not start it anew."""
+    first, second = spark.next(), spark.next()
+    pool.follow(0, 6)
+    for group in (first, second):
+        spark.ends[group].put("stopped")
+        ended(pool)
+    pool.follow(0, 0)
+    assert spark.submitted.empty()
+
+    pool.follow(2, 0)
+
+    assert spark.next() not in {first, second}
+    pool.follow(2, 0)  # it has only just been submitted
+    assert spark.submitted.empty()
+
+
+def test_what_waits_for_a_core_is_not_counted(spark, pool, monkeypatch: pytest.MonkeyPatch):
+    """A Spark job whose task has not begun after a while will perhaps never begin; until then it may be starting."""
+    first, second = spark.next(), spark.next()
+    spark.begun.add(first)
+    assert (pool.capacity().slots, "taskmanager.instances" in pool.capacity().reason) == (6, True)
+    monkeypatch.setattr(pool_module, "STARTING_S", 0.0)
+
+    short = pool.capacity()
+    spark.begun.add(second)
+
+    assert (short.slots, short.reason) == (
+        3,
+        "Spark runs 1 of 2 TaskManagers and has no free core for the others: give the application more cores or executors",
+    )
+    assert pool.capacity().slots == 6
+
+
+def test_a_python_that_will_never_do_ends_the_pool(spark, pool):
+    """Nothing is started again, and the reason is kept."""
+    first, _ = spark.next(), spark.next()
+    spark.ends[first].put("unusable")
+    ended(pool)
+
+    assert pool.fatal_error == "told"
+    assert spark.submitted.empty()
