@@ -66,14 +66,15 @@ def test_a_worker_ends_itself_when_its_host_is_killed(tmp_path):
     """Nobody else could end it. Until then it looks for the coordinator, which is not there."""
     with (tmp_path / "log").open("wb") as log:
         host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, stderr=log, text=True)
+    said = host.stdout
+    assert said is not None
     try:
-        assert host.stdout is not None
-        worker = int(host.stdout.readline())
+        worker = int(said.readline())
         wait_until(lambda: "TaskManager starts" in (tmp_path / "log").read_text(), "the TaskManager to start")
     finally:
         host.kill()
         host.wait()
-        host.stdout.close()
+        said.close()
 
     wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to end")
 
