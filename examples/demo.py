@@ -23,6 +23,7 @@ from pathlib import Path
 from dataflow.wire import decode_job_status
 from examples.flights import build
 from examples.flights_answer import Comparison, compare_outputs
+from examples.recovery_times import CommittedFiles, recoveries
 from protos import client_pb2 as pb
 from runtime.logs import silent_logger
 from snapline import SnaplineError, StreamExecutionEnvironment
@@ -45,6 +46,13 @@ class Progress:
     kills: list[str] = field(default_factory=list)
     finished: threading.Event = field(default_factory=threading.Event)
     failure_seen_ms: int = 0
+    killed_at: list[float] = field(default_factory=list)
+    running_since: list[float] = field(default_factory=list)
+    """Whenever the job entered RUNNING."""
+    recovery_s: list[float] = field(default_factory=list)
+    """At the end: from each kill to the first new output."""
+    told: int = 0
+    """Kills whose recovery was printed."""
 
     @property
     def checkpoints(self) -> int:
@@ -87,6 +95,7 @@ def kill_task_managers(client: ClusterClient, progress: Progress, kills: int, ch
         except ProcessLookupError:
             continue
         seen = progress.checkpoints + 1
+        progress.killed_at.append(time.monotonic())
         progress.kills.append(victim.resource_id)
         print(f"          kill -9 {victim.pid}: the Python process that holds {victim.resource_id}", flush=True)
 
@@ -111,12 +120,24 @@ def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, 
     progress = Progress()
     begun = time.monotonic()
 
+    files = CommittedFiles(output, progress.finished)
+
+    def tell_recoveries() -> None:
+        found = recoveries(progress.killed_at, progress.running_since, files.seen)
+        for _, seconds in found[progress.told :]:
+            print(f"          first new output {seconds:.1f} s after the kill", flush=True)
+        progress.told = len(found)
+
     def narrate() -> None:
         while not progress.finished.wait(1.0):
+            tell_recoveries()
             print(progress.line(time.monotonic() - begun), flush=True)
 
     def note(details: pb.JobDetails) -> None:
+        was_running = progress.running
         progress.details = details
+        if progress.running and not was_running:
+            progress.running_since.append(time.monotonic())
         progress.rows.note(details)
         for failure in reversed(details.failures):
             if failure.timestamp_ms > progress.failure_seen_ms:
@@ -129,6 +150,7 @@ def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, 
         chance = random.Random(options.seed)
         threads = [
             threading.Thread(target=narrate, name="narrator"),
+            threading.Thread(target=files.watch, name="output-watch"),
             threading.Thread(
                 target=kill_task_managers, args=(cluster.client, progress, options.kills, chance), name="killer"
             ),
@@ -141,7 +163,9 @@ def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, 
             progress.finished.set()
             for thread in threads:
                 thread.join()
+        tell_recoveries()
         print(progress.line(time.monotonic() - begun), flush=True)
+    progress.recovery_s = [seconds for _, seconds in recoveries(progress.killed_at, progress.running_since, files.seen)]
     return result, progress
 
 
@@ -173,6 +197,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result, progress = run(options, output)
         print(f"job {result.summary}, {len(progress.kills)} processes killed with signal 9")
+        if progress.recovery_s:
+            times = ", ".join(f"{seconds:.1f}" for seconds in progress.recovery_s)
+            print(f"first new output after the kills: {times} s")
         print("comparing every row with polars over the same file ...")
         comparisons = compare_outputs(options.input, output)
         equal = judge(comparisons)

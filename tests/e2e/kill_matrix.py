@@ -35,6 +35,7 @@ from dataflow.wire import decode_job_status
 from examples.demo import FLIGHTS
 from examples.flights import build
 from examples.flights_answer import compare_outputs
+from examples.recovery_times import CommittedFiles, recoveries
 from protos import client_pb2 as pb
 from runtime.logs import make_logger
 from snapline import SnaplineError, StreamExecutionEnvironment
@@ -75,14 +76,13 @@ class Watcher:
     """What the job reports, and which files became visible when."""
 
     def __init__(self, output: Path) -> None:
-        self.output = output
         self.details: pb.JobDetails | None = None
         self.finished = threading.Event()
         self.first_running_s: float | None = None
         self.restarts = 0
         self.running_since_s: float | None = None
         """Since when the job has been RUNNING; None while it is not."""
-        self.files: dict[Path, float] = {}
+        self.files = CommittedFiles(output, self.finished)
         self.causes: dict[int, str] = {}
         """Why the job restarted, by the time of the failure."""
 
@@ -98,13 +98,6 @@ class Watcher:
         self.restarts = max(self.restarts, details.overview.restarts)
         for failure in details.failures:
             self.causes[failure.timestamp_ms] = failure.failure.summary
-
-    def scan(self) -> None:
-        """Look at the output until the job has ended."""
-        while not self.finished.wait(POLL_SECONDS):
-            for name in ("daily", "alerts"):
-                for file in (self.output / name).glob("*.parquet"):
-                    self.files.setdefault(file, time.monotonic())
 
     def side(self, side: str) -> set[str]:
         """Resource ids of the TaskManagers that run this side of the job."""
@@ -174,18 +167,6 @@ def kill_often(run: Run, kills: int, client: ClusterClient, watcher: Watcher, mo
             watcher.finished.wait(POLL_SECONDS)
 
 
-def recoveries(moments: list[float], runnings: list[float], files: dict[Path, float]) -> list[float]:
-    """Per kill, the time until a file was committed after the job ran again, unless another kill came before."""
-    found = []
-    for index, moment in enumerate(moments):
-        until = moments[index + 1] if index + 1 < len(moments) else float("inf")
-        again = next((r for r in runnings if moment < r < until), None)
-        first = min((t for t in files.values() if again is not None and again < t < until), default=None)
-        if first is not None:
-            found.append(first - moment)
-    return found
-
-
 def run_once(spark: SparkHandle, run: Run, options: argparse.Namespace, flights: Path, output: Path) -> Run:
     """One job from start to comparison."""
     environment = StreamExecutionEnvironment.get_execution_environment(
@@ -220,7 +201,7 @@ def run_once(spark: SparkHandle, run: Run, options: argparse.Namespace, flights:
         if cluster.client is None:
             raise RuntimeError("the cluster has no client")
         threads = [
-            threading.Thread(target=watcher.scan, name="output-scan"),
+            threading.Thread(target=watcher.files.watch, name="output-scan"),
             threading.Thread(
                 target=kill_often, args=(run, options.kills, cluster.client, watcher, moments), name="killer"
             ),
@@ -236,7 +217,7 @@ def run_once(spark: SparkHandle, run: Run, options: argparse.Namespace, flights:
                 thread.join()
     run.seconds = round(time.monotonic() - begun, 1)
     run.kills, run.restarts, run.checkpoints = len(moments), result.restarts, result.checkpoints_completed
-    run.recovery_s = [round(s, 2) for s in recoveries(moments, runnings, watcher.files)]
+    run.recovery_s = [round(seconds, 2) for _, seconds in recoveries(moments, runnings, watcher.files.seen)]
     comparisons = compare_outputs(flights, output)
     run.equal = all(comparison.equal for comparison in comparisons)
     run.differences = [line for comparison in comparisons for line in comparison.differences]
