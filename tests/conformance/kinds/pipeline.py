@@ -1,19 +1,33 @@
 """Adapter: scenarios of kind `pipeline`, end-to-end properties in words, against whole jobs of real tasks.
 
-Each invariant named in an expectation is one check here; an unknown one is a failure, not a pass. The jobs run in one thread
-over the in-process exchange, and restore through the real state assignment.
+Each invariant named in an expectation is one check here. One that is named otherwise is prose to a program: then all checks are made,
+and that of a whole job (exactly-once output, keyed state, data in flight; crash and restore at the parallelisms of the
+configuration, aligned and unaligned). The jobs run in one thread over the in-process exchange, and restore through the real
+state assignment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from dataflow.elements import AlignmentType
 from dataflow.jobgraph import Partitioning
-from dataflow.operator_specs import MapBatchesSpec, SourceSpec
-from tests.unit.taskmanager.task.local_job import Completed, ListSource, LocalJob, Operator, batch, edge
+from dataflow.operator_specs import MapBatchesSpec, RunningAggregateSpec, SinkSpec, SourceSpec
+from dataflow.windows import Aggregate
+from tests.unit.taskmanager.task.local_job import (
+    Completed,
+    ListSource,
+    LocalJob,
+    Operator,
+    Outside,
+    StagingSink,
+    batch,
+    edge,
+)
 
 CHECKPOINTS = {"execution.checkpointing.interval": "1 s"}
 RECORDS = 10
@@ -77,8 +91,8 @@ def replay(scenario: dict[str, Any]) -> list[str]:
     for number, case in enumerate(scenario["cases"]):
         for name in case["expect"]:
             check = INVARIANTS.get(name)
-            found = [f"expected a check of the invariant {name!r}, got none"] if check is None else check(config)
-            failures += [f"case {number}: {line}" for line in found]
+            for one in [check] if check is not None else [*INVARIANTS.values(), _whole_job]:
+                failures += [f"case {number}, {name}: {line}" for line in one(config)]
     return failures
 
 
@@ -185,6 +199,60 @@ def _no_record_between(config: dict[str, Any]) -> list[str]:
         for emitted, (in_snapshot, _) in enumerate(_runs(chained=chained), 1):
             if in_snapshot != list(range(emitted)):
                 failures.append(f"chained={chained}: expected records up to the barrier, {emitted}, got {in_snapshot}")
+    return failures
+
+
+# --- a whole job ------------------------------------------------------------------------------------------------------------
+
+
+def _keyed_sums(parallelism: int, unaligned: bool, restored: Completed | None) -> LocalJob:
+    """Source -> hash -> running sum per key -> sink of two phases, slower than the rest."""
+    splits = [
+        [batch(k=[(row + number) % 5 for row in range(5)], v=[split * 1000 + number * 10 + row for row in range(5)])
+         for number in range(6)]
+        for split in range(2)
+    ]  # fmt: skip
+    source = ListSource(splits, {} if restored is not None else {"s0": 4, "s1": 3})
+    operators = [
+        Operator("src", SourceSpec(source, source.spec_splits()), parallelism=2),
+        Operator(
+            "sum",
+            RunningAggregateSpec(("k",), (Aggregate("s", "sum", "v"), Aggregate("n", "count"))),
+            [edge(0, Partitioning.HASH, ["k"])],
+            parallelism,
+        ),
+        Operator("sink", SinkSpec(StagingSink("out")), [edge(1, Partitioning.REBALANCE)], parallelism),
+    ]
+    settings = {**CHECKPOINTS, "execution.checkpointing.unaligned.enabled": str(unaligned).lower()}
+    settings["pipeline.operator-chaining.enabled"] = "false"
+    return LocalJob(operators, settings, restored=restored, attempt=int(restored is not None), max_queued_batches=2)
+
+
+def _whole_job(config: dict[str, Any]) -> list[str]:
+    """A checkpoint while data waits before slow tasks, a crash before or after it was confirmed, and recovery."""
+    failures = []
+    pairs = config.get("old_new", [[2, 2], [2, 3], [3, 2]])
+    for (old, new), unaligned, confirmed in product(pairs, (False, True), (False, True)):
+        Outside.reset()
+        job = _keyed_sums(old, unaligned, None)
+        slow = [task for task in job.tasks if task.descriptor.operators[0].name in ("sum", "sink")]
+        for task in slow:
+            task.paused = task.descriptor.subtask_index == 0
+        job.run()
+        checkpoint_id = job.trigger(alignment=AlignmentType.UNALIGNED if unaligned else AlignmentType.ALIGNED)
+        job.run()
+        for task in slow:
+            task.paused = False
+        job.run()
+        completed = job.complete(checkpoint_id, notify=confirmed)
+        job.crash()
+        again = _keyed_sums(new, unaligned, completed)
+        again.run_to_end(checkpoints=True)
+        counts: dict[int, list[int]] = {}
+        for row in Outside.rows("out"):
+            counts.setdefault(row["k"], []).append(row["n"])
+        if {key: sorted(found) for key, found in counts.items()} != {key: list(range(1, 13)) for key in range(5)}:
+            failures.append(f"{old} -> {new}, unaligned={unaligned}, confirmed={confirmed}: lost or doubled: {counts}")
     return failures
 
 
