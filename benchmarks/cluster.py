@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
@@ -117,19 +118,24 @@ def rows_in(details: pb.JobDetails, vertex_name_part: str) -> int:
 def measure_rate(
     client: ClusterClient, graph: JobGraph, vertex: str, warm_up_s: float, seconds: float
 ) -> dict[str, Any]:
-    """Rows per second into `vertex` over `seconds`, after `warm_up_s`; and the memory of all TaskManagers: its peak, and its
-    medians over the first and the last tenth of the time."""
+    """Rows per second into `vertex` over `seconds`, after `warm_up_s`; what CPU time all TaskManagers spent on a row, which says
+    more than the rate where others use the machine; and their memory: its peak, and its medians over the first and the last
+    tenth of the time."""
     time.sleep(warm_up_s)
     begin_rows, begin = _at_change(client, graph, vertex)
+    begin_cpu_s = cpu_seconds(client)
     samples: list[float] = []
     idle = time.monotonic() + seconds
     while time.monotonic() < idle:
         time.sleep(SAMPLE_S)
         samples.append(resident_mib(client))
     end_rows, end = _at_change(client, graph, vertex)
+    spent_s = cpu_seconds(client) - begin_cpu_s
     tenth = max(1, len(samples) // 10)
     return {
         "events_per_s": (end_rows - begin_rows) / (end - begin),
+        "cpu_us_per_event": 1e6 * spent_s / (end_rows - begin_rows),
+        "cores_used": spent_s / (end - begin),
         "peak_rss_mib": round(max(samples), 1),
         "rss_mib": {
             "first_tenth": round(statistics.median(samples[:tenth]), 1),
@@ -147,6 +153,18 @@ def _at_change(client: ClusterClient, graph: JobGraph, vertex: str) -> tuple[int
         if rows != first:
             return rows, time.monotonic()
         time.sleep(0.005)
+
+
+def cpu_seconds(client: ClusterClient) -> float:
+    """User and system time so far of all processes that hold TaskManagers."""
+    total = 0
+    for manager in client.list_task_managers():
+        try:
+            fields = Path(f"/proc/{manager.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(client: ClusterClient) -> float:
@@ -171,7 +189,23 @@ def checkpoint_figures(client: ClusterClient, graph: JobGraph) -> dict[str, Any]
     return {
         "checkpoint_ms": spread([float(c.end_to_end_duration_ms) for c in history]),
         "checkpoint_bytes": max((c.state_size_bytes for c in history), default=0),
+        "checkpoint_parts_ms": _checkpoint_parts(client, graph, [c.checkpoint_id for c in history[:20]]),
     }
+
+
+def _checkpoint_parts(client: ClusterClient, graph: JobGraph, checkpoint_ids: list[int]) -> dict[str, float]:
+    """Of each checkpoint the slowest subtask's: until its first barrier, alignment, synchronous and asynchronous part; medians."""
+    parts: dict[str, list[float]] = {"start": [], "alignment": [], "sync": [], "async": []}
+    for checkpoint_id in checkpoint_ids:
+        details = client.get_checkpoint(graph.job_id, checkpoint_id)
+        metrics = [subtask.metrics for vertex in details.vertices for subtask in vertex.subtasks]
+        if not metrics:
+            continue
+        parts["start"].append(max(m.checkpoint_start_delay_ms for m in metrics))
+        parts["alignment"].append(max(m.alignment_duration_ms for m in metrics))
+        parts["sync"].append(max(m.sync_duration_ms for m in metrics))
+        parts["async"].append(max(m.async_duration_ms for m in metrics))
+    return {name: statistics.median(values) for name, values in parts.items() if values}
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:

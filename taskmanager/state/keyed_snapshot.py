@@ -24,6 +24,10 @@ from taskmanager.state.key_index import FrozenKeys
 from taskmanager.state.slots import Slots
 
 
+GATHERED_ROWS = 1 << 18
+"""Rows that are brought into order at once."""
+
+
 class FrozenField(NamedTuple):
     """A column of the snapshot."""
 
@@ -110,10 +114,15 @@ class KeyedSnapshot:
         metadata = {DELTA_METADATA: b"1"} if self._is_delta else None
         schema = pa.schema([*self._key_fields, *(field for field, _ in self._fields)], metadata=metadata)
 
+        gathered, begin = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema), 0
+
         def read_rows(first: int, end: int) -> pa.RecordBatch:
-            chosen = slots[first:end]
-            columns = [*keys.keys(chosen), *(column.get(chosen) for _, column in self._fields)]
-            return pa.RecordBatch.from_arrays(columns, schema=schema)
+            nonlocal gathered, begin
+            if end > begin + gathered.num_rows:  # many blocks at once: each call waits for the interpreter's lock
+                chosen, begin = slots[first : max(end, first + GATHERED_ROWS)], first
+                columns = [*keys.keys(chosen), *(column.get(chosen) for _, column in self._fields)]
+                gathered = pa.RecordBatch.from_arrays(columns, schema=schema)
+            return gathered.slice(first - begin, end - first)
 
         return encode_keyed_state(schema, self._range, self._max_parallelism, row_offsets, read_rows)
 
