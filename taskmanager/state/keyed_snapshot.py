@@ -23,7 +23,6 @@ from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.key_index import FrozenKeys
 from taskmanager.state.slots import Slots
 
-
 GATHERED_ROWS = 1 << 18
 """Rows that are brought into order at once."""
 
