@@ -51,6 +51,7 @@ from coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
 from dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTS_DIRECTORY,
+    COORDINATOR_BIND_HOST,
     HA_STORAGE_DIR,
     HA_TYPE,
     JOB_HISTORY_SIZE,
@@ -147,7 +148,8 @@ class ClusterEntrypoint:
             start_time_ms,
         )
         self._switchboard.set_resource_manager(self._tell_resource_manager)
-        address = self._server.start(self._config.bind, lambda server: self._add_servicers(server, view))
+        bind_host = configuration.get_option(COORDINATOR_BIND_HOST)
+        address = self._server.start(self._config.bind, lambda server: self._add_servicers(server, view), bind_host)
         self._switchboard.serve_with(self._streams, [address])
         leader = LeaderAddress(address, self._session)
         self._services = JobServices(

@@ -23,7 +23,7 @@ class CoordinatorConfig:
     """How one coordinator runs."""
 
     bind: str = "127.0.0.1:6123"
-    """host:port; port 0: any."""
+    """host:port, as others are told; port 0: any."""
     configuration: Configuration = field(default_factory=Configuration)
     address_file: str = ""
     """Written when it listens: host:port and a line end. For launchers that chose port 0."""

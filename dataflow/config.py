@@ -391,7 +391,16 @@ RECONCILIATION_TIMEOUT = _duration(
     "10 s",
     "How long a new leader waits for reports of what runs before it restarts a job.",
 )
-COORDINATOR_ADDRESS = _string("jobmanager.rpc.address", "127.0.0.1:6123", "host:port that the coordinator listens on.")
+COORDINATOR_ADDRESS = _string(
+    "jobmanager.rpc.address",
+    "127.0.0.1:6123",
+    "host:port under which the coordinator is reached, and on which it listens.",
+)
+COORDINATOR_BIND_HOST = _string(
+    "jobmanager.bind-host",
+    "",
+    "Where the coordinator listens when that is not the host of its address, for example 0.0.0.0.",
+)
 JOB_HISTORY_SIZE = _int("jobstore.max-capacity", "1000", "Finished jobs that the coordinator remembers.")
 
 # --- high availability ------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ STOP_GRACE_SECONDS = 0.5
 
 START_TIMEOUT_SECONDS = 30.0
 
+_ANY_HOST = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (refused as an address to tell others)
+
 ResultT = TypeVar("ResultT")
 
 AddServicers = Callable[[grpc.aio.Server], list[str]]
@@ -48,13 +50,20 @@ class RpcServer:
         self.address = ""
         """host:port that the server listens on, once it does."""
 
-    def start(self, bind: str, add_servicers: AddServicers) -> str:
-        """Listen and serve; returns the address. Raises CannotListen."""
-        host, port = parse_address(bind)
-        try_to_listen(host, port)
+    def start(self, address: str, add_servicers: AddServicers, bind_host: str = "") -> str:
+        """Listen and serve; returns the address, which is what others are told. `bind_host`: listen there instead of on the
+        address's host. Raises CannotListen."""
+        host, port = parse_address(address)
+        if host.strip("[]") in _ANY_HOST:
+            raise CannotListen(
+                f"nobody can connect to {host}: give the address under which this coordinator is reached, "
+                f"and jobmanager.bind-host={host} to listen on all of them"
+            )
+        bind_host = bind_host or host
+        try_to_listen(bind_host, port)
         self._thread.start()
         try:
-            self.address = self.run(self._start(bind, host, add_servicers))
+            self.address = self.run(self._start(f"{bind_host}:{port}", host, add_servicers))
         except BaseException:
             self.stop()
             raise

@@ -364,6 +364,20 @@ def test_a_taken_port_is_one_clear_line(cluster):
     server.stop()
 
 
+def test_nobody_is_told_to_connect_to_any_address(cluster):
+    """It is refused with the setting that is meant; with it, others are told an address that leads here."""
+    server = RpcServer(Security(), silent_logger())
+    with pytest.raises(CannotListen, match=r"nobody can connect to 0\.0\.0\.0: .*jobmanager\.bind-host=0\.0\.0\.0"):
+        server.start("0.0.0.0:0", cluster.add)
+    address = server.start("127.0.0.1:0", cluster.add, "0.0.0.0")
+    try:
+        assert address.startswith("127.0.0.1:")
+        with open_channel(address, Security()) as channel:
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize("address", ["6123", "localhost", "localhost:", ":6123", "localhost:http", "h:70000"])
 def test_an_address_is_host_and_port(address):
     """Anything else is named."""
