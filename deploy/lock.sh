@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the three lock files anew: exact pins with hashes, no host name (see docs/decisions/0002).
+# Writes the lock files anew: exact pins with hashes, no host name (see docs/decisions/0002).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$(mktemp -d)
@@ -13,3 +13,4 @@ compile() {
 compile pyproject.toml --all-extras --output-file requirements.lock
 compile --group build --constraint requirements.lock --output-file requirements-build.lock
 compile --group data --no-deps --no-build-isolation --output-file requirements-data.lock
+compile --group shopping --no-deps --output-file requirements-shopping.lock
