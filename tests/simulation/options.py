@@ -32,8 +32,9 @@ FREEZING_KINDS = ("freeze", "replace coordinator")
 LATER_KINDS = ("clocks", "isolate")
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 
-GENERATION = 2
-"""What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper."""
+GENERATION = 3
+"""What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper,
+2 without a state backend that lets keys go."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,9 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     }
     if random.Random(f"{seed}/incremental").random() < 0.5:
         settings["execution.checkpointing.incremental"] = "true"
+    if generation >= 3 and random.Random(f"{seed}/backend").random() < 0.4:
+        settings["state.backend.type"] = "rocksdb"
+        settings["state.backend.rocksdb.memory.fixed-per-slot"] = "1 kb"
     operations = _draw_operations(random.Random(f"{seed}/operations"))
     if any(kind == "stop" for _, kind in operations):
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
