@@ -36,7 +36,7 @@ from coordinator.checkpoint.metadata import (
 )
 from coordinator.checkpoint.stats import CheckpointStatsTracker
 from coordinator.checkpoint.stats_persistence import encode_statistics
-from coordinator.high_availability import JobStores, PointerExists
+from coordinator.high_availability import JobStores, LeadershipLost, PointerExists
 from coordinator.io import IoExecutor, TookTooLong
 from coordinator.jobmaster.effects import LoadSavepoint
 from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
@@ -51,6 +51,8 @@ from runtime.storage import StorageAlreadyExists, StorageError
 from runtime.timers import TimerService
 
 VERIFY_PAUSE_MS = 1_000
+DELETE_PAUSES_MS = (1_000, 2_000, 4_000)
+"""Before what could not be deleted is tried again, and again; then it stays."""
 STATISTICS_PAUSE_MS = 1_000
 """Statistics are written down at most this often."""
 
@@ -96,7 +98,7 @@ class CheckpointIo:
             asked.DiscardState: self._discard_state,
             asked.DeleteLeftovers: self._delete_leftovers,
             asked.ReleaseCompletedCheckpoints: lambda _: self._quietly("release", self._pointers.release),
-            asked.ShutdownIdCounter: lambda effect: self._quietly(
+            asked.ShutdownIdCounter: lambda effect: self._delete_until_gone(
                 "id counter", lambda: self._counter.shutdown(effect.status)
             ),
             asked.PersistStatistics: lambda _: self._persist(statistics),
@@ -171,13 +173,22 @@ class CheckpointIo:
     def _remove(self, effect: asked.RemoveCompletedCheckpoint) -> None:
         checkpoint = effect.checkpoint
 
-        def work() -> CompletedCheckpointRemoved:
+        def remove() -> None:
             if self._pointers.remove(checkpoint.checkpoint_id) and effect.discard:
                 self._delete(checkpoint.location, ())
+
+        def work() -> CompletedCheckpointRemoved:
+            remove()
             return CompletedCheckpointRemoved(checkpoint.checkpoint_id)
 
-        removed = CompletedCheckpointRemoved(checkpoint.checkpoint_id)
-        self._io.submit(f"remove checkpoint {checkpoint.checkpoint_id}", work, self._tell, lambda _: removed)
+        name = f"remove checkpoint {checkpoint.checkpoint_id}"
+
+        def failed(error: BaseException) -> CompletedCheckpointRemoved:
+            """The job does not wait for a storage that is away."""
+            self._delete_later(name, remove, 0, error)
+            return CompletedCheckpointRemoved(checkpoint.checkpoint_id)
+
+        self._io.submit(name, work, self._tell, failed)
 
     def _recover(self, _: asked.RecoverCompletedCheckpoints) -> None:
         def work() -> CompletedCheckpointsRecovered:
@@ -208,10 +219,12 @@ class CheckpointIo:
     # --- deletions ----------------------------------------------------------------------------------------------------
 
     def _discard_checkpoint(self, effect: asked.DiscardCheckpoint) -> None:
-        self._quietly(f"discard checkpoint {effect.checkpoint_id}", lambda: self._delete(effect.location, effect.paths))
+        self._delete_until_gone(
+            f"discard checkpoint {effect.checkpoint_id}", lambda: self._delete(effect.location, effect.paths)
+        )
 
     def _discard_state(self, effect: asked.DiscardState) -> None:
-        self._quietly("discard state", lambda: self._delete("", effect.paths))
+        self._delete_until_gone("discard state", lambda: self._delete("", effect.paths))
 
     def _delete_leftovers(self, effect: asked.DeleteLeftovers) -> None:
         def work() -> None:
@@ -223,6 +236,15 @@ class CheckpointIo:
             self._delete("", found)
 
         self._quietly("delete leftovers", work)
+
+    def _delete_until_gone(self, name: str, work: Callable[[], None], failures: int = 0) -> None:
+        """Delete what belongs to nothing any more: storage that is away for a moment must not make it stay for ever."""
+        self._io.submit(name, work, self._tell, lambda error: self._delete_later(name, work, failures, error))
+
+    def _delete_later(self, name: str, work: Callable[[], None], failures: int, error: BaseException) -> None:
+        if failures < len(DELETE_PAUSES_MS) and not isinstance(error, LeadershipLost):
+            at_ms = self._clock.now_ms() + DELETE_PAUSES_MS[failures]
+            self._timers.schedule(at_ms, lambda: self._delete_until_gone(name, work, failures + 1))
 
     def _delete(self, directory: str, paths: Sequence[str]) -> None:
         """Everything below the directory, and these files. Goes on after a failure, and raises the last one."""

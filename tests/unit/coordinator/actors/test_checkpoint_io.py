@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import queue
+import threading
 from typing import Any
 
 import pytest
 
+from coordinator.actors import checkpoint_io
 from coordinator.actors.checkpoint_io import CheckpointIo
 from coordinator.checkpoint import effects as asked
 from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
@@ -190,6 +192,36 @@ def test_a_deletion_that_fails_is_not_a_failure_of_the_checkpoint(desk, monkeypa
     monkeypatch.setattr(desk.files, "delete_prefix", fail)
     removed = desk.ask(asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True))
     assert removed == CompletedCheckpointRemoved(CheckpointID(3))
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        asked.RemoveCompletedCheckpoint(checkpoint(3), discard=True),
+        asked.DiscardCheckpoint(CheckpointID(3), "chk-3", (), ()),
+    ],
+    ids=lambda effect: type(effect).__name__,
+)
+def test_a_deletion_that_failed_is_tried_again(desk, monkeypatch, effect):
+    """Storage that was away for a moment leaves nothing behind."""
+    desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
+    gone = threading.Event()
+    calls = []
+    delete_prefix = desk.files.delete_prefix
+
+    def sometimes(prefix):
+        calls.append(prefix)
+        if len(calls) < 3:
+            raise StorageError("the network is down")
+        delete_prefix(prefix)
+        gone.set()
+
+    monkeypatch.setattr(checkpoint_io, "DELETE_PAUSES_MS", (1, 1, 1))
+    monkeypatch.setattr(desk.files, "delete_prefix", sometimes)
+    desk.checkpoint_io.performers(desk.statistics)[type(effect)](effect)
+    assert gone.wait(30)
+    assert calls == ["chk-3"] * 3
+    assert not [path for path, _ in desk.files.list("") if path.startswith("chk-3")]
 
 
 def test_a_pointer_to_nothing_is_named(desk):
