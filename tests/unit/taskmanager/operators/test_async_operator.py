@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dataflow.elements import Watermark
 from dataflow.functions import AsyncFunction, Row
@@ -163,3 +165,96 @@ def test_the_event_loop_runs_calls_beside_the_task() -> None:
     with pytest.raises(ZeroDivisionError):
         harness.work()
     operator.close()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.integers(0, 4),  # a batch of so many rows
+        st.just("watermark"),
+        st.just("restore"),
+        st.tuples(st.just("answer"), st.integers(0, 30)),
+    ),
+    max_size=25,
+)
+
+
+class Requests:
+    """One operator through a story: numbered rows in, what left so far, the next watermark."""
+
+    def __init__(self, *, ordered: bool, capacity: int) -> None:
+        self._ordered, self._capacity = ordered, capacity
+        self.harness, self.calls = harness_of(ordered=ordered, capacity=capacity)
+        self.sent: list[Any] = []
+        self.left: list[Any] = []
+
+    def step(self, step: Any) -> None:
+        match step:
+            case int(rows):
+                self._make_room()
+                values = [self._rows + number for number in range(rows)]
+                self.sent += values
+                self.harness.operator.process_batch(batch(*values))
+            case "watermark":
+                self._make_room()
+                self.sent.append(f"w{self._rows}")
+                self.harness.operator.process_watermark(Watermark(self._rows))
+            case "restore":
+                self._gather()
+                written = self.harness.snapshot()
+                self._gather()
+                self.harness, self.calls = harness_of(
+                    ordered=self._ordered, capacity=self._capacity, restored=restored_state([written])
+                )
+            case (_, which):
+                self._answer(which)
+        self._gather()
+
+    def finish(self) -> None:
+        self._make_room()
+        while self.calls.open:
+            self._answer(0)
+        self._gather()
+
+    @property
+    def _rows(self) -> int:
+        return sum(not isinstance(item, str) for item in self.sent)
+
+    def _make_room(self) -> None:
+        while self.harness.operator.has_pending_work:
+            self.harness.operator.continue_work()
+            if self.harness.operator.has_pending_work and not self.calls.has_done:
+                self._answer(0)
+
+    def _answer(self, which: int) -> None:
+        if self.calls.open:
+            value = list(self.calls.open.values())[which % len(self.calls.open)]["v"]
+            self.calls.answer(value, value)
+            self.harness.operator.continue_work()
+
+    def _gather(self) -> None:
+        for item in emitted(self.harness):
+            self.left += item if isinstance(item, list) else [f"w{item}"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@given(story=STEPS, capacity=st.integers(1, 6))
+def test_every_row_leaves_once_whatever_the_answers_batches_and_restores(
+    story: list[Any], capacity: int, ordered: bool
+) -> None:
+    """In order, or in any between two watermarks. What is asked again after a restore leaves once; a watermark that waited is
+    lost with the task that held it, and comes again from upstream."""
+    requests = Requests(ordered=ordered, capacity=capacity)
+    for step in story:
+        requests.step(step)
+    requests.finish()
+    rows = [item for item in requests.left if not isinstance(item, str)]
+    assert sorted(rows) == list(range(len(rows))) == [item for item in requests.sent if not isinstance(item, str)]
+    assert rows == sorted(rows) or not ordered
+    for place, item in enumerate(requests.left):
+        if isinstance(item, str):  # a watermark: all rows before it in the input, and no others
+            assert sorted(each for each in requests.left[:place] if not isinstance(each, str)) == list(
+                range(int(item[1:]))
+            )
+    if "restore" not in story and ordered:
+        marks = [item for item in requests.left if isinstance(item, str)]
+        assert marks == [item for item in requests.sent if isinstance(item, str)]

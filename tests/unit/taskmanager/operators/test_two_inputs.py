@@ -517,3 +517,24 @@ def test_unusable_columns_are_named(spec: Any, batches: list[dict[str, Any]], me
     with pytest.raises((KeyError, TypeError), match=message):
         for columns in batches:
             operator.process_batch(pa.record_batch(columns), 1 if "key" in columns else 0)
+
+
+KEYS_OF_TABLE = st.lists(st.sampled_from(["a", "b", "c", None]), unique=True, max_size=4)
+
+
+@given(
+    keys=KEYS_OF_TABLE,
+    batches=st.lists(st.lists(st.sampled_from(["a", "b", "c", "d", None]), max_size=6), max_size=5),
+    how=st.sampled_from(["left", "inner"]),
+)
+def test_a_static_table_equals_the_reference(keys: list[Any], batches: list[list[Any]], how: str) -> None:
+    """A dictionary, row by row, however the stream is cut."""
+    table = pa.table({"key": pa.array(keys, pa.string()), "n": pa.array(range(len(keys)), pa.int64())})
+    values = dict(zip(keys, range(len(keys)), strict=True))
+    harness = lookup(table, how)
+    found = []
+    for keys_of_batch in batches:
+        harness.operator.process_batch(pa.record_batch({"k": pa.array(keys_of_batch, pa.string())}))
+        found += harness.rows()
+    rows = [key for each in batches for key in each]
+    assert found == [{"k": key, "n": values.get(key)} for key in rows if how == "left" or key in values]
