@@ -308,6 +308,7 @@ class Harness:
             # 0 stands for "none" in the answer, but is an id like any other in the scenarios
             "restored": None if self.core.completed_store.latest() is None else answer.checkpoint_id,
             "with_state": with_state,
+            "sources": _sources_of(answer),
             "identity": self.is_identity(answer),
         }
 
@@ -333,7 +334,7 @@ def _same(key: str, expected: Any, got: dict[str, Any]) -> bool:
     if key == "hook_calls":
         return _same_calls(expected, got[key])
     if key in ("assigned", "tasks_with_state"):
-        return _same_assignment(expected, got.get("with_state", {}))
+        return _same_assignment(expected, got.get("with_state", {}), got.get("sources", {}))
     if key == "max_parallelism" and isinstance(expected, dict):
         return all(got[key].get(name) == value for name, value in expected.items())
     return bool(got.get(key) == expected)
@@ -350,8 +351,30 @@ def _same_calls(expected: list[dict[str, Any]], calls: list[dict[str, Any]]) -> 
     return not left
 
 
-def _same_assignment(expected: Any, with_state: dict[str, list[int]]) -> bool:
-    """Accepts whether anything, how many subtasks, which operators, or which subtasks of which operators got state."""
+def _sources_of(answer: StateRestored) -> dict[str, dict[str, dict[int, list[int]]]]:
+    """By vertex, kind of state and new subtask: the old subtasks whose state it reads. Kind `any`: all kinds together."""
+    found: dict[str, dict[str, dict[int, list[int]]]] = {}
+    for task, snapshot in answer.assignments.items():
+        kinds = found.setdefault(str(task.vertex_id), {})
+        for state in snapshot.operators.values():
+            for handle in state.stream_handles:
+                assert isinstance(handle, SegmentStateHandle)
+                _, old, kind = handle.path.rsplit("-", 2)
+                for name in (kind, "any"):
+                    sources = kinds.setdefault(name, {}).setdefault(task.subtask_index, [])
+                    if int(old) not in sources:
+                        sources.append(int(old))
+    return found
+
+
+def _reads(wanted: dict[int, list[int]], kinds: dict[str, dict[int, list[int]]]) -> bool:
+    """Whether some kind of state comes from just these old subtasks."""
+    kept = {new: sorted(old) for new, old in wanted.items() if old}
+    return any(kept == {new: sorted(old) for new, old in sources.items()} for sources in kinds.values())
+
+
+def _same_assignment(expected: Any, with_state: dict[str, list[int]], sources: dict[str, Any]) -> bool:
+    """Accepts whether anything, how many subtasks, which operators, or which subtasks of which operators got state, or whose."""
     if isinstance(expected, bool):
         return expected == bool(with_state)
     if isinstance(expected, int):
@@ -365,6 +388,10 @@ def _same_assignment(expected: Any, with_state: dict[str, list[int]]) -> bool:
             right = wanted == bool(found)
         elif isinstance(wanted, int):
             right = wanted == counts.get(name, 0)
+        elif isinstance(wanted, dict) and any(isinstance(value, list) for value in wanted.values()):
+            right = _reads({int(new): list(old or []) for new, old in wanted.items()}, sources.get(name, {}))
+        elif isinstance(wanted, list) and any(isinstance(value, list) for value in wanted):
+            right = _reads({new: list(old or []) for new, old in enumerate(wanted)}, sources.get(name, {}))
         elif isinstance(wanted, dict):
             right = sorted(int(subtask) for subtask, value in wanted.items() if value) == sorted(found)
         else:
