@@ -3,7 +3,7 @@
 Kills, in turn: the leading coordinator, a TaskManager's process, the executor that hosts one, the leader of the ZooKeeper ensemble.
 After each, a checkpoint that was triggered later must complete. At the end the job is stopped with a savepoint and every row of its
 output is checked: each key has counted 1, 2, 3, ... without a hole or a repetition. Resident memory and open files of the processes
-are sampled by role; their growth from the first third of the time to the last is printed.
+are sampled by role; their growth from the first third of the time to the last is printed, and too much of it is a failure.
 
     python -m tests.soak --minutes 30
 """
@@ -41,6 +41,10 @@ from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
 SAMPLE_SECONDS = 2.0
 RECOVERY_SECONDS = 120.0
 TASK_MANAGERS = 2
+GROWTH_MAX = 1.15
+RSS_SLACK_MIB = 30
+FILES_SLACK = 15
+"""From the first third of the time to the last, beyond GROWTH_MAX. The first third is warm-up in short soaks."""
 
 
 class Soak:
@@ -136,6 +140,7 @@ class Soak:
         except SnaplineError:
             pass
         by_role["driver"] = [p.pid for p in self._cluster.task_managers if p.poll() is None]
+        by_role["daemon"] = [_parent_of(pid) for pid in by_role.get("taskmanager", []) if _parent_of(pid) > 1]
         for role, pids in by_role.items():
             seen = [_resources(pid) for pid in pids if Path(f"/proc/{pid}").exists()]
             if seen:
@@ -157,6 +162,17 @@ class Soak:
         return found
 
 
+def not_flat(growth: dict[str, dict[str, float]]) -> list[str]:
+    """What has grown by more than processes that are killed and start anew explain: a line for each."""
+    found = []
+    for role, figures in growth.items():
+        for what, unit, slack in (("rss_mib", "MiB resident", RSS_SLACK_MIB), ("files", "open files", FILES_SLACK)):
+            first, last = figures[f"{what}_first"], figures[f"{what}_last"]
+            if last > first * GROWTH_MAX + slack:
+                found.append(f"{role}: from {first:.0f} to {last:.0f} {unit}")
+    return found
+
+
 def _resources(pid: int) -> tuple[float, int]:
     """Resident MiB and open files; zeros for a process that ends meanwhile."""
     try:
@@ -166,6 +182,14 @@ def _resources(pid: int) -> tuple[float, int]:
         return 0.0, 0
     kib = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")), 0)
     return kib / 1024, files
+
+
+def _parent_of(pid: int) -> int:
+    """0 when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _parent_matching(pid: int, text: str) -> int:
@@ -271,10 +295,14 @@ def main() -> int:
     print(f"soak: {(time.monotonic() - began) / 60:.1f} minutes, {rows:,} rows exactly once; killed: {faults}")
     for name, seconds in soak.recovery_s.items():
         print(f"  {name}: new checkpoint after {statistics.median(seconds):.1f} s (median), {max(seconds):.1f} s (max)")
-    for role, figures in soak.growth().items():
+    growth = soak.growth()
+    for role, figures in growth.items():
         print(f"  {role}: {figures}")
     shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    grown = not_flat(growth)
+    for line in grown:
+        print(f"  NOT FLAT {line}")
+    return 1 if grown else 0
 
 
 def ended(client: ClusterClient, job_id: str) -> None:

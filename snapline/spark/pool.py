@@ -25,7 +25,7 @@ from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch, run
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-QUICK_END_S = 10.0
+QUICK_END_S = 5.0
 """A TaskManager that lives shorter than this ended quickly."""
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 5.0

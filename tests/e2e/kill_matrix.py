@@ -2,7 +2,7 @@
 
 Source, window and sink side run in slots of their own, so that a victim is a side of the job. A victim is a process that
 holds such a TaskManager, all of them at once, an executor's Java process, or Spark's Python daemon; `decommission` tells an
-executor to go, as a cluster manager does that takes its machine back, and Spark kills it three seconds later. Kills come at random
+executor to go, as a cluster manager does that takes its machine back, and Spark kills it a second later. Kills come at random
 moments after the first task ran: between checkpoints, inside them, during a restart. One Spark application carries many
 runs; a run has a coordinator and TaskManagers of its own.
 
@@ -47,7 +47,7 @@ SIDES = ("source", "window", "sink")
 VICTIMS = (*SIDES, "all", "executor", "daemon", "decommission")
 MASTER = "local-cluster[2,3,1024]"
 MEMORY = {"spark.executor.memory": "512m"}
-DECOMMISSIONING = {"spark.decommission.enabled": "true", "spark.executor.decommission.forceKillTimeout": "3s"}
+DECOMMISSIONING = {"spark.decommission.enabled": "true", "spark.executor.decommission.forceKillTimeout": "1s"}
 POLL_SECONDS = 0.02
 RESTARTS_MAX = 40
 """In a row, without a calm time between: then something is wrong, and the run ends."""

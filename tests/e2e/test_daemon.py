@@ -18,7 +18,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from examples.flights_answer import compare_outputs
-from tests.e2e.programs import PATIENCE_SECONDS, ROOT, Ended, environment, run, snapline, wait_until_gone
+from tests.e2e.programs import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Ended,
+    environment,
+    environment_settings,
+    run,
+    snapline,
+    wait_until_gone,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 FLIGHTS_PY = ROOT / "examples" / "flights.py"
@@ -58,7 +67,8 @@ class Service:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     directory = tmp_path_factory.mktemp("service")
     mark = uuid.uuid4().hex
-    variables = environment(mark, SNAPLINE_CONF_security__auth__token=TOKEN, MASTER="local[2]")
+    idle = environment_settings({"resourcemanager.taskmanager-timeout": "3 s"})
+    variables = environment(mark, SNAPLINE_CONF_security__auth__token=TOKEN, MASTER="local[2]", **idle)
     address_file = directory / "address"
     started: list[subprocess.Popen[bytes]] = []
 
@@ -135,6 +145,20 @@ def test_run_waits_for_the_end_of_the_job(service, flights, tmp_path):
     assert done.err == ""
     for comparison in compare_outputs(flights, tmp_path / "out"):
         assert comparison.equal, comparison.differences
+
+
+def test_task_managers_that_nobody_needs_rest_until_somebody_does(service, flights, tmp_path):
+    """Idle ones are released and not started again at once; the next job gets its slots."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(service.call("cluster").out.splitlines()) > 1:
+        assert time.monotonic() < deadline
+    log = service.directory / "taskmanagers.log"
+    rested = log.read_text().count("TaskManager is not needed")
+
+    done = service.call("run", FLIGHTS_PY, "--", "--input", flights, "--output", tmp_path / "out")
+
+    assert rested >= 2, log.read_text()
+    assert re.search(r"FINISHED in .* 0 restarts\n", done.out), done.out
 
 
 def test_health_and_reflection_answer_any_client(service):

@@ -25,7 +25,8 @@ def test_an_executor_that_goes_takes_nothing_with_it(victim, tmp_path):
     """Its Java process killed, or told by Spark to go and killed when its time is over: output as if nothing had happened."""
     results = tmp_path / "results.json"
     matrix = python("-m", "tests.e2e.kill_matrix", "--runs", "1", "--victims", victim, "--kills", "1")
-    done = run([*matrix, "--rows", "60000", "--json", results], cwd=ROOT, timeout=600, TMPDIR=str(tmp_path))
+    slow = ("--rows", "120000", "--rows-per-second", "6000")  # Spark takes its time to kill what it has told to go
+    done = run([*matrix, *slow, "--json", results], cwd=ROOT, timeout=600, TMPDIR=str(tmp_path))
     assert done.code == 0, done.out + done.err
     (only,) = json.loads(results.read_text())
     assert (only["victim"], only["equal"], only["kills"]) == (victim, True, 1)
