@@ -225,7 +225,7 @@ def _by_kind(values: pa.Array, written: StateDescriptor, declared: StateDescript
         return pa.LargeListArray.from_arrays(_offsets(values, pa.int64()), elements, type=target)
     if declared.kind is StateKind.MAP:
         first, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
-        keys = _cast(values.keys.slice(first, end - first), target.key_type)
+        keys = cast_values(values.keys.slice(first, end - first), target.key_type)
         items = _elements(values.items.slice(first, end - first), written, declared, now_ms)
         return pa.MapArray.from_arrays(_offsets(values, pa.int32()), keys, items, type=target)
     return _elements(values, written, declared, now_ms)
@@ -238,7 +238,7 @@ def _elements(values: pa.Array, written: StateDescriptor, declared: StateDescrip
         plain, touched = values.field(VALUE_FIELD), values.field(TOUCHED_FIELD)
     target = _plain(declared)
     if written.serializer != declared.serializer or plain.type != target:
-        plain = _cast(plain, target) if declared.migrate is None else _migrated(plain, declared, target)
+        plain = cast_values(plain, target) if declared.migrate is None else _migrated(plain, declared, target)
     if declared.ttl is None:
         return plain
     return pa.StructArray.from_arrays(
@@ -260,7 +260,8 @@ def _migrated(values: pa.Array, declared: StateDescriptor, target: pa.DataType) 
     return answer
 
 
-def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+def cast_values(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Values of a type that `evolution_of` lets become the other; columns of structs by name."""
     if values.type == target:
         return values
     if pa.types.is_struct(target) and pa.types.is_struct(values.type):
@@ -274,7 +275,7 @@ def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
         make = pa.LargeListArray if large else pa.ListArray
         offsets = _offsets(values, pa.int64() if large else pa.int32())
         mask = values.is_null() if values.null_count else None
-        return make.from_arrays(offsets, _cast(values.flatten(), target.value_type), type=target, mask=mask)
+        return make.from_arrays(offsets, cast_values(values.flatten(), target.value_type), type=target, mask=mask)
     if pa.types.is_map(target) and pa.types.is_map(values.type):
         pairs = [None if pairs is None else pairs for pairs in values.to_pylist()]
         return pa.array(pairs, target)
@@ -283,7 +284,7 @@ def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _child(values: pa.StructArray, field: pa.Field) -> pa.Array:
     if values.type.get_field_index(field.name) >= 0:
-        return _cast(values.field(field.name), field.type)
+        return cast_values(values.field(field.name), field.type)
     default = (field.metadata or {}).get(DEFAULT_METADATA)
     if default is None:
         return pa.nulls(len(values), field.type)

@@ -22,6 +22,7 @@ from dataflow.errors import SnaplineError
 from dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorState, OperatorSubtaskState
 from dataflow.key_groups import assign_to_key_groups
 from dataflow.state import descriptor_of
+from dataflow.state_evolution import cast_values
 from dataflow.state_format import TIMERS_COLUMN, KeyedStateHeader, column_role, decode_keyed_state, read_header
 from runtime.object_storage import open_storage
 from runtime.settings import default_layers, resolve
@@ -266,8 +267,15 @@ def _conformed(rows: Any, schema: pa.Schema) -> Any:
     columns = []
     for field in schema:
         place = rows.schema.get_field_index(field.name)
-        columns.append(pa.nulls(rows.num_rows, field.type) if place < 0 else rows.column(place).cast(field.type))
+        columns.append(pa.nulls(rows.num_rows, field.type) if place < 0 else _cast(rows.column(place), field.type))
     return type(rows).from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, data_type: pa.DataType) -> Any:
+    """Subtasks may have gone over to a newer schema of the job at different times."""
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([cast_values(chunk, data_type) for chunk in column.chunks], data_type)
+    return cast_values(column, data_type)
 
 
 def _key_columns(table: KeyedTable, key: Sequence[Any]) -> list[pa.Array]:

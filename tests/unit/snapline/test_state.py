@@ -182,3 +182,27 @@ def test_a_file_that_cannot_be_written_leaves_nothing(writer: Writer, tmp_path: 
         assert isinstance(result.exception, StateReadError)
         assert wanted in str(result.exception)
     assert not [file for file in tmp_path.iterdir() if "rows" in file.name]
+
+
+def test_subtasks_of_two_versions_of_a_job_read_as_one_table(tmp_path: Path) -> None:
+    """One has gone over to a state with a column more and a wider one, the other not yet."""
+    old = pa.schema([("n", pa.int32())])
+    new = pa.schema([("n", pa.int64()), ("tier", pa.string())])
+    subtasks = {}
+    for index, schema in enumerate((old, new)):
+        groups = compute_key_group_range_for_operator_index(MAX_PARALLELISM, PARALLELISM, index)
+        backend = KeyedStateBackend(pa.schema([("k", pa.int64())]), groups, MAX_PARALLELISM)
+        keys = pa.record_batch({"k": pa.array(range(20), pa.int64())})
+        own = split_batch(keys, ["k"], MAX_PARALLELISM, PARALLELISM)[index].column(0)
+        values = pa.array([{"n": 1, "tier": "x"}] * len(own), pa.struct(list(new))).cast(pa.struct(list(new)))
+        stored = values if index else pa.array([{"n": 1}] * len(own), pa.struct(list(old)))
+        backend.get_state(ValueStateDescriptor("p", schema)).put_batch(backend.slots([own]), stored)
+        handle = KeyedStateHandle(groups, ByteStreamStateHandle(bytes(backend.snapshot().encode())))
+        subtasks[index] = OperatorSubtaskState(managed_keyed=(handle,))
+    operator = OperatorState(OperatorID("o"), "o", "o", PARALLELISM, MAX_PARALLELISM, subtasks)
+    metadata = CheckpointMetadata(JobID("j"), "j", CheckpointID(1), 0, SnapshotType.SAVEPOINT, (operator,))
+    (tmp_path / "_metadata").write_bytes(build_metadata(metadata, str(tmp_path)))
+
+    found = StateReader(str(tmp_path)).read("o").column("p").to_pylist()
+    assert {(row["n"], row["tier"]) for row in found} == {(1, None), (1, "x")}
+    assert len(found) == 20
