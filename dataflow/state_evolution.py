@@ -61,6 +61,12 @@ def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_co
                 f"state {name!r} is a {written.kind.value} state, and is declared as a {declared.kind.value} state",
             )
         )
+    if written.kind is StateKind.RUNNING_AGGREGATE and written.storage_type != declared.storage_type:
+        problem = (
+            f"running aggregate {name!r} is {written.storage_type} in the snapshot and {declared.storage_type} in the job: what came "
+            "before is not known to another aggregate; give the operator another uid to start it without state"
+        )
+        return Evolution(problems=(problem,))
     changes: list[str] = []
     problems: list[str] = []
     if written.kind is StateKind.MAP:

@@ -16,10 +16,11 @@ from dataflow.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    RunningAggregateDescriptor,
     StateError,
     ValueStateDescriptor,
 )
-from dataflow.state_evolution import convert, evolution_of, key_problem, widens, with_default
+from dataflow.state_evolution import Evolution, convert, evolution_of, key_problem, widens, with_default
 from dataflow.state_ttl import StateTtlConfig
 
 OLD = pa.schema([("name", pa.string()), ("age", pa.int32()), ("city", pa.string())])
@@ -188,3 +189,12 @@ def test_widening_keeps_every_value(rows: list[list[int | None]]) -> None:
     decimals = [[None if one is None else Decimal(one) for one in row] for row in rows]
     was, now = ListStateDescriptor("l", pa.decimal128(10, 0)), ListStateDescriptor("l", pa.decimal128(14, 2))
     assert turned(was, now, decimals) == decimals
+
+
+def test_running_aggregates_stay_what_they_are() -> None:
+    """A minimum that is added now would only be that of later rows."""
+    was = RunningAggregateDescriptor("v", pa.int32(), ("sum",))
+    assert evolution_of(was, RunningAggregateDescriptor("v", pa.int64(), ("sum",))) == Evolution()
+    (problem,) = evolution_of(was, RunningAggregateDescriptor("v", pa.int64(), ("sum", "min"))).problems
+    assert "running aggregate 'v' is struct<count: int64, sum: int64> in the snapshot" in problem
+    assert "another uid" in problem
