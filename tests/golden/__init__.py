@@ -1,0 +1,1 @@
+"""Golden jobs: every operator, run three ways on both backends, against dictionaries and loops."""

@@ -1,0 +1,317 @@
+"""The golden job: two streams, and a branch with a sink of its own for every operator.
+
+What a branch puts out does not depend on the order in which rows of different splits come, nor on batches, parallelism, restarts or
+checkpoints: event time decides, or what is put out is a count. `tests.golden.reference` computes the same from the rows alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataflow.connectors.collection import CollectionSource
+from dataflow.connectors.generator import GeneratorSource
+from dataflow.connectors.parquet_sink import ParquetSink
+from snapline import (
+    AsyncFunction,
+    BroadcastConnectedStream,
+    CountTrigger,
+    DataStream,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    KeyedBatchProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProcessWindowFunction,
+    ReducingStateDescriptor,
+    Row,
+    SideOutput,
+    SlidingEventTimeWindows,
+    StateTtlConfig,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+    max_,
+    min_,
+    sum_,
+)
+
+KEYS = 7
+LEFT_ROWS, RIGHT_ROWS = 4_000, 2_000
+LEFT_STEP_MS, RIGHT_STEP_MS = 10, 20
+BUCKET_MS = 2_000
+SLIDE_MS = 3_000
+GAP_MS = 200
+COUNT = 10
+NEAR_MS = 40
+PAUSE_ROWS = 90
+"""So many rows of the left stream come for sessions, then as many do not."""
+NAMES = pa.table({"id": [0, 1, 2, 3, 4], "name": ["zero", "one", "two", "three", "four"]})
+RULES = [{"rule_key": key, "factor": key + 2, "at": 0} for key in range(KEYS)]
+
+LEFT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("ms"))])
+RIGHT = pa.schema([("rk", pa.int64()), ("rv", pa.int64()), ("t", pa.timestamp("ms"))])
+RULE_SCHEMA = pa.schema([("rule_key", pa.int64()), ("factor", pa.int64()), ("at", pa.timestamp("ms"))])
+BUCKETS = pa.schema([("k", pa.int64()), ("bucket", pa.int64()), ("total", pa.int64())])
+COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+FACTOR_OF = MapStateDescriptor("factors", pa.int64(), pa.int64())
+LONG = StateTtlConfig(dt.timedelta(hours=1))
+
+
+def left_source(rate: float | None = None) -> GeneratorSource:
+    """Row i: key from i, value i, time 10 ms times i."""
+    return _source(LEFT_ROWS, LEFT_STEP_MS, rate)
+
+
+def right_source(rate: float | None = None) -> GeneratorSource:
+    """Half as many, with twice the distance."""
+    return _source(RIGHT_ROWS, RIGHT_STEP_MS, None if rate is None else rate / 2)
+
+
+def _source(rows: int, step_ms: int, rate: float | None) -> GeneratorSource:
+    return GeneratorSource(
+        keys=KEYS, rows=rows, rows_per_second=rate, batch_rows=64, splits=4, event_time_column="t",
+        event_interval_us=step_ms * 1000,
+    )  # fmt: skip
+
+
+def renamed(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """The generator's columns under other names."""
+
+    def rename(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)], schema=schema
+        )
+
+    return rename
+
+
+def bucket_of(time: Any) -> int:
+    """Number of the bucket in which a time lies."""
+    return to_ms(time) // BUCKET_MS
+
+
+def to_ms(time: Any) -> int:
+    """Since the epoch."""
+    return round(time.replace(tzinfo=dt.UTC).timestamp() * 1000)
+
+
+def with_pauses(batch: pa.RecordBatch) -> pa.Array:
+    """Rows for sessions."""
+    return pc.equal(pc.bit_wise_and(pc.divide(batch.column("v"), PAUSE_ROWS), 1), 0)
+
+
+def split_in_two(batch: pa.RecordBatch) -> Iterator[Any]:
+    """Odd values aside."""
+    odd = pc.equal(pc.bit_wise_and(batch.column("v"), 1), 1)
+    yield batch.filter(pc.invert(odd)).select(["k", "v"])
+    yield SideOutput("odd", batch.filter(odd).select(["k", "v"]))
+
+
+class BucketSums(KeyedProcessFunction):
+    """Sums per bucket in a map with a time-to-live; a timer at the bucket's end says the sum, and forgets it."""
+
+    def open(self, context: Any) -> None:
+        """One map."""
+        self.sums = context.get_map_state(MapStateDescriptor("sums", pa.int64(), pa.int64(), ttl=LONG))
+
+    def add(self, row: Row, value: int, time: Any, context: Any) -> None:
+        """A row of either input."""
+        bucket = bucket_of(time)
+        self.sums.put(bucket, (self.sums.get(bucket) or 0) + value)
+        context.timer_service.register_event_time_timer((bucket + 1) * BUCKET_MS - 1)
+
+    def process_element(self, row: Row, context: Any) -> None:
+        """Add."""
+        self.add(row, row["v"], row["t"], context)
+
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+        """The bucket is complete."""
+        bucket = timestamp_ms // BUCKET_MS
+        yield {"k": context.current_key, "bucket": bucket, "total": self.sums.get(bucket)}
+        self.sums.remove(bucket)
+
+
+class BothSums(KeyedCoProcessFunction):
+    """The same over two inputs."""
+
+    def __init__(self) -> None:
+        self.one = BucketSums()
+
+    def open(self, context: Any) -> None:
+        """The same state."""
+        self.one.open(context)
+
+    def process_element1(self, row: Row, context: Any) -> None:
+        """Left."""
+        self.one.add(row, row["v"], row["t"], context)
+
+    def process_element2(self, row: Row, context: Any) -> None:
+        """Right, negative."""
+        self.one.add(row, -row["rv"], row["t"], context)
+
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+        """The bucket is complete."""
+        return self.one.on_timer(timestamp_ms, context)
+
+
+class Multiplied(KeyedBroadcastProcessFunction):
+    """Keeps rows in a list until the end of their bucket, when all rules are known, and multiplies them."""
+
+    def open(self, context: Any) -> None:
+        """Rows that wait."""
+        self.waiting = context.get_list_state(
+            ListStateDescriptor("waiting", pa.schema([("v", pa.int64()), ("bucket", pa.int64())]))
+        )
+
+    def process_element(self, row: Row, context: Any) -> None:
+        """Wait."""
+        bucket = bucket_of(row["t"])
+        self.waiting.add({"v": row["v"], "bucket": bucket})
+        context.timer_service.register_event_time_timer((bucket + 1) * BUCKET_MS - 1)
+
+    def process_broadcast_element(self, row: Row, context: Any) -> None:
+        """A rule."""
+        context.get_broadcast_state(FACTOR_OF)[row["rule_key"]] = row["factor"]
+
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+        """The rows of the bucket."""
+        bucket, key = timestamp_ms // BUCKET_MS, context.current_key
+        factor = context.get_broadcast_state(FACTOR_OF)[key]
+        waiting = self.waiting.get()
+        yield from ({"k": key, "v": factor * one["v"]} for one in waiting if one["bucket"] <= bucket)
+        self.waiting.update([one for one in waiting if one["bucket"] > bucket])
+
+
+class Counted(KeyedProcessFunction):
+    """Says of every row how many its key has had, by three kinds of state."""
+
+    def open(self, context: Any) -> None:
+        """A value with a time-to-live, and a reduced one."""
+        self.seen = context.get_state(ValueStateDescriptor("seen", pa.int64(), ttl=LONG))
+        self.most = context.get_reducing_state(ReducingStateDescriptor("most", max, pa.int64()))
+
+    def process_element(self, row: Row, context: Any) -> Iterator[Row]:
+        """One more."""
+        n = (self.seen.value() or 0) + 1
+        self.seen.update(n)
+        self.most.add(n)
+        yield {"k": row["k"], "n": self.most.get()}
+
+
+class CountedInBatches(KeyedBatchProcessFunction):
+    """Counts rows per key and bucket in columns; a timer at the bucket's end says the count."""
+
+    counts = MapStateDescriptor("counts", pa.int64(), pa.int64())
+
+    def process_batch(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None:
+        """A row at a time in a map would be a loop in Python: here once per distinct bucket of the batch."""
+        buckets = pc.divide(batch.column("t").cast(pa.int64()), BUCKET_MS)
+        known = pc.fill_null(state.lookup(self.counts, buckets), 0).to_pylist()
+        seen: dict[tuple[int, int], int] = {}
+        values = []
+        for key, bucket, before in zip(keys.rows.tolist(), buckets.to_pylist(), known, strict=True):
+            seen[key, bucket] = seen.get((key, bucket), 0) + 1
+            values.append(before + seen[key, bucket])
+        state.put_entries(self.counts, buckets, pa.array(values, pa.int64()))
+        ends = (buckets.to_numpy() + 1) * BUCKET_MS - 1
+        state.register_event_time_timers(ends, keys.rows)
+
+    def on_timers(self, keys: Any, times_ms: Any, state: Any) -> pa.RecordBatch:
+        """All that are due."""
+        buckets = pa.array(times_ms // BUCKET_MS)
+        totals = state.lookup(self.counts, buckets)
+        columns = [keys.columns.column(0).take(pa.array(keys.rows)), buckets, totals]
+        return pa.RecordBatch.from_arrays(columns, schema=BUCKETS)
+
+
+class Spread(ProcessWindowFunction):
+    """Greatest less least value of a window."""
+
+    def process(self, key: Any, context: Any, rows: Any) -> Iterator[Row]:
+        """Of all rows at once."""
+        values = [row["v"] for row in rows]
+        yield {"k": key, "bucket": context.window.start_ms // BUCKET_MS, "total": max(values) - min(values)}
+
+
+class Doubled(AsyncFunction):
+    """Asks something that answers at once."""
+
+    async def async_invoke(self, row: Row) -> list[Row]:
+        """Twice the value."""
+        return [{"k": row["k"], "v": 2 * row["v"]}]
+
+
+def greater(left: Row, right: Row) -> Row:
+    """For reduce."""
+    return left if left["v"] >= right["v"] else right
+
+
+def build(environment: StreamExecutionEnvironment, output: str, rate: float | None) -> StreamExecutionEnvironment:
+    """Add all branches to the environment."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    left = environment.from_source(left_source(rate), strategy, uid="left").map_batches(
+        renamed(LEFT), uid="left-names", schema=LEFT
+    )
+    right = environment.from_source(right_source(rate), strategy, uid="right").map_batches(
+        renamed(RIGHT), uid="right-names", schema=RIGHT
+    )
+    rules = (
+        environment.from_source(CollectionSource.of_rows(RULES), uid="rules")
+        .map_batches(renamed(RULE_SCHEMA), uid="rule-names", schema=RULE_SCHEMA)
+        .set_parallelism(1)
+    )
+    for name, stream in branches(left, right, rules).items():
+        stream.sink_to(ParquetSink(f"{output}/{name}"), uid=f"{name}-sink")
+    return environment
+
+
+def branches(left: DataStream, right: DataStream, rules: DataStream) -> dict[str, DataStream]:
+    """By name, which is also the beginning of the uid."""
+    keyed, other = left.key_by("k"), right.key_by("rk")
+    buckets = keyed.window(TumblingEventTimeWindows(BUCKET_MS))
+    paused = left.filter(with_pauses, uid="pauses").key_by("k")
+    parted = left.map_batches(split_in_two, uid="parted", schema=PAIRS)
+    renamed_right = right.map_batches(lambda batch: batch.rename_columns(LEFT.names), uid="union-names", schema=LEFT)
+    return {
+        "tumbling": buckets.aggregate(uid="tumbling", n=count(), total=sum_("v"), low=min_("v"), high=max_("v")),
+        "sliding": keyed.window(SlidingEventTimeWindows(2 * SLIDE_MS, SLIDE_MS)).aggregate(
+            uid="sliding", n=count(), total=sum_("v")
+        ),
+        "sessions": paused.window(EventTimeSessionWindows(GAP_MS)).aggregate(
+            uid="sessions", n=count(), total=sum_("v")
+        ),
+        "window-process": buckets.process(Spread(), uid="window-process", schema=BUCKETS),
+        "reduce": buckets.reduce(greater, uid="reduce"),
+        "count-windows": keyed.count_window(COUNT).aggregate(uid="count-windows", n=count()),
+        "triggered": keyed.window(GlobalWindows(CountTrigger(COUNT))).aggregate(uid="triggered", n=count()),
+        "clock-windows": keyed.window(TumblingProcessingTimeWindows(500)).aggregate(uid="clock-windows", n=count()),
+        "running": keyed.running_aggregate(uid="running", n=count()),
+        "process": keyed.process(BucketSums(), uid="process", schema=BUCKETS),
+        "states": keyed.process(Counted(), uid="states", schema=COUNTS),
+        "batches": keyed.process_batches(CountedInBatches(), uid="batches", schema=BUCKETS),
+        "connect": left.connect(right).key_by("k", "rk").process(BothSums(), uid="connect", schema=BUCKETS),
+        "broadcast": BroadcastConnectedStream(keyed, rules.broadcast_state(FACTOR_OF)).process(
+            Multiplied(), uid="broadcast", schema=PAIRS
+        ),
+        "window-join": keyed.join(other).window(TumblingEventTimeWindows(100), how="full", uid="window-join"),
+        "interval-join": keyed.join(other).between(-NEAR_MS, NEAR_MS, uid="interval-join"),
+        "temporal-join": keyed.join(other).as_of(how="left", uid="temporal-join"),
+        "enrich": left.enrich(NAMES, {"k": "id"}, how="inner", uid="enrich"),
+        "union": left.union(renamed_right).key_by("k").running_aggregate(uid="union", n=count()),
+        "even": parted,
+        "odd": parted.get_side_output("odd", PAIRS),
+        "async-ordered": left.async_wait(Doubled(), uid="async-ordered", schema=PAIRS),
+        "async-unordered": left.async_wait(Doubled(), ordered=False, uid="async-unordered", schema=PAIRS),
+    }

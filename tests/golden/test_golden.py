@@ -1,0 +1,115 @@
+"""Every operator three ways: straight through, with checkpoints and kills, and stopped with a savepoint and restored at another
+parallelism; on both backends. The output is what dictionaries and loops say, every row as often."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from tests.golden.job import LEFT_ROWS, build
+from tests.golden.reference import committed, expected
+from tests.services.cluster import LocalCluster, wait_until
+
+pytestmark = pytest.mark.timeout(600)
+RATE = 200.0
+"""Rows per second: the job would run for twenty seconds, so what is done to it comes before its end on a slow machine, too."""
+BACKENDS = {
+    "hashmap": {},
+    "rocksdb": {
+        "state.backend.type": "rocksdb",
+        "state.backend.rocksdb.memory.fixed-per-slot": "1 kb",
+        "execution.checkpointing.incremental": "true",
+    },
+}
+"""The second with room for a few keys in memory, and with incremental checkpoints."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), slots=(2, 2)) as cluster:
+        yield cluster
+
+
+@cache
+def reference():
+    """Computed once."""
+    return expected()
+
+
+def start(cluster, output, backend, name, parallelism=2, rate=None, restore="", interval="300 ms"):
+    environment = cluster.environment(parallelism=parallelism, interval=interval, **BACKENDS[backend])
+    build(environment, str(output), rate)
+    if restore:
+        environment.restore_from(restore)
+    return cluster.submit(environment, f"golden {name} {backend}")
+
+
+def finish(cluster, job_id):
+    """Wait for the end; on a busy machine that is more than the usual patience."""
+
+    def over():
+        details = cluster.client.get_job(job_id)
+        status = decode_job_status(details.overview.status)
+        assert status not in (JobStatus.FAILED, JobStatus.CANCELED), details.overview.failure.summary
+        return status is JobStatus.FINISHED
+
+    wait_until(over, "the job to finish", seconds=400)
+
+
+def restarted(cluster, job_id, before):
+    return cluster.client.get_job(job_id).overview.restarts > before
+
+
+def check(output: Path) -> None:
+    """Branch by branch; windows of the clock are cut anywhere, so their counts are added up."""
+    wrong = {}
+    for name, rows in reference().items():
+        found = committed(output, name)
+        if found != rows:
+            wrong[name] = {"missing": dict((rows - found).most_common(3)), "extra": dict((found - rows).most_common(3))}
+    assert wrong == {}
+    counted = committed(output, "clock-windows")
+    assert sum(row[1] * times for row, times in counted.items()) == LEFT_ROWS
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_straight_through(cluster, tmp_path, backend):
+    """Nothing happens to it."""
+    job_id = start(cluster, tmp_path, backend, "straight")
+    finish(cluster, job_id)
+    check(tmp_path)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_with_checkpoints_and_kills(tmp_path, backend):
+    """A TaskManager that runs tasks dies by signal 9, twice; each time after a checkpoint."""
+    output = tmp_path / "out"
+    with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2)) as cluster:
+        job_id = start(cluster, output, backend, "killed", rate=RATE)
+        for kill in range(2):
+            wait_until(lambda: cluster.status(job_id) is JobStatus.RUNNING, "the job to run")
+            completed = cluster.client.list_checkpoints(job_id).counts.completed
+            cluster.wait_for_checkpoints(job_id, completed + 1)
+            details = cluster.client.get_job(job_id)
+            busy = {s.resource_id for vertex in details.vertices for s in vertex.subtasks if s.resource_id}
+            next(one for one in cluster.task_managers if one.resource_id in busy).kill()
+            wait_until(partial(restarted, cluster, job_id, kill), "the restart")
+        finish(cluster, job_id)
+    check(output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_savepoint_and_other_parallelism(cluster, tmp_path, backend):
+    """Stopped halfway at parallelism 2, restored at 3; on the other backend, too, because a savepoint is of none."""
+    job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE)
+    cluster.wait_for_checkpoints(job_id, 2)  # after the first one the source of the rules ends
+    path = cluster.client.stop_with_savepoint(job_id)
+    assert sum(committed(tmp_path, "running").values()) < LEFT_ROWS
+    other = "rocksdb" if backend == "hashmap" else "hashmap"
+    job_id = start(cluster, tmp_path, other, "resumed", parallelism=3, restore=path)
+    finish(cluster, job_id)
+    check(tmp_path)
