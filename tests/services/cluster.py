@@ -129,6 +129,13 @@ class LocalCluster:
         if self._client is None:
             self._client = ClusterClient(self.address, Security.from_configuration(Configuration(self.settings)))
 
+    @property
+    def coordinator_pid(self) -> int:
+        """Process id."""
+        if self._coordinator is None:
+            raise RuntimeError("the coordinator does not run")
+        return self._coordinator.pid
+
     def kill_coordinator(self) -> None:
         """As a crash would."""
         if self._coordinator is not None:
