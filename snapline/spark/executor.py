@@ -109,7 +109,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             slots=launch.slots,
             token=token,
             settings=dict(launch.settings),
-            executor_id=_executor_id(),
+            executor_id=executor_id(os.environ),
             log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
         ),
         should_stop=lambda: os.getppid() != host,  # nobody else could end us once Spark's daemon is gone
@@ -145,5 +145,8 @@ def is_orphan() -> bool:
     return main is not None and main.name in DAEMONS and os.getppid() != os.getpgrp()
 
 
-def _executor_id() -> str:
-    return os.environ.get("SPARK_EXECUTOR_DIRS", "").rsplit("/", 1)[-1]
+def executor_id(environ: Mapping[str, str]) -> str:
+    """What tells this executor from others, never empty: by Kubernetes' variable, YARN's, or the last of the directories that a
+    standalone Worker made for it; the driver itself in local mode, as Spark calls it."""
+    directory = environ.get("SPARK_EXECUTOR_DIRS", "").rsplit("/", 1)[-1]
+    return environ.get("SPARK_EXECUTOR_ID") or environ.get("CONTAINER_ID") or directory or "driver"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from dataflow.config import Configuration
-from snapline.spark.executor import TaskManagerLaunch, derive_token, is_orphan, run, wait_while_registered
+from snapline.spark.executor import TaskManagerLaunch, derive_token, executor_id, is_orphan, run, wait_while_registered
 from snapline.spark.pool import _judge
 from tests.services.cluster import wait_until
 
@@ -49,6 +49,20 @@ def test_a_worker_whose_daemon_is_gone_is_an_orphan(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("os.getppid", lambda: parent)
     monkeypatch.setattr("os.getpgrp", lambda: group)
     assert is_orphan() is orphan
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({}, "driver"),
+        ({"SPARK_EXECUTOR_DIRS": "/tmp/spark-1/executor-2/blockmgr-3"}, "blockmgr-3"),
+        ({"SPARK_EXECUTOR_ID": "7", "SPARK_EXECUTOR_DIRS": ""}, "7"),
+        ({"CONTAINER_ID": "container_1_2_01_3"}, "container_1_2_01_3"),
+    ],
+)
+def test_every_executor_has_a_name(environ, name):
+    """A TaskManager without one would count as started by hand, and never rest."""
+    assert executor_id(environ) == name
 
 
 HOST = """
