@@ -323,3 +323,19 @@ def test_a_client_without_coordinator_is_told_so():
     client = ClusterClient("127.0.0.1:1", Security())
     with client, pytest.raises(CoordinatorUnreachable, match=r"no coordinator answers at 127\.0\.0\.1:1"):
         client.list_jobs()
+
+
+def test_what_spark_cannot_give_is_in_the_status_of_the_job(cluster, tmp_path):
+    """Both numbers, and what bounds them as the pool of TaskManagers reported it; nothing is waited for in silence."""
+    job_id = cluster.submit(sums(cluster, tmp_path / "out", rows=10, parallelism=50), "too wide")
+    try:
+        cluster.client.report_workers("a pool", 4, "Spark runs 2 of 3 TaskManagers", {"tm-of-before": "killed"})
+        waiting = cluster.wait_until(job_id, lambda details: "Spark runs" in details.overview.status_detail)
+    finally:
+        cluster.client.report_workers("a pool", 0, "", {}, closed=True)
+        cluster.client.cancel(job_id)
+        cluster.wait_until(job_id, lambda details: status_of(details) is JobStatus.CANCELED)
+
+    said = waiting.overview.status_detail
+    assert said.startswith("waiting for slots: 50 required, "), said
+    assert said.endswith(" of 50: Spark runs 2 of 3 TaskManagers"), said
