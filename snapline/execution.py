@@ -22,6 +22,7 @@ from dataflow.wire import decode_job_status
 from protos import client_pb2 as pb
 from runtime.logs import make_logger
 from snapline.client import ClusterClient, raise_unless_finished
+from snapline.engine_state import check_engine_state
 from snapline.environment import StreamExecutionEnvironment
 from snapline.progress import ProgressDisplay, RowsRead, rows_expected
 from snapline.session import EmbeddedCluster, open_spark, slots_required
@@ -84,6 +85,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
         with ClusterClient.from_configuration(configuration) as client:
+            check_engine_state(translation.job_graph)
             job_id = client.submit(translation.job_graph)
             logger.info("job submitted", job_id=job_id, job=job_name)
             if os.environ.get(DETACHED_VARIABLE):
@@ -118,6 +120,7 @@ def run_in(
     if left and not decode_job_status(left[0].status).is_globally_terminal:
         cluster.logger.info("goes on with the job that was left behind", job_id=left[0].job_id, job=job_graph.name)
         return _follow(client, replace(job_graph, job_id=JobID(left[0].job_id)), cluster.check, on_change)
+    check_engine_state(job_graph)
     client.submit(job_graph)
     return _follow(client, job_graph, cluster.check, on_change)
 

@@ -28,6 +28,7 @@ from dataflow.state_format import KeyedStateHeader, read_header
 from runtime.object_storage import open_storage
 from runtime.state_storages import StateStorages
 from runtime.storage import StorageError
+from snapline.engine_state import engine_state_problems
 
 MAPS, DROPPED, NEW = "maps", "dropped", "new"
 """Verdicts."""
@@ -136,7 +137,8 @@ def _refusal(
 def _state_problems(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> dict[OperatorID, str]:
     """What cannot be read is shown otherwise."""
     try:
-        return state_problems(storages, snapshot, job_graph)
+        of_engine = engine_state_problems(storages, snapshot, job_graph)
+        return {**of_engine, **state_problems(storages, snapshot, job_graph)}
     except (StorageError, StateError):
         return {}
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dataflow.aggregate_types import check_aggregate_type
 from dataflow.arrow_columns import bitmap_of
-from dataflow.state import RunningAggregateDescriptor
+from dataflow.state import RunningAggregateDescriptor, StateError
 from dataflow.windows import Aggregate
 
 Numbers = np.ndarray[Any, Any]
@@ -72,6 +72,11 @@ def _as_numbers(array: pa.Array) -> pa.Array:
     return array
 
 
+def name_of_accumulator(column: str) -> str:
+    """Of a column's, or of the rows'."""
+    return f"column:{column}" if column else ROWS
+
+
 class AggregatePlan:
     """All aggregates of one operator."""
 
@@ -83,6 +88,21 @@ class AggregatePlan:
 
     def accumulators(self, schema: pa.Schema) -> tuple[Accumulator, ...]:
         """What is needed for input of this schema. Raises KeyError or TypeError that names the column."""
+        for aggregate in self.aggregates:
+            if aggregate.column:
+                _check_type(aggregate, schema)
+        return tuple(
+            Accumulator(
+                name_of_accumulator(column),
+                column,
+                schema.field(column).type if column and functions else pa.int64(),
+                functions,
+            )
+            for column, functions in self._needed().items()
+        )
+
+    def _needed(self) -> dict[str, tuple[str, ...]]:
+        """Of sum, min, max, by column."""
         needed: dict[str, set[str]] = {}
         for aggregate in self.aggregates:
             own = needed.setdefault(aggregate.column, set())
@@ -90,17 +110,29 @@ class AggregatePlan:
                 own.add("sum")
             elif aggregate.function in ("min", "max"):
                 own.add(aggregate.function)
-            if aggregate.column:
-                _check_type(aggregate, schema)
-        return tuple(
-            Accumulator(
-                f"column:{column}" if column else ROWS,
-                column,
-                schema.field(column).type if column and functions else pa.int64(),
-                tuple(name for name in ("sum", "min", "max") if name in functions),
-            )
+        return {
+            column: tuple(name for name in ("sum", "min", "max") if name in functions)
             for column, functions in needed.items()
-        )
+        }
+
+    def check_restored(self, restored: Mapping[str, Sequence[str]], *, complete: bool) -> None:
+        """Hold the accumulators of a snapshot (sum, min, max by name) against those that are needed. StateError, by column: what
+        came before is not known to an aggregate that is new. `complete`: one that is missing there is new, too."""
+        for column, functions in self._needed().items():
+            name = name_of_accumulator(column)
+            if name in restored:
+                new = [function for function in functions if function not in restored[name]]
+                gone = [function for function in restored[name] if function not in functions]
+            elif not complete or not column:
+                continue
+            else:
+                new, gone = list(functions) or ["count"], []
+            if new or gone:
+                said = f"{', '.join(new)} of it is new" if new else f"{', '.join(gone)} of it is gone"
+                raise StateError(
+                    f"column {column!r}: {said}, and what came before is not known to another aggregate: keep the aggregates of the "
+                    "snapshot, or give the operator another uid to start it without state"
+                )
 
     def results(
         self,

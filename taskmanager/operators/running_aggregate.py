@@ -46,10 +46,11 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
     ) -> None:
         if header is not None:
-            for field in header.state_fields:
-                restored = descriptor_of(field)
-                if isinstance(restored, RunningAggregateDescriptor):
-                    self._states[field.name] = backend.get_running_aggregate(restored)
+            found = [descriptor_of(field) for field in header.state_fields]
+            running = [one for one in found if isinstance(one, RunningAggregateDescriptor)]
+            self._plan.check_restored({one.name: one.aggregates for one in running}, complete=bool(running))
+            for one in running:
+                self._states[one.name] = backend.get_running_aggregate(one)
 
     def backend_restored(self, backend: KeyedStateBackend) -> None:
         """Some of the subtasks that the state comes from may have counted rows apart, others not yet."""

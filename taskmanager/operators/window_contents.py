@@ -202,7 +202,9 @@ class AccumulatorMaker(ContentsMaker):
         return AccumulatorContents(self._plan, self._plan.accumulators(schema))
 
     def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
-        return AccumulatorContents(self._plan, accumulators_of(fields))
+        accumulators = accumulators_of(fields)
+        self._plan.check_restored({one.name: one.aggregates for one in accumulators}, complete=True)
+        return AccumulatorContents(self._plan, accumulators)
 
 
 def _name_of(accumulator: Accumulator) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 
 from dataflow.connectors.generator import GeneratorSource
 from dataflow.connectors.parquet_sink import ParquetSink
-from snapline import StreamExecutionEnvironment, count, sum_
+from snapline import StreamExecutionEnvironment, count, min_, sum_
 from tests.services.gate import GatedGenerator
 
 KEYS = 40
@@ -29,6 +30,7 @@ def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> 
     cli.add_argument("--uid", default="sums")
     cli.add_argument("--parallelism", type=int, default=2)
     cli.add_argument("--max-parallelism", type=int, default=0)
+    cli.add_argument("--smallest", action="store_true", help="one aggregate more")
     options = cli.parse_args(arguments)
     environment.set_parallelism(options.parallelism)
     shape = {"keys": KEYS, "rows_per_second": options.rate, "batch_rows": 200, "splits": 8}
@@ -37,7 +39,8 @@ def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> 
     else:
         source = GeneratorSource(rows=options.rows or None, **shape)
     keyed = environment.from_source(source, uid="generator").key_by("key")
-    sums = keyed.running_aggregate(uid=options.uid, name="sums", total=sum_("value"), n=count())
+    more: dict[str, Any] = {"low": min_("value")} if options.smallest else {}
+    sums = keyed.running_aggregate(uid=options.uid, name="sums", total=sum_("value"), n=count(), **more)
     if options.max_parallelism:
         sums.set_max_parallelism(options.max_parallelism)
     sums.sink_to(ParquetSink(options.output), uid="sink")

@@ -1,0 +1,131 @@
+"""Whether the engine's own operators take the state of a snapshot: windows, joins and running aggregates, tried without a row.
+
+The coordinator knows what user functions declare, not what windows keep. Here, where operators can be built, each is restored from the
+headers of its files alone, for no key group at all; what it refuses then it would refuse in its task. User code does not run: operators
+that call any are left to the coordinator's check. What cannot be read from here is left to it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
+from dataflow.config import Configuration
+from dataflow.errors import SnaplineError
+from dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyedStateHandle, KeyGroupRange, OperatorState
+from dataflow.ids import CheckpointID, JobID, OperatorID
+from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
+from dataflow.operator_specs import (
+    IntervalJoinSpec,
+    RunningAggregateSpec,
+    TemporalJoinSpec,
+    WindowAggregateSpec,
+    WindowJoinSpec,
+)
+from runtime.machine import InvariantViolation
+from runtime.object_storage import open_storage
+from runtime.state_storages import StateStorages
+from runtime.storage import StorageError
+
+_OWN = (RunningAggregateSpec, WindowAggregateSpec, WindowJoinSpec, IntervalJoinSpec, TemporalJoinSpec)
+
+
+def check_engine_state(job_graph: JobGraph) -> None:
+    """Before a job is submitted that starts from a snapshot. Raises NoSnapshot that names the operator and what differs."""
+    if not job_graph.savepoint_restore.path:
+        return
+    configuration = Configuration(job_graph.configuration)
+    storages = StateStorages(lambda url: open_storage(url, configuration))
+    try:
+        snapshot = read_snapshot(storages, job_graph.savepoint_restore.path)
+        problems = engine_state_problems(storages, snapshot, job_graph)
+    except SnaplineError:  # the coordinator reaches it, or says why not
+        return
+    if problems:
+        raise NoSnapshot(f"cannot start from {snapshot.location}: {'; '.join(problems.values())}")
+
+
+def engine_state_problems(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> dict[OperatorID, str]:
+    """Per operator of ours that would refuse its keyed state: why. Reads headers of state files."""
+    states = {operator.operator_id: operator for operator in snapshot.metadata.operators}
+    found: dict[OperatorID, str] = {}
+    for vertex in job_graph.vertices:
+        for node in vertex.operators:
+            state = states.get(node.operator_id)
+            files = [] if state is None else list(_files(storages, state))
+            if state is not None and files and (refusal := _refusal(vertex, node, state, files)):
+                found[node.operator_id] = refusal
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """A file of which nothing but its header will be read."""
+
+    storages: StateStorages
+    handle: KeyedStateHandle
+
+    @property
+    def key_group_range(self) -> KeyGroupRange:
+        return self.handle.key_group_range
+
+    @property
+    def size(self) -> int:
+        return self.handle.handle.state_size_bytes
+
+    def read_range(self, offset: int, size: int) -> bytes:
+        return read_blob_range(self.storages, self.handle.handle, offset, size)
+
+
+def _files(storages: StateStorages, operator: OperatorState) -> Iterator[_Header]:
+    for subtask in operator.subtasks.values():
+        yield from (_Header(storages, handle) for handle in subtask.managed_keyed)
+
+
+def _refusal(vertex: JobVertex, node: OperatorNode, state: OperatorState, files: list[_Header]) -> str:
+    from taskmanager.operators.contract import OperatorContext, RestoredState  # these bring a compiler
+    from taskmanager.operators.factory import create_operator, load_spec
+    from taskmanager.task.processing_time import TaskProcessingTime
+
+    spec = load_spec(node.payload, node.uid)
+    if not isinstance(spec, _OWN):
+        return ""
+    operator = create_operator(spec, _unused)
+    context = OperatorContext(
+        job_id=JobID("plan"),
+        operator_id=node.operator_id,
+        operator_uid=node.uid,
+        operator_name=node.name,
+        task_name=vertex.name,
+        subtask_index=0,
+        parallelism=1,
+        max_parallelism=state.max_parallelism,
+        attempt_number=0,
+        execution_attempt="plan",
+        key_group_range=EMPTY_KEY_GROUP_RANGE,
+        processing_time=TaskProcessingTime(),
+        configuration={},
+        wake_up=_unused,
+        open_key_value_store=_unused,
+    )
+    operator.setup(context, _NoOutput())
+    try:
+        operator.initialize_state(RestoredState(CheckpointID(1), tuple(files), {}))
+    except StorageError:
+        raise
+    except SnaplineError as error:
+        text = str(error)
+        return text if node.uid in text else f"operator {node.uid!r}: {text}"
+    return ""
+
+
+def _unused(*_: Any) -> Any:
+    raise InvariantViolation("an operator without rows asked for something of its task")
+
+
+class _NoOutput:
+    """Nothing is emitted without rows."""
+
+    emit_batch = emit_side = emit_watermark = emit_watermark_status = staticmethod(_unused)
