@@ -106,6 +106,7 @@ class EmbeddedCheckpointIDCounter:
     def start(self) -> None:
         """Go on where the predecessor stopped."""
         with self._lock:
+            self._fence.check()
             if not self._numbers():
                 self._create_if_missing(int(INITIAL_CHECKPOINT_ID))
 
@@ -216,6 +217,7 @@ class EmbeddedPointers:
 
     def load(self) -> Sequence[bytes]:
         """All of them, held by this owner from now on; by id."""
+        self._fence.check()
         found = []
         for path, _ in self._storage.list(self._directory):
             directory, _, name = path.rpartition("/")

@@ -280,5 +280,9 @@ class SnapshotSink(Protocol):
         ...
 
     def cancel(self, checkpoint_id: CheckpointID) -> None:
-        """Abandon; delete what was written."""
+        """Abandon; delete what was written, also when it was answered, unless it was acknowledged."""
+        ...
+
+    def acknowledged(self, checkpoint_id: CheckpointID) -> None:
+        """The coordinator is told of what was answered, and owns it."""
         ...

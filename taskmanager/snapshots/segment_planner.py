@@ -3,8 +3,8 @@
 A core. Blobs below a threshold travel inside the acknowledgement, and so do those that later checkpoints will carry on. The
 others of one checkpoint gather until no subtask of this checkpoint is still encoding (or a good deal has gathered), and are
 then written as one segment; what comes while a segment is being written joins the next one. A snapshot is complete when all its segments are durable. Decides also what becomes of a
-segment whose snapshots were all abandoned: it is deleted, unless a snapshot that was completed lies in it, too. It does not
-know how anything is encoded, nor where files go. Mirrors Flink's FileMergingSnapshotManager, with segments that never
+segment whose snapshots were all abandoned, while they were written or before the task acknowledged them: it is deleted, unless
+a snapshot that was acknowledged lies in it, too. From then on its files are the coordinator's. It does not know how anything is encoded, nor where files go. Mirrors Flink's FileMergingSnapshotManager, with segments that never
 outlive one checkpoint.
 """
 
@@ -68,7 +68,14 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCancelled:
-    """Nobody wants it any more."""
+    """Nobody wants it any more, although it may be complete."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAcknowledged:
+    """The coordinator is told of it."""
 
     ticket: int
 
@@ -88,7 +95,15 @@ class SegmentFailed:
     error: BaseException
 
 
-SegmentEvent = SnapshotStarted | BlobEncoded | SnapshotFailed | SnapshotCancelled | SegmentWritten | SegmentFailed
+SegmentEvent = (
+    SnapshotStarted
+    | BlobEncoded
+    | SnapshotFailed
+    | SnapshotCancelled
+    | SnapshotAcknowledged
+    | SegmentWritten
+    | SegmentFailed
+)
 
 # --- effects -----------------------------------------------------------------------------------------------------------
 
@@ -150,10 +165,10 @@ class _Segment:
     blobs: list[tuple[int, int, int]]
     """(ticket, index, size) in the order of the file."""
     users: set[int]
-    """Snapshots in it that are neither complete nor abandoned."""
+    """Snapshots in it that are neither acknowledged nor abandoned."""
     durable: bool = False
     referenced: bool = False
-    """A completed snapshot lies in it."""
+    """An acknowledged snapshot lies in it."""
 
 
 @dataclass(slots=True)
@@ -175,6 +190,8 @@ class SegmentPlanner:
         self._memory_threshold_bytes = memory_threshold_bytes
         self._segment_bytes = segment_bytes
         self._snapshots: dict[int, _Snapshot] = {}
+        self._complete: dict[int, set[int]] = {}
+        """Segments of snapshots that are complete, and neither acknowledged nor abandoned."""
         self._groups: dict[SegmentGroup, _Gathering] = {}
         self._segments: dict[int, _Segment] = {}
         self._next_segment = 0
@@ -189,7 +206,9 @@ class SegmentPlanner:
             case SnapshotFailed(ticket, error):
                 return [*self._abandon(ticket), FailSnapshot(ticket, error)] if ticket in self._snapshots else []
             case SnapshotCancelled(ticket):
-                return self._abandon(ticket) if ticket in self._snapshots else []
+                return self._abandon(ticket) if ticket in self._snapshots else self._release(ticket, referenced=False)
+            case SnapshotAcknowledged(ticket):
+                return self._release(ticket, referenced=True)
             case SegmentWritten(segment):
                 return self._written(segment)
             case SegmentFailed(segment, error):
@@ -200,10 +219,14 @@ class SegmentPlanner:
         snapshot = self._snapshots.get(ticket)
         return 0 if snapshot is None else snapshot.waiting_bytes
 
+    def knows(self, ticket: int) -> bool:
+        """Whether it makes a difference if the snapshot is cancelled."""
+        return ticket in self._snapshots or ticket in self._complete
+
     @property
     def is_idle(self) -> bool:
         """Nothing is remembered of anything."""
-        return not (self._snapshots or self._groups or self._segments)
+        return not (self._snapshots or self._complete or self._groups or self._segments)
 
     def _started(self, ticket: int, group: SegmentGroup, blobs: int) -> list[SegmentEffect]:
         check(ticket not in self._snapshots, f"snapshot ticket {ticket} was used twice")
@@ -289,12 +312,19 @@ class SegmentPlanner:
         self._groups[snapshot.group].snapshots.discard(ticket)
         handles = tuple(handle for handle in snapshot.handles if handle is not None)
         check(len(handles) == len(snapshot.handles), f"snapshot {ticket} is complete, but lacks handles")
-        for number in sorted(snapshot.segments):
-            segment = self._segments[number]
-            segment.referenced = True
-            segment.users.discard(ticket)
-            self._drop_unused(number)
+        if snapshot.segments:
+            self._complete[ticket] = snapshot.segments
         return [CompleteSnapshot(ticket, handles)]
+
+    def _release(self, ticket: int, *, referenced: bool) -> list[SegmentEffect]:
+        """A complete snapshot is somebody else's, or nobody's."""
+        effects: list[SegmentEffect] = []
+        for number in sorted(self._complete.pop(ticket, ())):
+            segment = self._segments[number]
+            segment.referenced = segment.referenced or referenced
+            segment.users.discard(ticket)
+            effects += self._drop_unused(number)
+        return effects
 
     def _abandon(self, ticket: int) -> list[SegmentEffect]:
         """Forget a snapshot, and delete what was written for it alone."""

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.handles import SegmentStateHandle, TaskStateSnapshot
+from dataflow.handles import TaskStateSnapshot
 from dataflow.ids import CheckpointID, OperatorID, ResourceID
 from runtime.state_storages import StateStorages, is_absolute
 from runtime.storage import StorageError, put_parts
@@ -34,6 +34,7 @@ from taskmanager.snapshots.segment_planner import (
     SegmentGroup,
     SegmentPlanner,
     SegmentWritten,
+    SnapshotAcknowledged,
     SnapshotCancelled,
     SnapshotFailed,
     SnapshotStarted,
@@ -126,10 +127,14 @@ class SnapshotUploader:
         for ticket, index, plan in begin:
             self._submit(lambda t=ticket, i=index, p=plan: self._encode(t, i, p), plan.release)  # type: ignore[misc]
 
-    def is_running(self, ticket: int) -> bool:
-        """Whether the snapshot was neither answered nor cancelled."""
+    def knows(self, ticket: int) -> bool:
+        """Whether the snapshot runs, or is complete and neither acknowledged nor cancelled."""
         with self._lock:
-            return ticket in self._running
+            return ticket in self._running or self._planner.knows(ticket)
+
+    def acknowledged(self, ticket: int) -> None:
+        """The coordinator is told of it: its files are not ours any more."""
+        self._tell(SnapshotAcknowledged(ticket))
 
     def cancel(self, ticket: int) -> None:
         """Abandon; what was or will be written for it alone is deleted. No answer comes after this."""
@@ -143,11 +148,6 @@ class SnapshotUploader:
             self._running.clear()
         self._encode_more()
         self._pool.shutdown(wait=True)
-
-    def delete_files(self, base: str, paths: Sequence[str]) -> None:
-        """Nobody will ever refer to these files, relative to the checkpoint directory `base`."""
-        for path in paths:
-            self._submit(lambda path=path: self._delete(SegmentGroup(base, "", CheckpointID(0)), path), lambda: None)  # type: ignore[misc]
 
     def _tell(self, event: SegmentEvent) -> None:
         with self._lock:
@@ -219,7 +219,6 @@ class TaskSnapshotSink:
         self._uploader = uploader
         self._checkpoint_directory = checkpoint_directory
         self._tickets: dict[CheckpointID, tuple[int, ...]] = {}
-        self._halves: dict[CheckpointID, _Both] = {}
 
     def start(
         self,
@@ -234,26 +233,26 @@ class TaskSnapshotSink:
         base = "" if is_absolute(target_location) else self._checkpoint_directory
         group = SegmentGroup(base, target_location, checkpoint_id)
         plans = plan_blobs(snapshots, channel_state)
-        running = self._uploader.is_running
-        self._tickets = {known: tickets for known, tickets in self._tickets.items() if any(map(running, tickets))}
+        knows = self._uploader.knows
+        self._tickets = {known: tickets for known, tickets in self._tickets.items() if any(map(knows, tickets))}
         shared = [plan for plan in plans if plan.is_shared]
         if not shared:
             self._tickets[checkpoint_id] = (self._uploader.start(group, plans, on_done),)
             return
         own = [plan for plan in plans if not plan.is_shared]
         both = _Both(on_done)
-        self._halves = {known: halves for known, halves in self._halves.items() if known in self._tickets}
-        self._halves[checkpoint_id] = both
         first = self._uploader.start(SegmentGroup(base, SHARED_LOCATION, checkpoint_id), shared, both.one_done)
         self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.one_done))
 
     def cancel(self, checkpoint_id: CheckpointID) -> None:
-        """Abandon; delete what was written. Nothing happens when the snapshot has been answered."""
+        """Abandon; delete what was written, unless that was acknowledged."""
         for ticket in self._tickets.pop(checkpoint_id, ()):
             self._uploader.cancel(ticket)
-        halves = self._halves.pop(checkpoint_id, None)
-        if halves is not None:
-            self._uploader.delete_files(self._checkpoint_directory, halves.files_without_owner(checkpoint_id))
+
+    def acknowledged(self, checkpoint_id: CheckpointID) -> None:
+        """The coordinator is told of it: what was written is not ours any more."""
+        for ticket in self._tickets.pop(checkpoint_id, ()):
+            self._uploader.acknowledged(ticket)
 
 
 class _Both:
@@ -264,23 +263,6 @@ class _Both:
         self._lock = threading.Lock()
         self._first: SnapshotAnswer | None = None
         self._answers = 0
-
-    def files_without_owner(self, checkpoint_id: CheckpointID) -> tuple[str, ...]:
-        """Shared files of this checkpoint that were written, while the other half was not: no acknowledgement names them."""
-        with self._lock:
-            written = self._first if self._answers == 1 else None
-        if not isinstance(written, TaskStateSnapshot):
-            return ()
-        own = str(checkpoint_id)
-        paths = (
-            handle.path
-            for state in written.operators.values()
-            for handle in state.stream_handles
-            if isinstance(handle, SegmentStateHandle)
-        )
-        shared = {path for path in paths if path.startswith(f"{SHARED_LOCATION}/")}
-        # segment-<resource id>-<checkpoint id>-<number>: the resource id may hold the same digits
-        return tuple(path for path in shared if path.rsplit("-", 2)[-2:-1] == [own])
 
     def one_done(self, answer: SnapshotAnswer) -> None:
         with self._lock:

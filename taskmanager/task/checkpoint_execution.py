@@ -118,6 +118,7 @@ class CheckpointExecution:
             return  # it was cancelled, and answered all the same
         finished = self._finished.pop(checkpoint_id, False)
         if isinstance(mail.result, BaseException):
+            self._environment.snapshot_sink.cancel(checkpoint_id)
             detail = f"{type(mail.result).__name__}: {mail.result}"
             self._perform(self._coordinator.async_part_failed(checkpoint_id, detail))
             return
@@ -125,6 +126,7 @@ class CheckpointExecution:
         duration_ms = max(0, self._environment.clock_ms() - began_ms)
         self._perform(self._coordinator.async_part_completed(checkpoint_id, duration_ms))
         self._durable.pop(checkpoint_id, None)
+        self._environment.snapshot_sink.cancel(checkpoint_id)  # if nobody was told of it
 
     def notify_complete(self, checkpoint_id: CheckpointID, *, is_running: bool) -> None:
         """The checkpoint is durable."""
@@ -208,6 +210,7 @@ class CheckpointExecution:
                 self._abandon(checkpoint_id)
             case Acknowledge(checkpoint_id, metrics):
                 state: TaskStateSnapshot = self._durable.get(checkpoint_id, EMPTY_TASK_STATE)
+                self._environment.snapshot_sink.acknowledged(checkpoint_id)
                 job_id, attempt_id = self._descriptor.job_id, self._descriptor.attempt_id
                 message = AcknowledgeCheckpoint(job_id, attempt_id, checkpoint_id, metrics, state)
                 self._environment.acknowledge_checkpoint(message)

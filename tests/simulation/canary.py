@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from coordinator.actors import checkpoint_io
 from coordinator.checkpoint.events import CheckpointStored
+from coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from coordinator.ha.zookeeper import FencedNodes
 from dataflow.elements import CheckpointBarrier
@@ -25,6 +26,7 @@ from taskmanager.operators.sink_operator import SinkOperator
 from taskmanager.operators.source_operator import SourceOperator
 from taskmanager.snapshots import uploader
 from taskmanager.snapshots.blobs import plan_blobs
+from taskmanager.snapshots.segment_planner import SegmentPlanner
 from taskmanager.task import task_wiring
 from taskmanager.task.task_restore import TaskRestore
 from tests.simulation.options import Options
@@ -226,6 +228,42 @@ def _never_look_who_leads() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _keep_what_nobody_acknowledged() -> Iterator[None]:
+    """A snapshot that was answered counts as acknowledged."""
+
+    def release(self: Any, ticket: int, *, referenced: bool) -> Any:
+        return original(self, ticket, referenced=True)
+
+    original = SegmentPlanner._release
+    with patch.object(SegmentPlanner, "_release", release):
+        yield
+
+
+@contextmanager
+def _restart_much_later() -> Iterator[None]:
+    with patch.object(FixedDelayRestartStrategy, "notify_failure", lambda self, now_ms: 100_000):
+        yield
+
+
+def _nothing_is_lost(options: Options) -> Options:
+    """Tasks end and checkpoints are given up, and yet whatever was written must go."""
+    faults = replace(options.faults, enabled=frozenset({"slow task", "break data stream"}), mean_pause_ms=300)
+    settings = {
+        **options.job_settings,
+        "execution.checkpointing.interval": "30 ms",
+        "execution.checkpointing.timeout": "400 ms",
+        "execution.checkpointing.incremental": "true",
+    }
+    cluster = {**options.cluster_settings, "execution.checkpointing.data-inline-threshold": "0 kb"}
+    return replace(options, faults=faults, job_settings=settings, cluster_settings=cluster, safety_ms=9_000)
+
+
+def _task_managers_die(options: Options) -> Options:
+    faults = replace(options.faults, enabled=options.faults.enabled | {"kill task manager"}, mean_pause_ms=800)
+    return replace(options, faults=faults, pause_ms=150)
+
+
 def _deposed(options: Options) -> Options:
     faults = replace(options.faults, enabled=options.faults.enabled | {"replace coordinator"}, mean_pause_ms=800)
     return replace(options, faults=faults, coordinators=0, pause_ms=150)
@@ -256,6 +294,12 @@ CANARIES: dict[str, Canary] = {
     ),
     "never look who leads": Canary(
         "a coordinator writes to its directory after another has taken over", _never_look_who_leads, _deposed
+    ),
+    "keep what nobody acknowledged": Canary(
+        "files of snapshots that were given up are left behind", _keep_what_nobody_acknowledged, _nothing_is_lost
+    ),
+    "restart much later": Canary(
+        "a job that failed is not started again soon", _restart_much_later, _task_managers_die
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

@@ -253,6 +253,12 @@ class SimulatedCluster:
         """A JobMaster runs it."""
         self._began.add(job_id)
 
+    def runs_all(self) -> bool:
+        """Whether all jobs run that the leader has; it has some."""
+        leader = self.coordinator
+        cores = [] if leader is None or not leader.alive else [runner.core for runner in leader.runners.values()]
+        return bool(cores) and all(core is not None and core.status is JobStatus.RUNNING for core in cores)
+
     def is_stored(self, job_id: JobID) -> bool:
         """Whether the next leader would run it."""
         if self.options.has_zookeeper:

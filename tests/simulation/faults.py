@@ -47,6 +47,12 @@ class FaultInjector:
             "expire session": self._expire_session,
         }
 
+    @property
+    def nothing_was_lost(self) -> bool:
+        """Every process that was ever there still is, and whatever anybody asked of the disk was done."""
+        loses = {"failing storage", "kill at storage"}
+        return not loses & self._options.faults.enabled and all(process.alive for process in self._world.processes)
+
     def start(self) -> None:
         """Faults from now on."""
         self._active = True

@@ -36,6 +36,8 @@ from tests.simulation.zookeeper import Operation
 CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
 INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
+AGAIN_MS = 40_000
+"""After the last fault, jobs run again within this: processes thaw, heartbeats and the reconciliation time out, leaders are found."""
 SUBMITTED_BYTES = 8
 """Of the time of submission, in front of a stored job graph."""
 
@@ -145,6 +147,7 @@ class Simulation:
             self.faults.start()
             self.world.clock.run_until(begun_ms + self.options.safety_ms, self._is_over)
             self.faults.stop()
+            self._await_running()
         if not self.world.clock.run_until(self.world.clock.now_ms + self.options.liveness_ms, self._is_over):
             raise Stuck(self._state())
         assert self.cluster.terminal is not None
@@ -155,6 +158,15 @@ class Simulation:
         self.world.clock.run_until(self.world.clock.now_ms + 10_000)
         self._check_invariants_now()
         self.check_results()
+
+    def _await_running(self) -> None:
+        """Whatever has happened: it is over, and the job is there again soon."""
+
+        def is_there() -> bool:
+            return self._is_over() or self.cluster.runs_all()
+
+        if not self.world.clock.run_until(self.world.clock.now_ms + AGAIN_MS, is_there):
+            raise Stuck(f"not RUNNING {AGAIN_MS} ms after the last fault\n  {self._state()}")
 
     def rescale_stored_jobs(self) -> None:
         """As if the jobs had been submitted with another parallelism."""
@@ -169,7 +181,7 @@ class Simulation:
         check_storage(
             self.disk,
             durable_nodes(self.cluster.ensemble),
-            strict=not self.options.faults.enabled and not self._is_fork,
+            strict=not self._is_fork and self.faults.nothing_was_lost,
         )
 
     def _is_over(self) -> bool:

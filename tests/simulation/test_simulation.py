@@ -12,7 +12,7 @@ from tests.simulation.simulation import run_seed
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 OTHERS = range(10_000, 10_030)
-TRIED_PER_CANARY = 12
+TRIED_PER_CANARY = 20
 
 
 def regression_seeds() -> list[str]:

@@ -140,3 +140,16 @@ def test_epochs_leave_a_bounded_number_of_files() -> None:
         fence(storage, f"{number}").take_over()
 
     assert len(storage.list("leaders")) <= 17
+
+
+def test_deposed_coordinator_holds_nothing_any_more() -> None:
+    """It cannot restore a job either: what it would mark as held may be gone, and the mark would stay."""
+    storage = MemoryStorage()
+    first = fence(storage, "first")
+    first.take_over()
+    fence(storage, "second").take_over()
+
+    with pytest.raises(LeadershipLost):
+        EmbeddedPointers(storage, JOB, first).load()
+    with pytest.raises(LeadershipLost):
+        EmbeddedCheckpointIDCounter(storage, JOB, first).start()

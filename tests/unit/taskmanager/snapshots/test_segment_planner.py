@@ -19,6 +19,7 @@ from taskmanager.snapshots.segment_planner import (
     SegmentGroup,
     SegmentPlanner,
     SegmentWritten,
+    SnapshotAcknowledged,
     SnapshotCancelled,
     SnapshotFailed,
     SnapshotStarted,
@@ -39,6 +40,11 @@ def planner() -> SegmentPlanner:
 
 def at(number: int, offset: int, size: int) -> SegmentStateHandle:
     return SegmentStateHandle(f"chk-7/{NAME.format(number)}", offset, size)
+
+
+def acknowledge(planner: SegmentPlanner, *tickets: int) -> None:
+    for ticket in tickets:
+        assert planner.handle(SnapshotAcknowledged(ticket)) == []
 
 
 def test_small_state_travels_inline(planner: SegmentPlanner) -> None:
@@ -69,6 +75,7 @@ def test_subtasks_that_encode_at_the_same_time_share_a_segment(planner: SegmentP
         CompleteSnapshot(1, (at(0, 0, 100),)),
         CompleteSnapshot(2, (ByteStreamStateHandle(SMALL), at(0, 100, 200))),
     ]
+    acknowledge(planner, 1, 2)
     assert planner.is_idle
 
 
@@ -89,6 +96,7 @@ def test_what_comes_while_a_segment_is_written_joins_the_next(planner: SegmentPl
         CompleteSnapshot(3, (at(1, 0, 300),)),
         CompleteSnapshot(2, (at(1, 300, 200),)),
     ]
+    acknowledge(planner, 1, 2, 3)
     assert planner.is_idle
 
 
@@ -114,6 +122,7 @@ def test_much_state_is_written_without_waiting(planner: SegmentPlanner) -> None:
         CompleteSnapshot(1, (at(0, 0, 1000), at(1, 0, 100))),
         CompleteSnapshot(2, (at(1, 100, 200),)),
     ]
+    acknowledge(planner, 1, 2)
     assert planner.is_idle
 
 
@@ -127,6 +136,7 @@ def test_a_cancelled_snapshot_that_is_not_written_lets_the_others_go(planner: Se
     assert planner.handle(SnapshotCancelled(1)) == [WriteSegment(0, GROUP, NAME.format(0), (BIG_B,))]
     assert planner.handle(BlobEncoded(1, 1, BIG_C)) == [], "encoded too late"
     assert planner.handle(SegmentWritten(0)) == [CompleteSnapshot(2, (at(0, 0, 200),))]
+    acknowledge(planner, 2)
     assert planner.is_idle
 
 
@@ -155,7 +165,7 @@ def test_a_segment_is_deleted_when_the_last_of_its_snapshots_is_cancelled(planne
 
 
 @pytest.mark.parametrize("completed_first", [True, False])
-def test_a_segment_with_a_completed_snapshot_stays(planner: SegmentPlanner, completed_first: bool) -> None:
+def test_a_segment_with_an_acknowledged_snapshot_stays(planner: SegmentPlanner, completed_first: bool) -> None:
     """Its handle was sent away; the coordinator owns the file now."""
     planner.handle(SnapshotStarted(1, GROUP, 1))
     planner.handle(SnapshotStarted(2, GROUP, 2))
@@ -167,17 +177,39 @@ def test_a_segment_with_a_completed_snapshot_stays(planner: SegmentPlanner, comp
     assert planner.handle(SegmentWritten(0)) == [CompleteSnapshot(1, (at(0, 0, 100),))]
     if completed_first:
         assert planner.handle(SnapshotCancelled(2)) == []
+    acknowledge(planner, 1)
     assert planner.is_idle
 
 
 def test_cancelling_what_is_over_changes_nothing(planner: SegmentPlanner) -> None:
-    """The task may be late."""
+    """The task may be late: what was acknowledged is the coordinator's."""
     planner.handle(SnapshotStarted(1, GROUP, 1))
     planner.handle(BlobEncoded(1, 0, BIG_A))
     planner.handle(SegmentWritten(0))
+    acknowledge(planner, 1)
 
     assert planner.handle(SnapshotCancelled(1)) == []
     assert planner.handle(SnapshotCancelled(99)) == []
+    assert planner.is_idle
+
+
+def test_a_complete_snapshot_that_nobody_was_told_of_is_deleted(planner: SegmentPlanner) -> None:
+    """The checkpoint was given up, or the task ended, before it took the answer; what others acknowledged in the file stays."""
+    for ticket in (1, 2):
+        planner.handle(SnapshotStarted(ticket, GROUP, 1))
+    planner.handle(BlobEncoded(1, 0, BIG_A))
+    planner.handle(BlobEncoded(2, 0, BIG_B))
+    planner.handle(SegmentWritten(0))
+    planner.handle(SnapshotStarted(3, OTHER, 1))
+    planner.handle(BlobEncoded(3, 0, BIG_C))
+    planner.handle(SegmentWritten(1))
+
+    assert planner.knows(1)
+    assert planner.handle(SnapshotCancelled(1)) == []
+    assert not planner.knows(1)
+    acknowledge(planner, 2)
+    assert planner.handle(SnapshotCancelled(3)) == [DeleteSegment(OTHER, "segment-tm-1-8-1")]
+    assert planner.is_idle
 
 
 def test_an_encoding_that_fails_fails_its_snapshot_alone(planner: SegmentPlanner) -> None:
@@ -194,6 +226,7 @@ def test_an_encoding_that_fails_fails_its_snapshot_alone(planner: SegmentPlanner
     ]
     assert planner.handle(SnapshotFailed(1, error)) == []
     planner.handle(SegmentWritten(0))
+    acknowledge(planner, 2)
     assert planner.is_idle
 
 
@@ -220,6 +253,7 @@ def test_a_write_that_fails_fails_all_in_it_and_deletes_their_other_segments(pla
         or True
     )
     planner.handle(SegmentWritten(2))
+    acknowledge(planner, 3)
     assert planner.is_idle
 
 
@@ -261,6 +295,7 @@ def test_random_lives_end_with_every_byte_accounted_for(seed: int) -> None:
     completed: dict[int, CompleteSnapshot] = {}
     failed: set[int] = set()
     cancelled: set[int] = set()
+    acknowledged: set[int] = set()
 
     def perform(effects: list[object]) -> None:
         for effect in effects:
@@ -295,8 +330,13 @@ def test_random_lives_end_with_every_byte_accounted_for(seed: int) -> None:
                 perform([*planner.handle(SegmentWritten(write.segment))])
         elif kind < 0.93 and blobs:
             ticket = choose.choice(list(blobs))
-            if ticket not in completed and ticket not in failed:
+            if ticket in completed and choose.random() < 0.6:
+                acknowledged.add(ticket)
+                perform([*planner.handle(SnapshotAcknowledged(ticket))])
+                continue
+            if ticket not in failed | acknowledged:
                 cancelled.add(ticket)
+                completed.pop(ticket, None)
             perform([*planner.handle(SnapshotCancelled(ticket))])
         elif to_encode:
             ticket, index = to_encode.pop()
@@ -310,6 +350,7 @@ def test_random_lives_end_with_every_byte_accounted_for(seed: int) -> None:
             write = writing.pop()
             files[f"{write.group.target_location}/{write.name}"] = b"".join(write.parts)
             perform([*planner.handle(SegmentWritten(write.segment))])
+    acknowledge(planner, *sorted(completed))
 
     assert planner.is_idle
     assert completed.keys() | failed | cancelled == blobs.keys()

@@ -137,9 +137,10 @@ def test_what_was_written_for_a_snapshot_that_is_given_up_is_deleted(slow: str) 
     assert storage.waiting.wait(SECONDS_MAX)
     sink.cancel(CheckpointID(4))
     storage.gate.set()
-    gone = {storage.deleted.get(timeout=SECONDS_MAX) for _ in range(2 if slow == "chk-4" else 1)}
+    gone = {storage.deleted.get(timeout=SECONDS_MAX) for _ in range(2)}
     uploader.close()
 
+    assert {path.split("/")[0] for path in gone} == {"chk-4", "shared"}
     assert any(path.startswith("shared/segment-tm-4-") for path in gone)
     assert "shared/earlier" not in gone
     assert answers.empty()

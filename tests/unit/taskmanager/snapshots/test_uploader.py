@@ -271,15 +271,18 @@ def test_cancelling_before_the_encoding_releases_without_it(gated_uploader: Snap
     assert part.calls == ["release"] and answers.empty()
 
 
-def test_cancelling_what_was_answered_leaves_its_file(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
-    """The coordinator has the handle."""
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_cancelling_what_was_answered(uploader: SnapshotUploader, memory: MemoryStorage, acknowledged: bool) -> None:
+    """Its file stays when the coordinator was told of it; when nobody was, it is nobody's."""
     sink = uploader.for_task(BASE)
     answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),)))))
+    if acknowledged:
+        sink.acknowledged(CheckpointID(7))
 
     sink.cancel(CheckpointID(7))
     uploader.close()
 
-    assert len(memory.list("chk-7")) == 1
+    assert len(memory.list("chk-7")) == acknowledged
 
 
 def test_after_close_nothing_is_answered_and_all_is_released(uploader: SnapshotUploader) -> None:

@@ -105,6 +105,8 @@ class InlineSnapshotSink:
     def cancel(self, checkpoint_id: CheckpointID) -> None:
         self.cancelled.append(checkpoint_id)
 
+    def acknowledged(self, checkpoint_id: CheckpointID) -> None: ...
+
     def release_held(self) -> None:
         held, self.held = self.held, []
         for perform in held:
