@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
@@ -245,15 +245,21 @@ class EmbeddedPointers:
 class EmbeddedStatistics:
     """`statistics/<job>` (StatisticsStore)."""
 
-    def __init__(self, storage: Storage, job_id: JobID, fence: LeadershipFence) -> None:
+    def __init__(
+        self, storage: Storage, job_id: JobID, fence: LeadershipFence, is_forgotten: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`is_forgotten`: the job is over for good, and its statistics are being removed."""
         self._storage = storage
         self._path = f"statistics/{job_id}"
         self._fence = fence
+        self._is_forgotten = is_forgotten
 
     def write(self, data: bytes) -> None:
-        """Replace what is there."""
+        """Replace what is there. A write that was overtaken by the end of its job leaves nothing."""
         self._fence.check()
         self._storage.put(self._path, data)
+        if self._is_forgotten():
+            self._storage.delete(self._path)
 
     def read(self) -> bytes | None:
         """None: nothing was written."""
@@ -302,6 +308,7 @@ class EmbeddedHighAvailability:
         self._fence = LeadershipFence(storage, session)
         self._fence.take_over()
         self._graphs = EmbeddedJobGraphs(storage, self._fence)
+        self._forgotten: set[JobID] = set()
 
     @property
     def job_graphs(self) -> JobGraphStore:
@@ -310,17 +317,19 @@ class EmbeddedHighAvailability:
 
     def open_job(self, job_id: JobID) -> JobStores:
         """The stores of one job."""
+        self._forgotten.discard(job_id)
         counter = EmbeddedCheckpointIDCounter(self._storage, job_id, self._fence)
         counter.start()
         return JobStores(
             counter,
             EmbeddedPointers(self._storage, job_id, self._fence),
-            EmbeddedStatistics(self._storage, job_id, self._fence),
+            EmbeddedStatistics(self._storage, job_id, self._fence, lambda: job_id in self._forgotten),
             survives_suspension=self._durable,
         )
 
     def forget_job(self, job_id: JobID) -> None:
         """The job is over for good."""
+        self._forgotten.add(job_id)
         self._fence.check()
         self._storage.delete(f"statistics/{job_id}")
         self._storage.delete_prefix(f"counters/{job_id}")

@@ -293,13 +293,17 @@ class FilesByNode:
 class ZooKeeperStatistics:
     """`statistics/<job>` (StatisticsStore)."""
 
-    def __init__(self, files: FilesByNode, job_id: JobID) -> None:
+    def __init__(self, files: FilesByNode, job_id: JobID, is_forgotten: Callable[[], bool] = lambda: False) -> None:
+        """`is_forgotten`: the job is over for good, and its statistics are being removed."""
         self._files = files
         self._job_id = job_id
+        self._is_forgotten = is_forgotten
 
     def write(self, data: bytes) -> None:
-        """Replace what is there."""
+        """Replace what is there. A write that was overtaken by the end of its job leaves nothing."""
         self._files.put(self._job_id, b"", data)
+        if self._is_forgotten():
+            self._files.remove(self._job_id, 0)
 
     def read(self) -> bytes | None:
         """None: nothing was written."""
@@ -337,6 +341,7 @@ class ZooKeeperHighAvailability:
         self._nodes = FencedNodes(leadership)
         self._statistics = FilesByNode(self._nodes, storage, "statistics")
         self._graphs = ZooKeeperJobGraphs(FilesByNode(self._nodes, storage, "jobs"))
+        self._forgotten: set[JobID] = set()
 
     @property
     def job_graphs(self) -> JobGraphStore:
@@ -345,13 +350,15 @@ class ZooKeeperHighAvailability:
 
     def open_job(self, job_id: JobID) -> JobStores:
         """The stores of one job."""
+        self._forgotten.discard(job_id)
         counter = ZooKeeperCheckpointIDCounter(self._nodes, job_id)
         counter.start()
-        statistics = ZooKeeperStatistics(self._statistics, job_id)
+        statistics = ZooKeeperStatistics(self._statistics, job_id, lambda: job_id in self._forgotten)
         return JobStores(counter, ZooKeeperPointers(self._nodes, job_id), statistics, survives_suspension=True)
 
     def forget_job(self, job_id: JobID) -> None:
         """The job is over for good."""
+        self._forgotten.add(job_id)
         self._statistics.remove(job_id, 0)
         self._nodes.delete(f"counters/{job_id}")
         self._nodes.delete(f"pointers/{job_id}")

@@ -167,6 +167,18 @@ def test_forgotten_job_leaves_nothing(place: Place, leader: HighAvailability, st
     assert (after.counter.get(), list(after.pointers.load()), after.statistics.read()) == (1, [], None)
 
 
+def test_statistics_that_come_after_the_end_of_their_job_leave_nothing(leader: HighAvailability, stores: JobStores) -> None:
+    """Slow work is not in order: the last ones may be written when the job has been forgotten."""
+    stores.statistics.write(b"early")
+    leader.forget_job(JOB)
+    stores.statistics.write(b"late")
+
+    assert stores.statistics.read() is None
+    again = leader.open_job(JOB)
+    again.statistics.write(b"of the next one")
+    assert again.statistics.read() == b"of the next one"
+
+
 def test_deposed_leader_writes_nothing(place: Place, leader: HighAvailability, stores: JobStores) -> None:
     """Once another one leads, nothing of the old one arrives; it can still let go."""
     stores.pointers.add(CheckpointID(1), b"p")

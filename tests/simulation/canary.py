@@ -26,7 +26,6 @@ from taskmanager.operators.sink_operator import SinkOperator
 from taskmanager.operators.source_operator import SourceOperator
 from taskmanager.snapshots import uploader
 from taskmanager.snapshots.blobs import plan_blobs
-from taskmanager.snapshots.segment_planner import SegmentPlanner
 from taskmanager.task import task_wiring
 from taskmanager.task.task_restore import TaskRestore
 from tests.simulation.options import Options
@@ -229,14 +228,8 @@ def _never_look_who_leads() -> Iterator[None]:
 
 
 @contextmanager
-def _keep_what_nobody_acknowledged() -> Iterator[None]:
-    """A snapshot that was answered counts as acknowledged."""
-
-    def release(self: Any, ticket: int, *, referenced: bool) -> Any:
-        return original(self, ticket, referenced=True)
-
-    original = SegmentPlanner._release
-    with patch.object(SegmentPlanner, "_release", release):
+def _keep_what_nobody_needs() -> Iterator[None]:
+    with patch.object(checkpoint_io.CheckpointIo, "_delete", lambda self, directory, paths: None):
         yield
 
 
@@ -247,16 +240,10 @@ def _restart_much_later() -> Iterator[None]:
 
 
 def _nothing_is_lost(options: Options) -> Options:
-    """Tasks end and checkpoints are given up, and yet whatever was written must go."""
+    """Checkpoints are given up, and yet whatever was written must go."""
     faults = replace(options.faults, enabled=frozenset({"slow task", "break data stream"}), mean_pause_ms=300)
-    settings = {
-        **options.job_settings,
-        "execution.checkpointing.interval": "30 ms",
-        "execution.checkpointing.timeout": "400 ms",
-        "execution.checkpointing.incremental": "true",
-    }
     cluster = {**options.cluster_settings, "execution.checkpointing.data-inline-threshold": "0 kb"}
-    return replace(options, faults=faults, job_settings=settings, cluster_settings=cluster, safety_ms=9_000)
+    return replace(options, faults=faults, cluster_settings=cluster, pause_ms=150)
 
 
 def _task_managers_die(options: Options) -> Options:
@@ -295,8 +282,8 @@ CANARIES: dict[str, Canary] = {
     "never look who leads": Canary(
         "a coordinator writes to its directory after another has taken over", _never_look_who_leads, _deposed
     ),
-    "keep what nobody acknowledged": Canary(
-        "files of snapshots that were given up are left behind", _keep_what_nobody_acknowledged, _nothing_is_lost
+    "keep what nobody needs": Canary(
+        "files of checkpoints that are gone are left behind", _keep_what_nobody_needs, _nothing_is_lost
     ),
     "restart much later": Canary(
         "a job that failed is not started again soon", _restart_much_later, _task_managers_die

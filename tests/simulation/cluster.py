@@ -52,7 +52,8 @@ class SimulatedCluster:
         self.rng = world.random("cluster")
         self.task_managers: dict[str, TaskManagerProcess] = {}
         self.coordinator: CoordinatorProcess | None = None
-        self.terminal: tuple[JobStatus, SerializedFailure | None] | None = None
+        self.outcomes: dict[JobID, tuple[JobStatus, SerializedFailure | None]] = {}
+        """Of jobs that are over."""
         self.io_slowness_ms: Callable[[], int] = lambda: 0
         self.stall_ms: Callable[[str], int] = lambda task: 0
         self.duplicate: Callable[[Any], bool] = lambda message: False
@@ -271,7 +272,7 @@ class SimulatedCluster:
 
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
         if status.is_globally_terminal:
-            self.terminal = (status, failure)
+            self.outcomes[job_id] = (status, failure)
 
     # --- coordinators that do not know that they are replaced -----------------------------------------------------------
 

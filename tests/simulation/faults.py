@@ -8,7 +8,7 @@ healed; what is dead stays dead, until the cluster starts another.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.simulation.cluster import SimulatedCluster
@@ -23,11 +23,13 @@ from tests.simulation.zookeeper import ENSEMBLE
 class FaultInjector:
     """All faults of one run."""
 
-    def __init__(self, world: World, cluster: SimulatedCluster, disk: Disk, ledger: Ledger, options: Options) -> None:
+    def __init__(
+        self, world: World, cluster: SimulatedCluster, disk: Disk, ledgers: Sequence[Ledger], options: Options
+    ) -> None:
         self._world = world
         self._cluster = cluster
         self._disk = disk
-        self._ledger = ledger
+        self._ledgers = ledgers
         self._options = options
         self._rng: random.Random = world.random("faults")
         self._active = False
@@ -67,11 +69,13 @@ class FaultInjector:
             self._cluster.stall_ms = lambda task: rng.choice([0] * 60 + [5, 30, 300])
         if "user exception" in on:
             probability = rng.choice([0.001, 0.01])
-            self._ledger.user_fails = lambda where: self._drawn(probability, f"user function fails in {where}")
+            for ledger in self._ledgers:
+                ledger.user_fails = lambda where: self._drawn(probability, f"user function fails in {where}")
         if "lose answers of zookeeper" in on:
             self._cluster.ensemble.lose_answer = lambda: rng.random() < 0.02
         if "failing commit" in on:
-            self._ledger.commit_fault = self._commit_fault
+            for ledger in self._ledgers:
+                ledger.commit_fault = self._commit_fault
         events = [kind for kind in self._events if kind in on]
         if events:
             self._next(events)
@@ -85,8 +89,9 @@ class FaultInjector:
         self._cluster.io_slowness_ms = lambda: 0
         self._cluster.stall_ms = lambda task: 0
         self._cluster.duplicate = lambda message: False
-        self._ledger.user_fails = lambda where: False
-        self._ledger.commit_fault = lambda transaction_id: ""
+        for ledger in self._ledgers:
+            ledger.user_fails = lambda where: False
+            ledger.commit_fault = lambda transaction_id: ""
         self._cluster.ensemble.lose_answer = lambda: False
         self._world.network.max_delay_ms = self._options.max_delay_ms
         self._world.network.heal()

@@ -33,6 +33,7 @@ from dataflow.watermarks import WatermarkStrategy
 from dataflow.windows import Aggregate, TumblingEventTimeWindows
 from tests.simulation.workload import (
     PROCESS_SCHEMA,
+    SIDE,
     AddOne,
     CountWithTimers,
     DropSome,
@@ -45,7 +46,6 @@ from tests.simulation.workload import (
 )
 
 DROP_MODULUS = 3
-JOB_ID = JobID("5".rjust(32, "0"))
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class JobPlan:
     bucket_ms: int
     max_parallelism: int
     chaining: bool
+    side_parallelism: int = 0
+    """Of the sink of the keyed process function's side output; 0: there is none."""
 
     @property
     def slots(self) -> int:
@@ -89,16 +91,13 @@ class JobPlan:
             self.keyed_parallelism if self.keyed != "none" else 1,
             self.sink_parallelism,
             self.raw_sink_parallelism if self.raw_branch else 1,
+            self.side_parallelism,
         )
 
     @property
     def rows(self) -> int:
         """Of all splits."""
         return sum(plan.rows for plans in self.sources for plan in plans)
-
-    @property
-    def sinks(self) -> tuple[str, ...]:
-        return ("main", "raw") if self.raw_branch else ("main",)
 
     @property
     def keeps_key_order(self) -> bool:
@@ -126,6 +125,7 @@ class JobPlan:
         )
         sink = f" -{_edge_name(self.sink_partitioning)}-> {self.sink_kind}x{self.sink_parallelism}"
         raw = f", raw sink x{self.raw_sink_parallelism}" if self.raw_branch else ""
+        raw += f", side sink x{self.side_parallelism}" if self.side_parallelism else ""
         return (
             f"{sources}{stages}{keyed}{sink}{raw}; batches of {self.batch_rows}, max parallelism {self.max_parallelism}, "
             f"chaining {'on' if self.chaining else 'off'}"
@@ -207,7 +207,7 @@ def with_other_parallelism(plan: JobPlan, rng: random.Random) -> JobPlan:
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
-def build(plan: JobPlan, world: str, configuration: dict[str, str]) -> JobGraph:
+def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobID) -> JobGraph:
     """The job, through the product's own translation."""
     graph = StreamGraph()
     settings = {
@@ -244,12 +244,16 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str]) -> JobGraph:
     if plan.keyed != "none":
         edges = [StreamEdge(node, Partitioning.HASH, ("k",)) for node in current]
         current = [add("keyed", _keyed_spec(plan, world), edges, plan.keyed_parallelism, stateful=True)]
+    if plan.side_parallelism:
+        edges = [StreamEdge(node, side_output_tag=SIDE) for node in current]
+        side = SinkSpec(LedgerSink(world, "side"))
+        add("side-sink", side, edges, plan.side_parallelism, stateful=True, commits=True)
     edges = [StreamEdge(node, plan.sink_partitioning) for node in current]
     add("sink", _sink_spec(plan, world, "main"), edges, plan.sink_parallelism, stateful=True, commits=True)
     if plan.raw_branch:
         raw = SinkSpec(LedgerSink(world, "raw"))
         add("raw-sink", raw, [StreamEdge(first)], plan.raw_sink_parallelism, stateful=True, commits=True)
-    return translate(graph, job_id=JOB_ID, name="simulated", configuration=Configuration(settings)).job_graph
+    return translate(graph, job_id=job_id, name=world, configuration=Configuration(settings)).job_graph
 
 
 def _keyed_spec(plan: JobPlan, world: str) -> OperatorSpec:
@@ -261,7 +265,7 @@ def _keyed_spec(plan: JobPlan, world: str) -> OperatorSpec:
             aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
             return WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(plan.bucket_ms), aggregates)
         case _:
-            function = CountWithTimers(world, plan.bucket_ms, plan.process_state)
+            function = CountWithTimers(world, plan.bucket_ms, plan.process_state, side=plan.side_parallelism > 0)
             return KeyedProcessSpec(("k",), function, PROCESS_SCHEMA, "t")
 
 
@@ -313,6 +317,11 @@ _STAGES: dict[str, Callable[[Iterable[SimulatedRow]], Iterable[SimulatedRow]]] =
     "filter": _filtered,
     "twice": _doubled,
 }
+
+
+def side_rows(rows: Iterable[SimulatedRow]) -> list[SimulatedRow]:
+    """(k, s, i)"""
+    return [(k, s, i) for s, i, k, v, _ in rows if v % 2 == 0]
 
 
 def windows(rows: Iterable[SimulatedRow], size_ms: int) -> dict[tuple[int, int], tuple[int, int]]:

@@ -7,7 +7,7 @@ Nothing here runs anything; `describe` is what a replay prints first.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataflow.jobgraph import Partitioning
 from tests.simulation.job_plan import JobPlan, draw_job
@@ -32,9 +32,9 @@ FREEZING_KINDS = ("freeze", "replace coordinator")
 LATER_KINDS = ("clocks", "isolate")
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 
-GENERATION = 3
+GENERATION = 4
 """What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper,
-2 without a state backend that lets keys go."""
+2 without a state backend that lets keys go, 3 without side outputs and a job beside the user's."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class Options:
     """At another parallelism."""
     operations: tuple[tuple[int, str], ...] = ()
     """What the user does, and when: savepoint, checkpoint, rescale, stop (with a savepoint, and go on from it)."""
+    another_job: JobPlan | None = None
+    """That nobody touches, and that faults of the first must not keep from its end."""
     coordinators: int = 0
     """On a ZooKeeper; 0: there is none, and one coordinator at a time on a directory."""
 
@@ -93,10 +95,11 @@ class Options:
         job = ", ".join(f"{key.removeprefix('execution.')}={value}" for key, value in self.job_settings.items())
         faults = ", ".join(sorted(self.faults.enabled)) or "none"
         done = ", ".join(f"{kind} at {at_ms} ms" for at_ms, kind in self.operations) or "nothing"
+        beside = f"\n  another job: {self.another_job.describe()}" if self.another_job else ""
         return (
             f"seed {self.seed}\n  cluster: {self.task_managers} TaskManagers with {self.slots} slots, "
             f"{f'{self.coordinators} coordinators on ZooKeeper' if self.coordinators else 'one coordinator'}, messages take up to "
-            f"{self.max_delay_ms} ms\n  job: {self.job.describe()}\n  sources pause up to {self.pause_ms} ms\n"
+            f"{self.max_delay_ms} ms\n  job: {self.job.describe()}{beside}\n  sources pause up to {self.pause_ms} ms\n"
             f"  settings: {job}\n  the user: {done}; a checkpoint is started from on the side"
             f"{', rescaled' if self.rescale_forks else ''}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
         )
@@ -107,8 +110,16 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     rng = random.Random(f"{seed}/options")
     mode = rng.choice(["aligned", "aligned", "unaligned", "timeout", "at-least-once"])
     job = draw_job(rng, allow_broadcast=mode in ("aligned", "at-least-once"))
+    another_job = None
+    if generation >= 4:
+        fourth = random.Random(f"{seed}/generation 4")
+        if job.keyed == "process" and fourth.random() < 0.5:
+            job = replace(job, side_parallelism=fourth.choice([1, 1, 2, 3]))
+        if fourth.random() < 0.2:
+            another_job = draw_job(fourth, allow_broadcast=mode in ("aligned", "at-least-once"))
     task_managers = rng.randint(1, 4)
-    slots = max(-(-job.slots // task_managers), rng.randint(1, 2))
+    wanted = job.slots + (another_job.slots if another_job else 0)
+    slots = max(-(-wanted // task_managers), rng.randint(1, 2))
     kinds = [kind for kind in FAULT_KINDS if rng.random() < 0.35]
     later_kinds = random.Random(f"{seed}/freezing")
     kinds += [kind for kind in FREEZING_KINDS if later_kinds.random() < 0.25]
@@ -178,6 +189,7 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         and all(stage.partitioning is not Partitioning.BROADCAST for stage in job.stages),
         task_managers=task_managers,
         slots=slots,
+        another_job=another_job,
         max_delay_ms=rng.choice([0, 3, 12]),
         pause_ms=rng.choice([10, 60, 150]),
         job=job,

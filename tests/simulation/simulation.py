@@ -21,15 +21,14 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
 from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
-from tests.simulation.job_plan import build
 from tests.simulation.options import Options, draw_options
-from tests.simulation.oracles.checkpoints import CheckpointOracle
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
 from tests.simulation.oracles.owners import check_owners
 from tests.simulation.oracles.storage import check_storage
+from tests.simulation.simulated_job import ANOTHER, USERS, SimulatedJob
 from tests.simulation.user import User
-from tests.simulation.workload import LEDGERS, Ledger
+from tests.simulation.workload import Ledger
 from tests.simulation.world import Defect, Violation, World
 from tests.simulation.zookeeper import Operation
 
@@ -84,11 +83,15 @@ class Simulation:
         if disk_files:
             self.disk.copy_from(disk_files)
         self.name = name or f"run-{options.seed}"
-        self.ledger = ledger or Ledger()
-        self.ledger.rng = self.world.random("sources")
-        self.ledger.pause_ms = options.pause_ms
-        LEDGERS[self.name] = self.ledger
-        self.checkpoints = CheckpointOracle(self.world, self.disk, self.ledger, options)
+        ledger = ledger or Ledger()
+        ledger.rng = self.world.random("sources")
+        self.job = SimulatedJob(self.world, self.disk, options, options.job, USERS, self.name, ledger)
+        self.jobs = [self.job]
+        if options.another_job is not None:
+            beside, name = Ledger(rng=self.world.random("sources of another job")), f"{self.name}-beside"
+            job = SimulatedJob(self.world, self.disk, options, options.another_job, ANOTHER, name, beside)
+            self.jobs.append(job)
+        self.disk.on_written = self._written
         self.leaders = LeaderOracle(self.world, SETTINGS.base)
         if "clocks" in options.faults:
             skews = self.world.random("clocks")
@@ -102,21 +105,37 @@ class Simulation:
         )
         self.cluster.leads = self.leaders.leads
         self.cluster.ensemble.on_write = self._written_to_zookeeper
-        self.checkpoints.durable_files = self.cluster.durable_files
+        self.job.checkpoints.durable_files = self._durable_files
         if not options.has_zookeeper:
             self.disk.on_written_by = self._written_to_disk
         self._check_leader = self.leaders.watch(self.cluster.ensemble)
-        self.checkpoints.leader = lambda: self.cluster.coordinator.name if self.cluster.coordinator is not None else ""
-        self.graph = build(options.job, self.name, options.job_settings)
-        self.faults = FaultInjector(self.world, self.cluster, self.disk, self.ledger, options)
-        self.user = User(self.world, self.cluster, options, self.graph)
+        for job in self.jobs:
+            job.checkpoints.leader = self._leader
+        ledgers = [job.ledger for job in self.jobs]
+        self.faults = FaultInjector(self.world, self.cluster, self.disk, ledgers, options)
+        self.user = User(self.world, self.cluster, options, self.job.graph)
         self._is_fork = disk_files is not None
 
     def close(self) -> None:
-        LEDGERS.pop(self.name, None)
+        for job in self.jobs:
+            job.close()
+
+    def _leader(self) -> str:
+        return self.cluster.coordinator.name if self.cluster.coordinator is not None else ""
+
+    def _durable_files(self) -> dict[str, bytes]:
+        """With the user's job alone."""
+        files = self.cluster.durable_files()
+        files.pop(f"ha/jobs/{ANOTHER}", None)
+        return files
+
+    def _written(self, path: str, late: bool) -> None:
+        for job in self.jobs:
+            job.checkpoints.written(path, late)
 
     def _observe(self, name: str, event: Any, effects: list[Any]) -> None:
-        self.checkpoints.observe(name, event, effects)
+        for job in self.jobs:
+            job.checkpoints.observe(name, event, effects)
         self.leaders.observe(name, event, effects)
 
     def _written_to_disk(self, process: str, path: str) -> None:
@@ -127,7 +146,8 @@ class Simulation:
         self._check_leader(session, operation)
         parts = operation.path.removeprefix(f"{SETTINGS.base}/").split("/")
         if operation.kind == "create" and parts[0] == "pointers" and len(parts) == 3:
-            self.checkpoints.pointer_written(parts[1], CheckpointID(int(parts[2])), late=False)
+            for job in self.jobs:
+                job.checkpoints.pointer_written(parts[1], CheckpointID(int(parts[2])), late=False)
 
     def run(self, *, submit: bool = True) -> None:
         """To the end. Raises Violation, Stuck, or whatever a core raises."""
@@ -139,7 +159,8 @@ class Simulation:
     def _run(self, *, submit: bool) -> None:
         self.cluster.start()
         if submit:
-            self.cluster.submit(self.graph)
+            for job in self.jobs:
+                self.cluster.submit(job.graph)
         self.user.start()
         self.world.clock.after(INVARIANTS_EVERY, self._check_invariants)
         begun_ms = self.world.clock.now_ms
@@ -150,10 +171,10 @@ class Simulation:
             self._await_running()
         if not self.world.clock.run_until(self.world.clock.now_ms + self.options.liveness_ms, self._is_over):
             raise Stuck(self._state())
-        assert self.cluster.terminal is not None
-        status, failure = self.cluster.terminal
-        if status is not JobStatus.FINISHED:
-            raise Violation(f"the job is {status.value}: {failure.summary if failure else ''}")
+        for job in self.jobs:
+            status, failure = self.cluster.outcomes[job.graph.job_id]
+            if status is not JobStatus.FINISHED:
+                raise Violation(f"{job.name} is {status.value}: {failure.summary if failure else ''}")
         self.faults.stop()
         self.world.clock.run_until(self.world.clock.now_ms + 10_000)
         self._check_invariants_now()
@@ -177,7 +198,8 @@ class Simulation:
             self.disk.files.put(path, data[:SUBMITTED_BYTES] + rescaled)
 
     def check_results(self) -> None:
-        check_output(self.options, self.ledger)
+        for job in self.jobs:
+            check_output(job.plan, job.ledger, exact=self.options.exactly_once)
         check_storage(
             self.disk,
             durable_nodes(self.cluster.ensemble),
@@ -185,22 +207,17 @@ class Simulation:
         )
 
     def _is_over(self) -> bool:
-        """The job said how it ended, and nobody will run it again. One that was stopped with a savepoint goes on from it."""
-        cluster = self.cluster
-        if cluster.terminal is None and self.checkpoints.ended is not None and not self._is_stored():
-            coordinator = cluster.coordinator
-            if coordinator is None or not coordinator.alive or not coordinator.runners:
-                cluster.terminal = self.checkpoints.ended
-        if cluster.terminal is None or not self.user.settled():
+        """All jobs are. One that was stopped with a savepoint goes on from it."""
+        job, cluster = self.job, self.cluster
+        outcome = job.outcome(cluster)
+        if outcome is None or not self.user.settled():
             return False
-        if cluster.terminal[0] is JobStatus.FINISHED and self.user.stopped_at is not None:
-            cluster.terminal = self.checkpoints.ended = None
-            cluster.submit(self.user.go_on())
+        if outcome[0] is JobStatus.FINISHED and self.user.stopped_at is not None:
+            job.checkpoints.ended = None
+            job.graph = self.user.go_on()
+            cluster.submit(job.graph)
             return False
-        return True
-
-    def _is_stored(self) -> bool:
-        return self.cluster.is_stored(self.user.graph.job_id)
+        return all(other.outcome(cluster) is not None for other in self.jobs)
 
     def _check_invariants(self) -> None:
         self._check_invariants_now()
@@ -259,15 +276,15 @@ def run_seed(seed: int, *, keep_story: bool = False, options: Options | None = N
         simulated_ms=world.clock.now_ms - 1_000_000,
         real_seconds=time.perf_counter() - begun,
         steps=world.steps,
-        checkpoints=len(simulation.checkpoints.completed),
-        restarts=simulation.checkpoints.restarts,
+        checkpoints=sum(len(job.checkpoints.completed) for job in simulation.jobs),
+        restarts=sum(job.checkpoints.restarts for job in simulation.jobs),
         faults=simulation.faults.count,
     )
 
 
 def run_forks(simulation: Simulation, options: Options) -> None:
     """A completed checkpoint is a consistent cut: a job that starts from it ends as every other does."""
-    for fork in simulation.checkpoints.forks:
+    for fork in simulation.job.checkpoints.forks:
         side = Simulation(
             replace(
                 options,
@@ -276,6 +293,7 @@ def run_forks(simulation: Simulation, options: Options) -> None:
                 pause_ms=0,
                 operations=(),
                 coordinators=0,
+                another_job=None,
             ),
             name=simulation.name,  # the functions in the stored job look for their ledger under it
             disk_files=fork.files,

@@ -74,7 +74,9 @@ class User:
             if edge.partitioning is Partitioning.FORWARD:
                 old, new = group[edge.target], group[edge.source]
                 group = {vertex: new if head == old else head for vertex, head in group.items()}
-        most = min(LARGEST_PARALLELISM, self._cluster.options.task_managers * self._cluster.options.slots)
+        options = self._cluster.options
+        others = options.another_job.slots if options.another_job else 0
+        most = min(LARGEST_PARALLELISM, options.task_managers * options.slots - others)
         drawn = {head: self._rng.randint(1, most) for head in dict.fromkeys(group.values())}
         return with_parallelism(graph, {vertex: drawn[head] for vertex, head in group.items()})
 

@@ -342,13 +342,18 @@ PROCESS_SCHEMA = pa.schema(
 )
 
 
+SIDE = "even"
+"""Tag of the side output: rows with an even value."""
+
+
 class CountWithTimers(KeyedProcessFunction):
     """Numbers the rows of each key, and says when a bucket of event time is over."""
 
-    def __init__(self, world: str, bucket_ms: int, state: str) -> None:
+    def __init__(self, world: str, bucket_ms: int, state: str, *, side: bool) -> None:
         self.world = world
         self.bucket_ms = bucket_ms
         self.state = state
+        self.side = side
 
     def open(self, context: RuntimeContext) -> None:
         match self.state:
@@ -366,6 +371,8 @@ class CountWithTimers(KeyedProcessFunction):
             raise SimulatedUserError("the user's function does not like this row")
         bucket_end = (row["t"] // self.bucket_ms + 1) * self.bucket_ms
         context.timer_service.register_event_time_timer(bucket_end)
+        if self.side and row["v"] % 2 == 0:
+            context.output(SIDE, {"k": row["k"], "s": row["s"], "i": row["i"]})
         yield {"kind": 0, "k": row["k"], "n": self._next(row), "s": row["s"], "i": row["i"]}
 
     def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row]:

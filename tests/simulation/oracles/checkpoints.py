@@ -42,7 +42,19 @@ class Fork:
 class CheckpointOracle:
     """Watches disk, messages and commits."""
 
-    def __init__(self, world: World, disk: Disk, ledger: Ledger, options: Options) -> None:
+    def __init__(
+        self,
+        world: World,
+        disk: Disk,
+        ledger: Ledger,
+        options: Options,
+        owns: Callable[[str], bool],
+        *,
+        keeps_forks: bool,
+    ) -> None:
+        """`owns`: whether a job id is of the job that this watches."""
+        self._owns = owns
+        self._keeps_forks = keeps_forks
         self._world = world
         self._disk = disk
         self._ledger = ledger
@@ -55,7 +67,7 @@ class CheckpointOracle:
         self._known: set[int] = set()
         """All of them, and savepoints."""
         for path, _ in disk.files.list("ha/pointers"):
-            if _is_pointer(path):
+            if _is_pointer(path) and owns(path.split("/")[-3]):
                 self._known.add(self._id_of(path))
                 self._of_job.setdefault(path.split("/")[-3], set()).add(self._id_of(path))
         self.durable_files: Callable[[], dict[str, bytes]] = disk.snapshot
@@ -68,7 +80,6 @@ class CheckpointOracle:
         self.ended: tuple[JobStatus, SerializedFailure | None] | None = None
         """The last globally terminal status that was reported."""
         self.forks: list[Fork] = []
-        disk.on_written = self._written
         ledger.may_commit = self._may_commit
         ledger.published = self._published
 
@@ -84,9 +95,11 @@ class CheckpointOracle:
             check_failure(event.failure)
         for effect in effects:
             if type(effect) is Send and type(effect.envelope.message) is TriggerCheckpoint:
+                if not self._owns(effect.envelope.message.job_id):
+                    continue
                 if name.partition("/")[0] == self.leader():  # one that was replaced and does not know it reaches nobody
                     self._triggered(effect.envelope.message, effect.envelope.leader_session_id)
-            elif type(effect) is ReportJobStatus:
+            elif type(effect) is ReportJobStatus and self._owns(effect.change.job_id):
                 self.restarts += effect.change.status is JobStatus.RESTARTING
                 if effect.change.status.is_globally_terminal:
                     self.ended = (effect.change.status, effect.change.failure)
@@ -103,7 +116,8 @@ class CheckpointOracle:
         elif earlier != session:
             raise Violation(f"checkpoint id {message.checkpoint_id} was used by two leaders: {earlier} and {session}")
 
-    def _written(self, path: str, late: bool) -> None:
+    def written(self, path: str, late: bool) -> None:
+        """To the disk."""
         if path.startswith("savepoints/") and path.endswith("/_metadata"):
             checkpoint_id = parse_metadata(self._disk.files.get(path), path).checkpoint_id
             self._world.story.say("checkpoints", f"savepoint {checkpoint_id} is complete")
@@ -114,6 +128,8 @@ class CheckpointOracle:
 
     def pointer_written(self, job_id: str, checkpoint_id: CheckpointID, *, late: bool) -> None:
         """A checkpoint is complete."""
+        if not self._owns(job_id):
+            return
         if checkpoint_id in self._savepoints:  # registered, or adopted by the job that starts from it
             return
         of_job = self._of_job.setdefault(job_id, set())
@@ -132,7 +148,7 @@ class CheckpointOracle:
 
     def _keep(self, checkpoint_id: int) -> None:
         """A fair choice of so many as are wanted among all that complete."""
-        wanted, seen = self._options.forks, len(self.completed)
+        wanted, seen = self._options.forks if self._keeps_forks else 0, len(self.completed)
         if not wanted or self.ended is not None:  # what completes after the end of its job is of no use to anybody
             return
         place = len(self.forks) if len(self.forks) < wanted else self._rng.randrange(seen)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from tests.simulation.job_plan import JobPlan, rows_before_keyed, source_rows, timers, windows
-from tests.simulation.options import Options
+from tests.simulation.job_plan import JobPlan, rows_before_keyed, side_rows, source_rows, timers, windows
 from tests.simulation.workload import Ledger, SimulatedRow
 from tests.simulation.world import Violation
 
 SHOWN = 5
 
 
-def check_output(options: Options, ledger: Ledger) -> None:
+def check_output(plan: JobPlan, ledger: Ledger, *, exact: bool) -> None:
     """Raises Violation."""
-    plan, exact = options.job, options.exactly_once
+    if plan.side_parallelism:
+        _compare("side sink", ledger.committed_rows("side"), side_rows(rows_before_keyed(plan)), exact=exact)
     if plan.raw_branch:
         _compare("raw sink", ledger.committed_rows("raw"), source_rows(plan, 0), exact=exact)
     _MAIN[plan.keyed](plan, ledger.committed_rows("main"), exact)

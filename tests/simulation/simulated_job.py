@@ -1,0 +1,50 @@
+"""A job of a run, with its outside world and the oracle of its checkpoints; a run may have another one beside the user's.
+
+Decides when a job is over: it said how it ended, and nobody will run it again. Knows nothing of faults.
+"""
+
+from __future__ import annotations
+
+from dataflow.failures import SerializedFailure
+from dataflow.ids import JobID
+from dataflow.messages import JobStatus
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.disk import Disk
+from tests.simulation.job_plan import JobPlan, build
+from tests.simulation.options import Options
+from tests.simulation.oracles.checkpoints import CheckpointOracle
+from tests.simulation.workload import LEDGERS, Ledger
+from tests.simulation.world import World
+
+USERS = JobID("5".rjust(32, "0"))
+ANOTHER = JobID("7".ljust(32, "0"))
+
+
+class SimulatedJob:
+    """One job."""
+
+    def __init__(
+        self, world: World, disk: Disk, options: Options, plan: JobPlan, job_id: JobID, name: str, ledger: Ledger
+    ) -> None:
+        """`name`: under which its functions find their ledger."""
+        self.plan = plan
+        self.name = name
+        self.ledger = ledger
+        ledger.pause_ms = options.pause_ms
+        LEDGERS[name] = ledger
+        self.graph = build(plan, name, options.job_settings, job_id)
+        """As it runs now."""
+        owns = (lambda owner: owner == ANOTHER) if job_id == ANOTHER else (lambda owner: owner != ANOTHER)
+        self.checkpoints = CheckpointOracle(world, disk, ledger, options, owns, keeps_forks=job_id != ANOTHER)
+
+    def close(self) -> None:
+        LEDGERS.pop(self.name, None)
+
+    def outcome(self, cluster: SimulatedCluster) -> tuple[JobStatus, SerializedFailure | None] | None:
+        """None: it is not over."""
+        job_id = self.graph.job_id
+        if job_id not in cluster.outcomes and self.checkpoints.ended is not None and not cluster.is_stored(job_id):
+            leader = cluster.coordinator
+            if leader is None or not leader.alive or job_id not in leader.runners:
+                cluster.outcomes[job_id] = self.checkpoints.ended
+        return cluster.outcomes.get(job_id)
