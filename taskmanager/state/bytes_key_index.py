@@ -35,7 +35,18 @@ from dataflow.kernel import (
 )
 from dataflow.key_hash import xxh64
 from taskmanager.state.copy_on_write import CopyOnWrite
-from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, doubled, grown, next_slot, release_slot
+from taskmanager.state.slots import (
+    FREE,
+    HIGH,
+    NO_SLOT,
+    SlotAllocator,
+    Slots,
+    doubled,
+    grow_in_place,
+    grown,
+    next_slot,
+    release_slot,
+)
 
 _MIN_BITS = 8
 _BLOCK = 64
@@ -325,7 +336,7 @@ class BytesKeyIndex:
     def _grow(self) -> None:
         capacity = 2 * self.allocator.capacity
         self.allocator.grow(capacity)
-        self._spans = grown(self._spans, 2 * capacity)
+        grow_in_place(self, "_spans", 2 * capacity)
         table: Int64Array = np.full(2 * capacity, _EMPTY, np.int64)
         self._shift -= np.uint64(1)
         _rehash(self._table, table, self._shift)

@@ -41,7 +41,7 @@ from dataflow.kernel import (
     kernel,
 )
 from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from taskmanager.state.slots import Slots, grown
+from taskmanager.state.slots import Slots, grow_in_place, grown
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _ALL: BoolArray = np.zeros(0, np.bool_)
@@ -128,8 +128,8 @@ class NumpyColumn(Column):
         self._guard = CopyOnWrite()
 
     def grow(self, capacity: int) -> None:
-        self.values = grown(self.values, capacity)
-        self.valid = grown(self.valid, capacity)
+        grow_in_place(self, "values", capacity)
+        grow_in_place(self, "valid", capacity)
 
     def get(self, slots: Slots) -> pa.Array:
         return fixed_array(self.get_values(slots), gather_values(self.valid, slots), self.data_type)
@@ -188,7 +188,7 @@ class StructColumn(Column):
     def grow(self, capacity: int) -> None:
         for child in self.children:
             child.grow(capacity)
-        self.valid = grown(self.valid, capacity)
+        grow_in_place(self, "valid", capacity)
 
     def get(self, slots: Slots) -> pa.Array:
         valid = gather_values(self.valid, slots)

@@ -20,8 +20,9 @@ from dataflow.arrow_columns import BoolArray, BytesArray
 from dataflow.kernel import I64, VOID, BOOLs, I64s, RO_BOOLs, RO_I32s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel
 from taskmanager.state.slots import Slots
 
-_PAGE_BITS = 6
+_PAGE_BITS = 3
 _PAGE = 1 << _PAGE_BITS
+"""Eight words are one line of the cache: what is kept for a row at random is what its update reads anyway."""
 
 Numbers = np.ndarray[Any, Any]
 

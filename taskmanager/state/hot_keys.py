@@ -12,7 +12,7 @@ import numpy as np
 
 from dataflow.arrow_columns import BoolArray, BytesArray
 from dataflow.kernel import I64, U64, I32s, RO_I32s, U8s, kernel
-from taskmanager.state.slots import Slots, grown
+from taskmanager.state.slots import Slots, grow_in_place
 
 LOADED, CHANGED, USED, STORED = 1, 2, 4, 8
 """Its row was looked for outside; it may differ from what lies outside; it was used since the hand came by; outside there is
@@ -44,7 +44,7 @@ class HotKeys:
 
     def grow(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
-        self.flags = grown(self.flags, capacity)
+        grow_in_place(self, "flags", capacity)
 
     def use(self, slots: Slots, *, changes: bool) -> Slots:
         """These are used; returns those that were not loaded yet, each once. From now on they count as loaded."""

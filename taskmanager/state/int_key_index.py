@@ -1,9 +1,11 @@
 """KeyIndex for one key column whose values are one int64 word: integers, booleans, floats, dates, times, timestamps.
 
-An open-addressing table of slot numbers (4 bytes an entry, at most half full, linear probing, Fibonacci hashing by the top
-bits) over the dense array of keys by slot. Removal shifts back, so there are no tombstones. Growing doubles the table;
+An open-addressing table of slots (4 bytes an entry: slot + 1, or 0; at most half full, linear probing, Fibonacci hashing by
+the top bits) over the dense array of keys by slot. Removal shifts back, so there are no tombstones. Growing doubles the table;
 because the position is the *top* bits of the hash, entries move to the table's double position in the order in which they
-lie, so growing reads and writes sequentially (measured in docs/decisions/0010-key-lookup.md).
+lie, so moving reads and writes sequentially (measured in docs/decisions/0010-key-lookup.md). They move a few at a time, with
+the batches that follow: a key whose place in the old table was not reached yet is looked for there, all others in the new one.
+Moving pauses only where a run of entries ends, so no run lies in both.
 
 The hash here is private to the process and has nothing to do with the stable hash of key groups.
 """
@@ -20,17 +22,31 @@ from dataflow.arrow_columns import Int64Array, column_words, fixed_array, validi
 from dataflow.gather import gather_values
 from dataflow.kernel import I32, I64, U64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel, prefetch
 from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, grown, next_slot, release_slot
+from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, grow_in_place, next_slot, release_slot
 
 _PHI = np.uint64(0x9E3779B97F4A7C15)
 _MIN_BITS = 8
 _BLOCK = 64
+_MOVED, _FIRST = 0, 1
+"""Indexes into the progress of growing: places of the old table that were moved, and the one at which that began."""
+_MOVED_PER_ROW = 4
+"""So the old table, at most half full when growing begins, is empty before it is three quarters full."""
 
 
 @inlined
 def _position(word: Any, shift: Any) -> Any:
     bits = np.uint64(word)
     return np.int64(((bits ^ (bits >> np.uint64(32))) * _PHI) >> shift)
+
+
+@inlined
+def _find(word: Any, table: Any, shift: Any, keys: Any) -> Any:
+    """Where the entry of this key is, or would be."""
+    mask = table.shape[0] - 1
+    position = _position(word, shift)
+    while table[position] != 0 and keys[table[position] - 1] != word:
+        position = (position + 1) & mask
+    return position
 
 
 @kernel(I64(RO_I64s, I64, I32s, U64, I64s, I64s, I32s, BOOLs, I32s))
@@ -43,12 +59,12 @@ def _lookup_or_insert(
         word = words[row]
         position = _position(word, shift)
         while True:
-            slot = table[position]
+            slot = table[position] - np.int32(1)
             if slot < 0:
                 if counters[FREE] == 0 and counters[HIGH] == keys.shape[0]:
                     return row
                 slot = next_slot(counters, free, live)
-                table[position] = slot
+                table[position] = slot + np.int32(1)
                 keys[slot] = word
                 break
             if keys[slot] == word:
@@ -60,37 +76,88 @@ def _lookup_or_insert(
 
 @kernel(VOID(RO_I64s, I32s, U64, I64s, I32s))
 def _lookup(words: Any, table: Any, shift: Any, keys: Any, slots: Any) -> None:
-    mask = table.shape[0] - 1
     for row in range(words.shape[0]):
-        position = _position(words[row], shift)
-        while True:
-            slot = table[position]
-            if slot < 0 or keys[slot] == words[row]:
-                break
-            position = (position + 1) & mask
+        slots[row] = table[_find(words[row], table, shift, keys)] - np.int32(1)
+
+
+@inlined
+def _is_in_old(word: Any, old: Any, shift: Any, progress: Any) -> Any:
+    """Whether the key's place is in the part of the old table that was not moved yet."""
+    home = _position(word, shift + np.uint64(1))
+    return ((home - progress[_FIRST]) & (old.shape[0] - 1)) >= progress[_MOVED]
+
+
+@kernel(I64(RO_I64s, I64, I32s, U64, I32s, I64s, I64s, I64s, I32s, BOOLs, I32s))
+def _lookup_or_insert_moving(
+    words: Any, start: int, table: Any, shift: Any, old: Any, progress: Any, keys: Any,
+    counters: Any, free: Any, live: Any, slots: Any,
+) -> int:  # fmt: skip
+    """As `_lookup_or_insert`, while entries move from the old table to the new one."""
+    for row in range(start, words.shape[0]):
+        word = words[row]
+        in_old = _is_in_old(word, old, shift, progress)
+        if in_old:
+            position = _find(word, old, shift + np.uint64(1), keys)
+            slot = old[position] - np.int32(1)
+        else:
+            position = _find(word, table, shift, keys)
+            slot = table[position] - np.int32(1)
+        if slot < 0:
+            if counters[FREE] == 0 and counters[HIGH] == keys.shape[0]:
+                return row
+            slot = next_slot(counters, free, live)
+            keys[slot] = word
+            if in_old:
+                old[position] = slot + np.int32(1)
+            else:
+                table[position] = slot + np.int32(1)
         slots[row] = slot
+    return words.shape[0]
 
 
-@kernel(VOID(I32s, I32s, U64, I64s))
-def _rehash(old: Any, table: Any, shift: Any, keys: Any) -> None:
-    """Start at an empty entry, so that a run that wraps around the end is met in its own order."""
-    old_mask = old.shape[0] - 1
-    mask = table.shape[0] - 1
-    first = 0
-    while old[first] >= 0:
-        first += 1
-    for block in range(0, old.shape[0], _BLOCK):  # a power of two, not less than _BLOCK
-        for step in range(block, block + _BLOCK):
-            slot = old[(first + step) & old_mask]
-            if slot >= 0:
-                prefetch(keys, slot)
-        for step in range(block, block + _BLOCK):
-            slot = old[(first + step) & old_mask]
-            if slot >= 0:
-                position = _position(keys[slot], shift)
-                while table[position] >= 0:
-                    position = (position + 1) & mask
-                table[position] = slot
+@kernel(VOID(RO_I64s, I32s, U64, I32s, I64s, I64s, I32s))
+def _lookup_moving(words: Any, table: Any, shift: Any, old: Any, progress: Any, keys: Any, slots: Any) -> None:
+    for row in range(words.shape[0]):
+        word = words[row]
+        if _is_in_old(word, old, shift, progress):
+            slots[row] = old[_find(word, old, shift + np.uint64(1), keys)] - np.int32(1)
+        else:
+            slots[row] = table[_find(word, table, shift, keys)] - np.int32(1)
+
+
+@kernel(VOID(I32s, I64s, I64, I32s, U64, I64s))
+def _move(old: Any, progress: Any, count: int, table: Any, shift: Any, keys: Any) -> None:
+    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run over it."""
+    mask = old.shape[0] - 1
+    done = 0
+    while progress[_MOVED] < old.shape[0]:
+        first = progress[_FIRST] + progress[_MOVED]
+        for ahead in range(first, first + _BLOCK):
+            if old[ahead & mask] != 0:
+                prefetch(keys, old[ahead & mask] - 1)
+        for place in range(first, min(first + _BLOCK, progress[_FIRST] + old.shape[0])):
+            entry = old[place & mask]
+            progress[_MOVED] += 1
+            done += 1
+            if entry != 0:
+                table[_find(keys[entry - 1], table, shift, keys)] = entry
+                old[place & mask] = 0
+            elif done >= count:
+                return
+    place = progress[_FIRST]
+    while old[place & mask] != 0:
+        entry = old[place & mask]
+        table[_find(keys[entry - 1], table, shift, keys)] = entry
+        old[place & mask] = 0
+        place += 1
+
+
+@kernel(I64(I32s))
+def _first_empty(table: Any) -> int:
+    position = 0
+    while table[position] != 0:
+        position += 1
+    return position
 
 
 @kernel(VOID(RO_I32s, I32, I32s, U64, I64s, I64s, I32s, BOOLs))
@@ -104,33 +171,36 @@ def _remove(slots: Any, null_slot: Any, table: Any, shift: Any, keys: Any, count
         if slot == null_slot:
             continue
         hole = _position(keys[slot], shift)
-        while table[hole] != slot:
+        while table[hole] != slot + 1:
             hole = (hole + 1) & mask
         candidate = hole
         while True:
             candidate = (candidate + 1) & mask
-            moved = table[candidate]
+            moved = table[candidate] - 1
             if moved < 0:
                 break
             home = _position(keys[moved], shift)
             if ((candidate - home) & mask) >= ((candidate - hole) & mask):
-                table[hole] = moved
+                table[hole] = np.int32(moved + 1)
                 hole = candidate
-        table[hole] = -1
+        table[hole] = 0
 
 
 class IntKeyIndex:
     """Keys of one fixed-width column to slots; null is a key like any other."""
 
-    __slots__ = ("_guard", "_keys", "_null_slot", "_shift", "_table", "_type", "allocator")
+    __slots__ = ("_guard", "_keys", "_null_slot", "_old", "_progress", "_shift", "_table", "_type", "allocator")
 
     def __init__(self, key_type: pa.DataType) -> None:
         self._type = key_type
         capacity = 1 << (_MIN_BITS - 1)
         self.allocator = SlotAllocator(capacity)
         self._keys: Int64Array = np.zeros(capacity, np.int64)
-        self._table: Slots = np.full(2 * capacity, NO_SLOT, np.int32)
+        self._table: Slots = np.zeros(2 * capacity, np.int32)
         self._shift = np.uint64(64 - _MIN_BITS)
+        self._old: Slots | None = None
+        """The smaller table, while its entries move."""
+        self._progress: Int64Array = np.zeros(2, np.int64)
         self._null_slot = NO_SLOT
         self._guard = CopyOnWrite()
 
@@ -159,7 +229,11 @@ class IntKeyIndex:
         """The slot of each row's key, -1 where it is not known."""
         array = columns[0]
         slots = np.empty(len(array), np.int32)
-        _lookup(column_words(array), self._table, self._shift, self._keys, slots)
+        if self._old is None:
+            _lookup(column_words(array), self._table, self._shift, self._keys, slots)
+        else:
+            words = column_words(array)
+            _lookup_moving(words, self._table, self._shift, self._old, self._progress, self._keys, slots)
         valid = validity(array)
         if valid is not None:
             slots[~valid] = self._null_slot
@@ -169,6 +243,7 @@ class IntKeyIndex:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
         allocator = self.allocator
         self._guard.before_write(slots)
+        self._move_on(len(self._table))
         _remove(
             slots, self._null_slot, self._table, self._shift, self._keys,
             allocator.counters, allocator.free, allocator.live,
@@ -188,24 +263,42 @@ class IntKeyIndex:
     def _insert(self, words: Int64Array) -> Slots:
         slots = np.empty(len(words), np.int32)
         allocator = self.allocator
+        self._move_on(_MOVED_PER_ROW * len(words))
         row = 0
         while True:
-            row = _lookup_or_insert(
-                words, row, self._table, self._shift, self._keys,
-                allocator.counters, allocator.free, allocator.live, slots,
-            )  # fmt: skip
+            old = self._old
+            if old is None:
+                row = _lookup_or_insert(
+                    words, row, self._table, self._shift, self._keys,
+                    allocator.counters, allocator.free, allocator.live, slots,
+                )  # fmt: skip
+            else:
+                row = _lookup_or_insert_moving(
+                    words, row, self._table, self._shift, old, self._progress, self._keys,
+                    allocator.counters, allocator.free, allocator.live, slots,
+                )  # fmt: skip
             if row == len(words):
                 return slots
             self._grow()
+            self._move_on(_MOVED_PER_ROW * (len(words) - row))
 
     def _grow(self) -> None:
+        self._move_on(len(self._table))
         capacity = 2 * len(self._keys)
         self.allocator.grow(capacity)
-        self._keys = grown(self._keys, capacity)
-        table: Slots = np.full(2 * capacity, NO_SLOT, np.int32)
+        grow_in_place(self, "_keys", capacity)
+        self._old = self._table
+        self._progress[_MOVED], self._progress[_FIRST] = 0, _first_empty(self._old)
+        self._table = np.zeros(2 * capacity, np.int32)  # memory that is not touched before it is used
         self._shift -= np.uint64(1)
-        _rehash(self._table, table, self._shift, self._keys)
-        self._table = table
+
+    def _move_on(self, places: int) -> None:
+        """Move some entries to the new table, if there is an old one."""
+        old = self._old
+        if old is not None:
+            _move(old, self._progress, places, self._table, self._shift, self._keys)
+            if self._progress[_MOVED] == len(old):
+                self._old = None
 
 
 class FrozenIntKeys:

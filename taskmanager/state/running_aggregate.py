@@ -18,7 +18,7 @@ from dataflow.kernel import VOID, F64s, I64s, RO_BOOLs, RO_F64s, RO_I32s, RO_I64
 from dataflow.state import RunningAggregateDescriptor
 from taskmanager.state.columns import Column, FrozenColumn
 from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from taskmanager.state.slots import Slots, grown
+from taskmanager.state.slots import Slots, grow_in_place, grown
 
 Numbers = np.ndarray[Any, Any]
 _ALL: BoolArray = np.zeros(0, np.bool_)
@@ -115,9 +115,12 @@ class AggregateColumn(Column):
         return results
 
     def grow(self, capacity: int) -> None:
-        self.counts = grown(self.counts, capacity)
+        grow_in_place(self, "counts", capacity)
         for name in self._names:
-            self.totals[name] = grown(self.totals[name], capacity, self._nothing(name))
+            if self._nothing(name) == 0:
+                grow_in_place(self.totals, name, capacity)
+            else:
+                self.totals[name] = grown(self.totals[name], capacity, self._nothing(name))
 
     def get(self, slots: Slots) -> pa.Array:
         counts = gather_values(self.counts, slots)

@@ -5,6 +5,7 @@ Decides only which number is next. `counters` and `free` are plain arrays becaus
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ Slots = np.ndarray[Any, np.dtype[np.int32]]
 HIGH, FREE = 0, 1
 """Indexes into `counters`: slots ever handed out, and length of the free stack."""
 NO_SLOT = -1
+MAPPED_BYTES = 1 << 20
+"""Arrays from this size on lie in memory mappings of their own."""
 MAX_SLOTS = 2**31 - 1
 
 
@@ -82,8 +85,8 @@ class SlotAllocator:
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` slots."""
         check(capacity <= MAX_SLOTS, f"one subtask holds at most {MAX_SLOTS} keys: raise the parallelism")
-        self.free = grown(self.free, capacity)
-        self.live = grown(self.live, capacity)
+        grow_in_place(self, "free", capacity)
+        grow_in_place(self, "live", capacity)
 
     def allocate(self, count: int) -> Slots:
         """`count` free slots."""
@@ -122,3 +125,40 @@ def grown(array: np.ndarray[Any, Any], capacity: int, fill: Any = 0) -> np.ndarr
     larger = np.zeros(shape, array.dtype) if fill == 0 else np.full(shape, fill, array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def grow_in_place(owner: Any, name: str, capacity: int) -> None:
+    """Make room for `capacity` elements in an array, an attribute of `owner` (or an item, if that is a dictionary); the new
+    ones are zero.
+
+    A large array lies in a mapping of its own, which the operating system moves elsewhere when it needs more room: nothing is
+    copied, and new memory is touched only when it is used. While somebody else still looks at the array it is copied."""
+    array = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    if len(array) >= capacity:
+        return
+    size_bytes, dtype = capacity * array.itemsize, array.dtype
+    if size_bytes < MAPPED_BYTES:
+        _set(owner, name, grown(array, capacity))
+        return
+    base = array.base
+    mapping = base.obj if isinstance(base, memoryview) else base
+    if isinstance(mapping, mmap.mmap) and array.nbytes == len(mapping):
+        _set(owner, name, None)
+        del array, base
+        try:
+            mapping.resize(size_bytes)
+        except BufferError:  # frozen, for example
+            array = np.frombuffer(mapping, dtype)
+        else:
+            _set(owner, name, np.frombuffer(mapping, dtype))
+            return
+    larger = np.frombuffer(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype)
+    larger[: len(array)] = array
+    _set(owner, name, larger)
+
+
+def _set(owner: Any, name: str, array: Any) -> None:
+    if isinstance(owner, dict):
+        owner[name] = array
+    else:
+        setattr(owner, name, array)

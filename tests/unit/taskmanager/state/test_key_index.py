@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taskmanager.state.int_key_index import IntKeyIndex
 from taskmanager.state.key_index import KeyIndex
 
 KEYS: dict[str, tuple[list[pa.DataType], st.SearchStrategy[tuple[Any, ...]]]] = {
@@ -191,3 +192,44 @@ def test_empty_batches() -> None:
         empty = [pa.array([], data_type) for data_type in types]
         assert index.lookup_or_insert(empty).tolist() == index.lookup(empty).tolist() == []
         assert [len(column) for column in index.keys(np.zeros(0, np.int32))] == [0] * len(types)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["insert", "look", "remove"]), st.lists(st.integers(0, 3000), max_size=60)),
+        max_size=60,
+    )
+)
+def test_entries_move_to_a_larger_table_in_steps(steps: list[tuple[str, list[int]]]) -> None:
+    """Whatever happens before all have moved: a key keeps its slot, and an unknown one is not found."""
+    index = KeyIndex([pa.field("k", pa.int64())])
+    index.lookup_or_insert([pa.array(range(10_000, 10_000 + 8100))])  # 8,192 fit: the next growth moves 16,384 places
+    known = {10_000 + number: number for number in range(8100)}
+    for number, (step, keys) in enumerate(steps):
+        if step == "insert":
+            keys = [*keys, *range(5000 + 40 * number, 5000 + 40 * number + 40)]
+            for key, slot in zip(keys, index.lookup_or_insert([pa.array(keys, pa.int64())]).tolist(), strict=True):
+                assert known.setdefault(key, slot) == slot
+        elif step == "remove":
+            gone = [key for key in dict.fromkeys(keys) if key in known][:2]
+            index.remove(np.array([known.pop(key) for key in gone], np.int32))
+        asked = [*keys, 10_000, 18_099]
+        assert index.lookup([pa.array(asked, pa.int64())]).tolist() == [known.get(key, -1) for key in asked]
+    everything = list(known)
+    assert index.lookup([pa.array(everything, pa.int64())]).tolist() == [known[key] for key in everything]
+    assert len(set(known.values())) == len(known) == len(index)
+
+
+def test_growing_is_spread_over_batches() -> None:
+    """After growing most entries are still where they were; some batches later none is."""
+    index = KeyIndex([pa.field("k", pa.int64())])
+    table = index._table
+    assert isinstance(table, IntKeyIndex)
+    for first in range(0, 1 << 17, 1 << 10):
+        index.lookup_or_insert([pa.array(range(first, first + (1 << 10)))])
+    index.lookup_or_insert([pa.array([-1])])
+    assert table._progress[0] <= 128
+    assert table._old is not None
+    for first in range(1 << 17, (1 << 17) + (1 << 16), 1 << 10):
+        index.lookup_or_insert([pa.array(range(first, first + (1 << 10)))])
+    assert table._old is None
