@@ -241,6 +241,8 @@ class IntKeyIndex:
 
     def remove(self, slots: Slots) -> None:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
+        if not len(slots):
+            return
         allocator = self.allocator
         self._guard.before_write(slots)
         self._move_on(len(self._table))
