@@ -1,4 +1,4 @@
-"""Keyed operators whose snapshots may be incremental: all changes of their state go by `slots_of`, `begin_batch` or `touch`.
+"""Keyed operators whose state may be larger than memory, and whose snapshots may be incremental: all changes of their state go by `slots_of`, `begin_batch` or `touch`.
 
 Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, savepoints and
 full checkpoints are not. It does not know what a part of a chain holds. Operators with state of their own making derive from
@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dataflow.config import INCREMENTAL_CHECKPOINTS
+from dataflow.config import INCREMENTAL_CHECKPOINTS, ROCKSDB_DIRECTORY, ROCKSDB_MEMORY, STATE_BACKEND
 from dataflow.elements import SnapshotType
 from dataflow.ids import CheckpointID
 from taskmanager.operators.contract import KeyedSnapshotPart
 from taskmanager.operators.keyed_operator import KeyedOperator
 from taskmanager.state.incremental import IncrementalSnapshots
 from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 
 
 class IncrementalKeyedOperator(KeyedOperator):
@@ -35,6 +36,17 @@ class IncrementalKeyedOperator(KeyedOperator):
         if self.setting(INCREMENTAL_CHECKPOINTS):
             self._chain = backend.incremental_snapshots(f"{context.execution_attempt}-{context.operator_id}")
         return backend
+
+    def make_backend(self, key_schema: pa.Schema) -> KeyedStateBackend:
+        """The one that `state.backend.type` names."""
+        if self.setting(STATE_BACKEND) != "rocksdb":
+            return super().make_backend(key_schema)
+        context, memory_bytes = self.context, self.setting(ROCKSDB_MEMORY)
+        name = f"{context.execution_attempt}-{context.operator_id}"
+        store = context.open_key_value_store(self.setting(ROCKSDB_DIRECTORY), name, memory_bytes // 3)
+        return RocksDBKeyedStateBackend(
+            key_schema, context.key_group_range, context.max_parallelism, store, memory_bytes - memory_bytes // 3
+        )
 
     def announce_snapshot(self, snapshot_type: SnapshotType) -> None:
         self._snapshot_type = snapshot_type

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dataflow.config import DROP_STATE_COLUMNS, ROCKSDB_DIRECTORY, ROCKSDB_MEMORY, STATE_BACKEND, ConfigOption
+from dataflow.config import DROP_STATE_COLUMNS, ConfigOption
 from dataflow.elements import MIN_WATERMARK_MS
 from dataflow.handles import OperatorStateMode
 from dataflow.ids import CheckpointID
@@ -22,7 +22,6 @@ from taskmanager.operators.contract import KeyedSnapshotPart, OperatorSnapshot, 
 from taskmanager.operators.function_operator import FunctionRuntimeContext
 from taskmanager.operators.operator_state import OperatorStateBackend
 from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 from taskmanager.state.slots import Slots
 
 T = TypeVar("T")
@@ -69,19 +68,13 @@ class KeyedOperator(StreamOperator):
             self.backend_restored(backend)
 
     def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
-        context = self.context
-        if self.setting(STATE_BACKEND) == "rocksdb":
-            memory_bytes = self.setting(ROCKSDB_MEMORY)
-            name = f"{context.execution_attempt}-{context.operator_id}"
-            store = context.open_key_value_store(self.setting(ROCKSDB_DIRECTORY), name, memory_bytes // 3)
-            backend: KeyedStateBackend = RocksDBKeyedStateBackend(
-                key_schema, context.key_group_range, context.max_parallelism, store, memory_bytes - memory_bytes // 3
-            )
-        else:
-            backend = KeyedStateBackend(key_schema, context.key_group_range, context.max_parallelism)
+        backend = self.backend = self.make_backend(key_schema)
         backend.drop_columns = self.setting(DROP_STATE_COLUMNS)
-        self.backend = backend
         return backend
+
+    def make_backend(self, key_schema: pa.Schema) -> KeyedStateBackend:
+        """In memory, for operators with state of their own making."""
+        return KeyedStateBackend(key_schema, self.context.key_group_range, self.context.max_parallelism)
 
     def setting(self, option: ConfigOption[T]) -> T:
         """What the job is configured with."""

@@ -49,7 +49,7 @@ _OVERHEAD_BYTES = 64
 """Per key: its place in the index, flags."""
 _CHUNK_ROWS = 8192
 _CLEANUP_ROWS = 256
-"""Of states with a time-to-live: so many keys outside are looked at when a batch ends."""
+"""Of states with a time-to-live: so many keys outside are looked at when there have been as many rows."""
 
 
 class RocksDBKeyedStateBackend(KeyedStateBackend):
@@ -76,6 +76,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._batches = 0
         self._epoch = 0
         self._cleaned_until = b""
+        self._rows_since_cleanup = 0
         self._have_left = False
         """Keys have been let go of."""
 
@@ -91,6 +92,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 self._sweep()
             self._make_room()
         slots = self._index.lookup_or_insert(key_columns)
+        self._rows_since_cleanup += len(slots)
         self._know(slots, changes=True)
         if self._changes is not None:
             self._changes.mark(slots)
@@ -222,8 +224,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     def _expire_some(self) -> None:
         super()._expire_some()
-        if not self._stored_keys:
+        if not self._stored_keys or self._rows_since_cleanup < _CLEANUP_ROWS:
             return
+        self._rows_since_cleanup = 0
         keys = [key for key, _ in islice(self._cold.scan_after(self._cleaned_until), _CLEANUP_ROWS)]
         self._cleaned_until = keys[-1] if keys else b""
         if keys:

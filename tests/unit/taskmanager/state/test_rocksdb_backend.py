@@ -139,10 +139,11 @@ def test_what_has_expired_goes_from_outside_too(backend: RocksDBKeyedStateBacken
         backend.end_batch()
     assert len(backend) == 4_000
     clock[0] = 5_000
-    for _ in range(200):
-        backend.set_current_key(-1)
-        mortal.update(1)
-    backend.end_batch()
+    for _ in range(40):
+        for number in backend.begin_batch(backend.slots([pa.array([-1] * 256)])):
+            backend.scope.index = number
+            mortal.update(1)
+        backend.end_batch()
     backend._sweep()
 
     assert len(backend) == 1
