@@ -27,7 +27,9 @@ from dataflow.key_groups import compute_key_group_range_for_operator_index, spli
 from dataflow.state import ListStateDescriptor, ValueStateDescriptor
 from snapline.cli import cli
 from snapline.state import StateReader, StateReadError, diff
+from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 
 MAX_PARALLELISM, PARALLELISM = 32, 2
 KEY = pa.schema([("city", pa.string()), ("day", pa.date32())])
@@ -36,13 +38,18 @@ KEY = pa.schema([("city", pa.string()), ("day", pa.date32())])
 class Writer:
     """Two subtasks with a value and a list per key, and snapshots of them on a disk."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, backend: str = "hashmap") -> None:
+        """On `rocksdb` nearly all keys lie outside of memory."""
         self.directory = directory
-        self.backends = [
-            KeyedStateBackend(
-                KEY, compute_key_group_range_for_operator_index(MAX_PARALLELISM, PARALLELISM, index), MAX_PARALLELISM
-            )
+        ranges = [
+            compute_key_group_range_for_operator_index(MAX_PARALLELISM, PARALLELISM, index)
             for index in range(PARALLELISM)
+        ]
+        self.backends = [
+            KeyedStateBackend(KEY, key_groups, MAX_PARALLELISM)
+            if backend == "hashmap"
+            else RocksDBKeyedStateBackend(KEY, key_groups, MAX_PARALLELISM, InMemoryKeyValueStore(), 0)
+            for key_groups in ranges
         ]
         self.chains = [backend.incremental_snapshots(f"op-{n}") for n, backend in enumerate(self.backends)]
         self.totals = [backend.get_state(ValueStateDescriptor("total", pa.int64())) for backend in self.backends]
@@ -71,14 +78,15 @@ class Writer:
         location.mkdir(parents=True)
         subtasks = {}
         for index, chain in enumerate(self.chains):
-            (part,) = chain.snapshot(self.checkpoint_id)
-            data = part.encode()
-            part.release()
-            path = location / f"part-{index}"
-            path.write_bytes(data)
-            handle = ByteStreamStateHandle(data) if inline else SegmentStateHandle(str(path), 0, len(data))
-            own: KeyedStateHandle = part.stored(handle)
-            subtasks[index] = OperatorSubtaskState(managed_keyed=(*part.references, own))
+            handles: list[KeyedStateHandle] = []
+            for number, part in enumerate(chain.snapshot(self.checkpoint_id)):
+                data = part.encode()
+                part.release()
+                path = location / f"part-{index}-{number}"
+                path.write_bytes(data)
+                handle = ByteStreamStateHandle(data) if inline else SegmentStateHandle(str(path), 0, len(data))
+                handles += [*part.references, part.stored(handle)]
+            subtasks[index] = OperatorSubtaskState(managed_keyed=tuple(handles))
             chain.completed(self.checkpoint_id)
         operator = OperatorState(OperatorID("ab12"), "totals", "totals", PARALLELISM, MAX_PARALLELISM, subtasks)
         metadata = CheckpointMetadata(
@@ -88,9 +96,9 @@ class Writer:
         return str(location)
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    return Writer(tmp_path)
+@pytest.fixture(params=["hashmap", "rocksdb"])
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Writer:
+    return Writer(tmp_path, request.param)
 
 
 def rows_of(table: pa.Table) -> dict[str, int]:
