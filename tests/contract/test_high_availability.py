@@ -167,7 +167,9 @@ def test_forgotten_job_leaves_nothing(place: Place, leader: HighAvailability, st
     assert (after.counter.get(), list(after.pointers.load()), after.statistics.read()) == (1, [], None)
 
 
-def test_statistics_that_come_after_the_end_of_their_job_leave_nothing(leader: HighAvailability, stores: JobStores) -> None:
+def test_statistics_that_come_after_the_end_of_their_job_leave_nothing(
+    leader: HighAvailability, stores: JobStores
+) -> None:
     """Slow work is not in order: the last ones may be written when the job has been forgotten."""
     stores.statistics.write(b"early")
     leader.forget_job(JOB)

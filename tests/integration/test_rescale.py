@@ -12,8 +12,6 @@ from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.integration.test_snapshot_commands import command
 from tests.services.cluster import LocalCluster, wait_until
 
-ROWS = 300_000
-
 
 @pytest.fixture
 def cluster(tmp_path):
@@ -22,7 +20,8 @@ def cluster(tmp_path):
 
 
 def start(cluster, output, **settings):
-    arguments = ["--output", str(output), "--rows", str(ROWS), "--parallelism", "1"]
+    """A job without an end: what a slow machine does with it in time does not matter."""
+    arguments = ["--output", str(output), "--rate", "5000", "--parallelism", "1"]
     return cluster.submit(build(cluster.environment(parallelism=1, **settings), arguments), "to rescale")
 
 
@@ -32,6 +31,13 @@ def parallelism_of(cluster, job_id):
     running = decode_job_status(details.overview.status) is JobStatus.RUNNING
     numbers = {vertex.parallelism for vertex in details.vertices}
     return numbers.pop() if running and len(numbers) == 1 else None
+
+
+def goes_on(cluster, job_id, output):
+    """Checkpoints complete, and nothing that was committed by now is lost or twice."""
+    cluster.wait_for_checkpoints(job_id, cluster.client.list_checkpoints(job_id).counts.completed + 2)
+    cluster.cancel(job_id)
+    assert assert_exactly_once(output) > 0
 
 
 def test_the_command_waits_for_slots_while_the_job_runs(cluster, tmp_path):
@@ -53,8 +59,7 @@ def test_the_command_waits_for_slots_while_the_job_runs(cluster, tmp_path):
     assert parallelism_of(cluster, job_id) == 2
     cluster.client.rescale(job_id, 1)
     assert parallelism_of(cluster, job_id) == 1
-    cluster.wait_for(job_id, JobStatus.FINISHED)
-    assert_exactly_once(tmp_path / "out", ROWS)
+    goes_on(cluster, job_id, tmp_path / "out")
 
 
 def test_a_reactive_job_follows_its_task_managers(cluster, tmp_path):
@@ -71,5 +76,4 @@ def test_a_reactive_job_follows_its_task_managers(cluster, tmp_path):
     cluster.wait_for_checkpoints(job_id, 1)
     second.kill()
     wait_until(lambda: parallelism_of(cluster, job_id) == 1, "one subtask again")
-    cluster.wait_for(job_id, JobStatus.FINISHED)
-    assert_exactly_once(tmp_path / "out", ROWS)
+    goes_on(cluster, job_id, tmp_path / "out")
