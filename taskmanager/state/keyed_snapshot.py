@@ -23,8 +23,8 @@ from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.key_index import FrozenKeys
 from taskmanager.state.slots import Slots
 
-GATHERED_ROWS = 1 << 18
-"""Rows that are brought into order at once."""
+GATHERED_BYTES = 8 << 20
+"""About so much is brought into order at once, and one block at the least."""
 
 
 class FrozenField(NamedTuple):
@@ -118,7 +118,8 @@ class KeyedSnapshot:
         def read_rows(first: int, end: int) -> pa.RecordBatch:
             nonlocal gathered, begin
             if end > begin + gathered.num_rows:  # many blocks at once: each call waits for the interpreter's lock
-                chosen, begin = slots[first : max(end, first + GATHERED_ROWS)], first
+                rows = GATHERED_BYTES * gathered.num_rows // max(1, gathered.nbytes)
+                chosen, begin = slots[first : max(end, first + rows)], first
                 columns = [*keys.keys(chosen), *(column.get(chosen) for _, column in self._fields)]
                 gathered = pa.RecordBatch.from_arrays(columns, schema=schema)
             return gathered.slice(first - begin, end - first)

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ _ORPHAN_AGE_S = 600
 """A directory that is younger may be one that another process is just creating."""
 _BLOCK_BYTES = 4 << 10
 _LEAST_BUFFER_BYTES = 1 << 20
+_WRITE_ROWS = 4096
+"""Writing holds the interpreter's lock: so many rows at a time, that other threads get their turn."""
 
 
 class RocksDBStore:
@@ -58,13 +60,19 @@ class RocksDBStore:
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """All of it; deletes first."""
-        batch = self._library.WriteBatch(raw_mode=True)
-        delete, put = batch.delete, batch.put
-        for key in deletes:
-            delete(key)
-        for key, value in puts:
-            put(key, value)
-        self._database.write(batch, self._unlogged)
+        gone = iter(deletes)
+        while some := list(islice(gone, _WRITE_ROWS)):
+            batch = self._library.WriteBatch(raw_mode=True)
+            for key in some:
+                batch.delete(key)
+            self._database.write(batch, self._unlogged)
+        entries = iter(puts)
+        while rows := list(islice(entries, _WRITE_ROWS)):
+            batch = self._library.WriteBatch(raw_mode=True)
+            put = batch.put
+            for key, value in rows:
+                put(key, value)
+            self._database.write(batch, self._unlogged)
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         """Forget keys from `begin` up to, but without, `end`."""
@@ -120,6 +128,10 @@ def _options(library: Any, memory_bytes: int) -> Any:
     options.set_max_background_jobs(2)
     options.set_allow_mmap_reads(True)
     options.set_max_open_files(256)
+    options.set_level_zero_slowdown_writes_trigger(64)  # waiting for compaction would hold the interpreter's lock, too
+    options.set_level_zero_stop_writes_trigger(256)
+    options.set_soft_pending_compaction_bytes_limit(0)
+    options.set_hard_pending_compaction_bytes_limit(0)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
     blocks = library.BlockBasedOptions()

@@ -45,6 +45,8 @@ PART_BYTES = 24 << 20
 """What lies outside is written in files of about this size, as far as key groups allow."""
 _SAMPLE = 512
 _SAMPLE_EVERY_BATCHES = 256
+_ROOM = 3
+"""Memory that a row takes, by its size."""
 _OVERHEAD_BYTES = 64
 """Per key: its place in the index, flags."""
 _CHUNK_ROWS = 8192
@@ -172,7 +174,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             self._let_go(going)
 
     def _sample(self) -> None:
-        """How large rows are in memory: columns have up to twice the room that they use."""
+        """How large rows are in memory: columns have up to twice the room that they use, and some more while they are rewritten."""
         live = self._index.live_slots()
         self._sample_at = len(live) + len(live) // 4 + 1024
         if not len(live):
@@ -182,7 +184,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if columns:
             offsets, _ = encode_rows(columns)
             timers = sum(len(queue) for _, queue in self._queues().values())
-            self._row_bytes = 2 * int(offsets[-1]) / len(chosen) + 80 * timers / len(live)
+            self._row_bytes = _ROOM * int(offsets[-1]) / len(chosen) + 80 * timers / len(live)
 
     def _let_go(self, slots: Slots) -> None:
         """Write the rows of keys that were changed, and forget the keys here."""
@@ -276,7 +278,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _cold_parts(self) -> Iterator[ColdSnapshot]:
         """What lies outside, a file for every few key groups."""
         schema, groups, as_now = self._schema(), self.key_group_range, self._conversion()
-        size_bytes = self._stored_keys * (self._row_bytes / 2 + _OVERHEAD_BYTES)
+        size_bytes = self._stored_keys * (self._row_bytes / _ROOM + _OVERHEAD_BYTES)
         files = max(1, min(len(groups), int(size_bytes / PART_BYTES)))
         bounds = [groups.start + len(groups) * number // files for number in range(files + 1)]
         for first, end in pairwise(bounds):
