@@ -90,6 +90,7 @@ def test_a_python_on_the_executors_that_cannot_import_snapline_is_named(flights,
         PYTHONPATH="",
     )
     assert (done.code, done.out) == (1, "")
-    (line,) = done.errors
+    line = done.errors[-1]  # a slow machine says before that slots are waited for
+    assert "Traceback" not in done.err
     assert line.startswith("flights: ") and "cannot import Snapline" in line and str(bare) in line, line
     assert list((tmp_path / "out").glob("*/*.parquet")) == []
