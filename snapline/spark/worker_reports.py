@@ -19,6 +19,8 @@ from runtime.logs import Logger
 from snapline.spark.pool import Capacity
 
 INTERVAL_S = 1.0
+WARN_AFTER_S = 10.0
+"""A shortage that is over before is not spoken of."""
 REPEAT_S = 5.0
 """A new leader knows nothing of what the last one was told."""
 
@@ -75,6 +77,7 @@ class WorkerReports:
         self._coordinator: Coordinator | None = None
         self._said: Capacity | None = None
         self._said_s = 0.0
+        self._short_since_s: float | None = None
         self._short: tuple[int, int] | None = None
         """Required and available, when that was logged."""
         self._thread = threading.Thread(target=self._run, name="worker-reports", daemon=True)
@@ -116,15 +119,21 @@ class WorkerReports:
             self._log.debug("no coordinator to report to", reason=str(error))
             return
         self._pool.follow(needed.required_slots, needed.registered_slots)
-        self._warn(needed.required_slots, capacity)
+        self._warn(needed.required_slots, capacity, now_s)
 
-    def _warn(self, required: int, capacity: Capacity) -> None:
+    def _warn(self, required: int, capacity: Capacity, now_s: float) -> None:
+        """Once for each shortage that lasts: executors of a slow cluster come one by one."""
         short = (required, capacity.slots) if required > capacity.slots else None
-        if short is not None and short != self._short:
+        if short is None:
+            self._short_since_s = self._short = None
+            return
+        if self._short_since_s is None:
+            self._short_since_s = now_s
+        if short != self._short and now_s - self._short_since_s >= WARN_AFTER_S:
+            self._short = short
             self._log.warning(
                 "jobs need more slots than Spark gives",
                 required=required,
                 available=capacity.slots,
                 reason=capacity.reason,
             )
-        self._short = short

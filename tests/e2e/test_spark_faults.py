@@ -139,8 +139,7 @@ def test_more_slots_than_spark_can_give_are_named_with_both_numbers(flights, tmp
         **settings,
     )
     assert done.code == 1, done.out + done.err
-    (said,) = [json.loads(line) for line in done.errors if line.startswith("{")]
-    assert "more slots than Spark gives" in said["msg"]
+    (said,) = [json.loads(line) for line in done.err.splitlines() if "more slots than Spark gives" in line]
     assert (said["context"]["required"], said["context"]["available"]) == (2, 1)
     assert "no free core for the others" in said["context"]["reason"]
     (line,) = [line for line in done.errors if not line.startswith("{")]

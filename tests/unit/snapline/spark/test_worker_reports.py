@@ -9,7 +9,7 @@ from typing import Any
 from dataflow.errors import SnaplineError
 from runtime.logs import make_logger, silent_logger
 from snapline.spark.pool import Capacity
-from snapline.spark.worker_reports import REPEAT_S, WorkerReports
+from snapline.spark.worker_reports import REPEAT_S, WARN_AFTER_S, WorkerReports
 
 
 class PlayedPool:
@@ -102,7 +102,10 @@ def test_too_few_slots_are_said_once_with_the_numbers(capsys):
     reports = WorkerReports(pool, lambda: coordinator, make_logger("test", "warning"))
     coordinator.needed = SimpleNamespace(required_slots=6, registered_slots=4)
     reports.turn(0.0)
-    reports.turn(1.0)
+    reports.turn(WARN_AFTER_S - 1.0)
+    assert capsys.readouterr().err == ""
+    reports.turn(WARN_AFTER_S)
+    reports.turn(WARN_AFTER_S + 1.0)
 
     (line,) = capsys.readouterr().err.splitlines()
     assert "more slots than Spark gives" in line
