@@ -64,7 +64,9 @@ class PlayedSpark:
 
 
 @pytest.fixture
-def spark() -> PlayedSpark:
+def spark(monkeypatch: pytest.MonkeyPatch) -> PlayedSpark:
+    """Threads of the pool belong to this one, also where a real one was up before in the same process."""
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     return PlayedSpark()
 
 
