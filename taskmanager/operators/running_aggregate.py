@@ -66,6 +66,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         slots = self.slots_of(batch)
         if self._input_schema is None or not self._input_schema.equals(batch.schema):
             self._prepare(batch)
+            slots = self.slots_of(batch)  # counting rows apart may have moved keys
         folded: dict[str, dict[str, Numbers]] = {}
         for accumulator in self._accumulators:
             if accumulator.name == ROWS:
@@ -73,6 +74,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
             numbers = accumulator.numbers(batch)
             if accumulator.name == self._counted_by and isinstance(numbers, pa.Array) and numbers.null_count:
                 self._count_rows_apart(self._backend())
+                slots = self.slots_of(batch)
             folded[accumulator.name] = self._states[accumulator.name].fold_batch(slots, numbers)
         if self._counted_by:
             folded[ROWS] = folded[self._counted_by]
@@ -111,7 +113,8 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self._input_schema = schema
 
     def _count_rows_apart(self, backend: KeyedStateBackend) -> None:
-        """Until now a key had as many rows as values; where rows were counted apart already, that count stands."""
+        """Until now a key had as many rows as values; where rows were counted apart already, that count stands. Walks over all
+        keys, which may move: slots looked up before mean nothing afterwards."""
         counted = self._states[self._counted_by].column
         rows = backend.get_running_aggregate(_ROWS_DESCRIPTOR)
 

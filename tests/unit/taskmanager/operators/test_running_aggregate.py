@@ -65,13 +65,6 @@ STEPS = st.lists(
 )
 
 
-@pytest.fixture(autouse=True)
-def known_defect(request: pytest.FixtureRequest) -> None:
-    """With rocksdb a key's aggregates can begin anew after it was written out; it is not known yet why."""
-    if "every_row" in request.node.name and "rocksdb" in request.node.name:
-        request.applymarker(pytest.mark.xfail(strict=False, reason="rocksdb loses a key's aggregates, see CHANGELOG"))
-
-
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_every_row_gets_its_keys_aggregates_so_far(steps: list) -> None:
