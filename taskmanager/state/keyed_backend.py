@@ -137,7 +137,8 @@ class KeyedStateBackend:
             self._changes.mark(slots)
 
     def update_all(self, update: Callable[[Slots], None]) -> None:
-        """Change the state of every key: `update` is called with slots until there has been one for each key."""
+        """Change the state of every key: `update` is called with slots until there has been one for each key. Keys may move
+        meanwhile: slots that were looked up before have to be looked up again."""
         slots = self._index.live_slots()
         self.touch(slots)
         update(slots)
