@@ -23,6 +23,9 @@ from runtime.logs import Logger
 STOP_GRACE_SECONDS = 0.5
 """How long streams may take to end by themselves when the server stops."""
 
+ENDING_SECONDS = 10.0
+"""How long cancelled calls may take to end; they take milliseconds unless the machine is overloaded."""
+
 START_TIMEOUT_SECONDS = 30.0
 
 _ANY_HOST = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (refused as an address to tell others)
@@ -107,10 +110,14 @@ class RpcServer:
     async def _stop(self, server: grpc.aio.Server) -> None:
         await self._health.enter_graceful_shutdown()
         await server.stop(STOP_GRACE_SECONDS)
-        leftover = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in leftover:
+        # gRPC cancels its calls itself and returns while they are ending. One that is cancelled a second time in that moment is
+        # logged by gRPC as an error with a traceback: they are given time, and only what does not end is cancelled here.
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        if remaining:
+            _, remaining = await asyncio.wait(remaining, timeout=ENDING_SECONDS)
+        for task in remaining:
             task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
+        await asyncio.gather(*remaining, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_default_executor()
 
 
