@@ -386,6 +386,11 @@ RESOURCEMANAGER_TASKMANAGER_TIMEOUT = _duration(
     "30 s",
     "A TaskManager in a Spark executor is released when it has been idle for this long.",
 )
+SLOTMANAGER_REQUIREMENT_CHECK_DELAY = _duration(
+    "slotmanager.requirement-check-delay",
+    "50 ms",
+    "A job that a slot came back from is given another one after this, or as soon as it says again what it needs.",
+)
 RECONCILIATION_TIMEOUT = _duration(
     "jobmanager.reconciliation.timeout",
     "10 s",

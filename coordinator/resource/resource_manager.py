@@ -26,7 +26,7 @@ from coordinator.resource.events import (
     WorkersUnavailable,
 )
 from coordinator.resource.slot_manager import ManagedTaskManager, SlotManager
-from dataflow.config import RESOURCEMANAGER_TASKMANAGER_TIMEOUT, Configuration
+from dataflow.config import RESOURCEMANAGER_TASKMANAGER_TIMEOUT, SLOTMANAGER_REQUIREMENT_CHECK_DELAY, Configuration
 from dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID, SlotID
 from dataflow.messages import (
     DeclareRequiredSlots,
@@ -72,6 +72,8 @@ class ResourceManagerSettings:
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
     task_manager_timeout_ms: int = 30_000
     """An idle TaskManager is released after this; 0: never."""
+    requirement_check_delay_ms: int = 50
+    """A job that a slot came back from is given another one after this, or as soon as it declares again."""
 
     @classmethod
     def from_configuration(cls, version: str, configuration: Configuration) -> ResourceManagerSettings:
@@ -80,12 +82,18 @@ class ResourceManagerSettings:
             version,
             HeartbeatSettings.from_configuration(configuration),
             configuration.get_option(RESOURCEMANAGER_TASKMANAGER_TIMEOUT),
+            configuration.get_option(SLOTMANAGER_REQUIREMENT_CHECK_DELAY),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTaskManagerTimer:
     """Timer key: look for TaskManagers that have been idle for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementCheckTimer:
+    """Timer key: a job that a slot came back from may be given another one."""
 
 
 @dataclass(slots=True)
@@ -129,6 +137,9 @@ class ResourceManager:
         self._limits: dict[str, WorkersUnavailable] = {}
         """By pool of TaskManagers."""
         self._idle_timer_ms: int | None = None
+        self._not_before_ms: dict[JobID, int] = {}
+        """Jobs that a slot came back from, and when they are given another one."""
+        self._check_timer_ms: int | None = None
         self._now_ms = 0
         self._out: list[ResourceManagerEffect] = []
 
@@ -167,6 +178,8 @@ class ResourceManager:
             case TimerFired(IdleTaskManagerTimer()):
                 self._idle_timer_ms = None
                 self._release_idle_task_managers()
+            case TimerFired(RequirementCheckTimer()):
+                self._check_timer_ms = None
             case TimerFired(key):
                 if self._task_manager_heartbeats.owns(key):
                     self._watch_task_managers(event)
@@ -178,7 +191,7 @@ class ResourceManager:
 
     def _settle(self) -> None:
         """Whatever happened: give away what is free, and say what is missing."""
-        for decision in self.slot_manager.allocate(self._draw_allocation, self._job_masters.__contains__):
+        for decision in self.slot_manager.allocate(self._draw_allocation, self._is_eligible):
             registration = self._job_masters[decision.job_id].registration
             request = RequestSlot(
                 decision.slot_id.slot_number,
@@ -196,6 +209,26 @@ class ResourceManager:
             self._out.append(declared)
         self._tell_not_enough()
         self._watch_idle()
+        self._watch_requirements()
+
+    def _is_eligible(self, job_id: JobID) -> bool:
+        """Whether the job can be given slots now."""
+        return job_id in self._job_masters and self._not_before_ms.get(job_id, 0) <= self._now_ms
+
+    def _watch_requirements(self) -> None:
+        """Keep one timer for the first job that may be given slots again."""
+        unfulfilled = self.slot_manager.unfulfilled
+        self._not_before_ms = {
+            job_id: at_ms
+            for job_id, at_ms in self._not_before_ms.items()
+            if at_ms > self._now_ms and job_id in unfulfilled
+        }
+        due_ms = min(self._not_before_ms.values(), default=None)
+        if due_ms == self._check_timer_ms:
+            return
+        self._check_timer_ms = due_ms
+        key = RequirementCheckTimer()
+        self._out.append(CancelTimer(key) if due_ms is None else StartTimer(key, due_ms))
 
     def _tell_not_enough(self) -> None:
         unfulfilled = self.slot_manager.unfulfilled
@@ -244,7 +277,11 @@ class ResourceManager:
                 self.slot_manager.reject_allocation(resource_id, allocation_id, self._now_ms)
                 self._take_report(resource_id, report)
             case NotifySlotAvailable(slot_number, allocation_id):
-                self.slot_manager.free_slot(SlotID(resource_id, slot_number), allocation_id, self._now_ms)
+                job_id = self.slot_manager.free_slot(SlotID(resource_id, slot_number), allocation_id, self._now_ms)
+                # Perhaps its JobMaster does not want it: that it needs less may still be on its way. Given the slot again
+                # at once, TaskManager and JobMaster would send each other away as fast as messages go.
+                if job_id is not None:
+                    self._not_before_ms[job_id] = self._now_ms + self._settings.requirement_check_delay_ms
             case Disconnect(reason):
                 self._task_manager_lost(resource_id, f"it disconnected: {reason}", close=True)
 
@@ -256,6 +293,7 @@ class ResourceManager:
         self._watch_job_masters(HeartbeatReceived(job_id))
         match message:
             case DeclareRequiredSlots(_, required, held):
+                self._not_before_ms.pop(job_id, None)
                 self.slot_manager.set_required(job_id, required, held)
             case Disconnect():
                 self._job_master_lost(job_id, close=True)

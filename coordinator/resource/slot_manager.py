@@ -191,14 +191,17 @@ class SlotManager:
                 self._set_free(task_manager, slot)
         self._note_idle(task_manager, now_ms)
 
-    def free_slot(self, slot_id: SlotID, allocation_id: AllocationID, now_ms: int) -> None:
-        """The TaskManager has the slot back. Ignored when the slot has been given to somebody else since."""
+    def free_slot(self, slot_id: SlotID, allocation_id: AllocationID, now_ms: int) -> JobID | None:
+        """The TaskManager has the slot back; returns the job it comes from. None: the slot has been given to somebody else
+        since, and stays theirs."""
         task_manager = self._task_managers.get(slot_id.resource_id)
         slot = None if task_manager is None else task_manager.slots.get(slot_id.slot_number)
         if task_manager is None or slot is None or slot.allocation_id != allocation_id:
-            return
+            return None
+        job_id = slot.job_id
         self._set_free(task_manager, slot)
         self._note_idle(task_manager, now_ms)
+        return job_id
 
     def reject_allocation(self, resource_id: ResourceID, allocation_id: AllocationID, now_ms: int) -> None:
         """The TaskManager did not give the slot away; its report says what is true."""

@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from coordinator.resource.events import ResourceManagerStarted, WorkerEnded, WorkerPoolClosed, WorkersUnavailable
-from coordinator.resource.resource_manager import IdleTaskManagerTimer, ResourceManager, ResourceManagerSettings
+from coordinator.resource.resource_manager import (
+    IdleTaskManagerTimer,
+    RequirementCheckTimer,
+    ResourceManager,
+    ResourceManagerSettings,
+)
 from dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
 from dataflow.messages import (
     DeclareRequiredSlots,
@@ -171,6 +176,30 @@ def test_a_freed_slot_serves_the_job_that_waits() -> None:
     assert core.handle(said("tm-a", NotifySlotAvailable(0, AllocationID("alloc-0"))), 1) == []
     assert core.handle(said("tm-a", NotifySlotAvailable(0, AllocationID("alloc-1"))), 1) == [
         send("tm-a", request(0, 2, OTHER_JOB))
+    ]
+
+
+def test_a_job_that_a_slot_came_back_from_waits_a_moment_or_declares_again() -> None:
+    """That it needs none any more may be on its way: the two would send each other away without end (seed 368)."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+    came_back = said("tm-a", NotifySlotAvailable(0, AllocationID("alloc-1")))
+
+    assert core.handle(came_back, 1) == [
+        DeclareWorkers(1, 1, 1, (A,)),
+        StartTimer(RequirementCheckTimer(), 51),
+    ]
+    assert core.handle(TimerFired(RequirementCheckTimer()), 51) == [
+        send("tm-a", request(0, 2)),
+        DeclareWorkers(1, 1, 0, (A,)),
+    ]
+
+    core.handle(said("tm-a", NotifySlotAvailable(0, AllocationID("alloc-2"))), 60)
+    assert core.handle(said("job-job", DeclareRequiredSlots(JOB, 1)), 61) == [
+        send("tm-a", request(0, 3)),
+        DeclareWorkers(1, 1, 0, (A,)),
+        CancelTimer(RequirementCheckTimer()),
     ]
 
 
