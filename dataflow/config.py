@@ -117,6 +117,8 @@ class ConfigOption(Generic[T]):
     description: str
     kind: str
     """`duration`, `size`, `int`, `float`, `bool`, `enum` or `string`, for the reference page."""
+    alias: str = ""
+    """Another key that means the same (an older one of Flink's)."""
 
     def read(self, text: str) -> T:
         """Parse; raises ConfigurationError naming the key, the text and what is allowed."""
@@ -127,11 +129,17 @@ class ConfigOption(Generic[T]):
 
 
 OPTIONS: dict[str, ConfigOption[object]] = {}
+ALIASES: dict[str, str] = {}
+"""Other keys that are understood, and which setting they are."""
 
 
-def _option(key: str, parse: Callable[[str], T], default: str, description: str, kind: str) -> ConfigOption[T]:
-    option = ConfigOption(key, parse, default, description, kind)
+def _option(
+    key: str, parse: Callable[[str], T], default: str, description: str, kind: str, alias: str = ""
+) -> ConfigOption[T]:
+    option = ConfigOption(key, parse, default, description, kind, alias)
     OPTIONS[key] = option  # type: ignore[assignment]
+    if alias:
+        ALIASES[alias] = key
     return option
 
 
@@ -151,8 +159,8 @@ def _float(key: str, default: str, description: str) -> ConfigOption[float]:
     return _option(key, parse_float, default, description, "float")
 
 
-def _bool(key: str, default: str, description: str) -> ConfigOption[bool]:
-    return _option(key, parse_bool, default, description, "bool")
+def _bool(key: str, default: str, description: str, alias: str = "") -> ConfigOption[bool]:
+    return _option(key, parse_bool, default, description, "bool", alias)
 
 
 def _string(key: str, default: str, description: str) -> ConfigOption[str]:
@@ -248,7 +256,19 @@ ROCKSDB_DIRECTORY = _string(
     "",
     "Directory on each TaskManager's machine for RocksDB's files, which go when their task ends; empty: the temporary directory.",
 )
-
+LOCAL_RECOVERY = _bool(
+    "execution.state-recovery.from-local",
+    "false",
+    "Keep a copy of each checkpoint's state on the TaskManager's own disk, and restore from there what is there. The job's word "
+    "counts, else the TaskManager's. Also understood as `state.backend.local-recovery`.",
+    alias="state.backend.local-recovery",
+)
+LOCAL_STATE_ROOTS = _string(
+    "taskmanager.state.local.root-dirs",
+    "",
+    "Directories on each TaskManager's machine for those copies, separated by commas, the same for all that may take each other's "
+    "place; empty: one in the temporary directory.",
+)
 DROP_STATE_COLUMNS = _bool(
     "state.schema-evolution.drop-columns",
     "false",
@@ -460,10 +480,15 @@ def nearest_key(key: str) -> str:
 
 def check_key(key: str) -> None:
     """Raise ConfigurationError unless the key is known; names the nearest."""
-    if key not in OPTIONS:
+    if key not in OPTIONS and key not in ALIASES:
         near = nearest_key(key)
         hint = f"; did you mean {near!r}?" if near else "; `snapline config` lists all settings"
         raise ConfigurationError(f"unknown setting {key!r}{hint}")
+
+
+def canonical_key(key: str) -> str:
+    """The setting that the key means."""
+    return ALIASES.get(key, key)
 
 
 class Configuration(Mapping[str, str]):
@@ -471,7 +496,7 @@ class Configuration(Mapping[str, str]):
 
     def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         """Raises ConfigurationError for an unknown key or a value that cannot be read."""
-        self._values = {str(key): str(value) for key, value in dict(values).items()}
+        self._values = {canonical_key(str(key)): str(value) for key, value in dict(values).items()}
         for key, value in self._values.items():
             check_key(key)
             OPTIONS[key].read(value)
@@ -482,7 +507,7 @@ class Configuration(Mapping[str, str]):
 
     def with_values(self, values: Mapping[str, str]) -> Configuration:
         """A copy in which `values` win."""
-        return Configuration({**self._values, **values})
+        return Configuration({**self._values, **{canonical_key(key): value for key, value in values.items()}})
 
     def __getitem__(self, key: str) -> str:
         """The text of a key that was set. Raises KeyError."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataflow.config import OPTIONS, Configuration, ConfigurationError, check_key
+from dataflow.config import OPTIONS, Configuration, ConfigurationError, canonical_key, check_key
 
 ENVIRONMENT_PREFIX = "SNAPLINE_CONF_"
 """`SNAPLINE_CONF_execution__checkpointing__interval=1s`: two underscores stand for a dot, one for a hyphen."""
@@ -75,7 +75,7 @@ def resolve(*layers: Mapping[str, Setting]) -> Configuration:
     """Merge, weakest first. Raises ConfigurationError that also names where the value came from."""
     merged: dict[str, Setting] = {}
     for layer in layers:
-        merged.update(layer)
+        merged.update({canonical_key(key): setting for key, setting in layer.items()})
     for key, setting in merged.items():
         try:
             check_key(key)

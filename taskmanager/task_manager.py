@@ -15,8 +15,8 @@ from typing import Any
 
 import pykka
 
-from dataflow.config import FILE_THRESHOLD, HA_TYPE
-from dataflow.ids import ResourceID
+from dataflow.config import FILE_THRESHOLD, HA_TYPE, LOCAL_RECOVERY, LOCAL_STATE_ROOTS
+from dataflow.ids import JobID, ResourceID
 from dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
 from runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
 from runtime.clock import SystemClock
@@ -45,6 +45,8 @@ from taskmanager.executor.effects import (
 from taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
 from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towards
+from taskmanager.snapshots.local_directories import LocalDirectories, default_root
+from taskmanager.snapshots.local_recovery import LocalRecovery
 from taskmanager.snapshots.uploader import SnapshotUploader
 
 STOP_TASKS_SECONDS = 5.0
@@ -75,10 +77,17 @@ class TaskManager:
         self._clock = SystemClock()
         self._timers = TimerService(self._clock)
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
+        roots = [root.strip() for root in configuration.get_option(LOCAL_STATE_ROOTS).split(",") if root.strip()]
+        self._local = LocalRecovery(
+            lambda: LocalDirectories(roots or [default_root()], ResourceID(config.resource_id)),
+            lambda delay_ms, action: self._timers.schedule(self._clock.now_ms() + delay_ms, action),
+            logger,
+        )
         self._uploader = SnapshotUploader(
             ResourceID(config.resource_id),
             self._storages,
             memory_threshold_bytes=configuration.get_option(FILE_THRESHOLD),
+            local=self._local,
         )
         self._dialer = Dialer(security, self._timers, self._clock, logger)
         info = TaskManagerInfo(
@@ -100,7 +109,7 @@ class TaskManager:
             CancelTaskExecution: lambda effect: self._tasks.cancel(effect.attempt_id),
             FailTaskExecution: lambda effect: self._tasks.fail(effect.attempt_id, effect.failure),
             DeliverToTask: lambda effect: self._tasks.deliver(effect.attempt_id, effect.message),
-            ReleaseJobResources: lambda effect: logger.info("nothing of the job is left here", job_id=effect.job_id),
+            ReleaseJobResources: lambda effect: self._release_job(effect.job_id),
             TerminateTaskManager: lambda effect: self._end(effect.reason, clean=effect.exit_code == 0),
         }
         self._actor: pykka.ActorRef[Any] = MachineActor.start(
@@ -113,7 +122,16 @@ class TaskManager:
             self._crashed,
         )
         events = EventBatcher(self._actor)
-        self._tasks = RunningTasks(self._exchange, self._uploader, self._storages, self._clock, events.add, logger)
+        self._tasks = RunningTasks(
+            self._exchange,
+            self._uploader,
+            self._storages,
+            self._local,
+            configuration.get_option(LOCAL_RECOVERY),
+            self._clock,
+            events.add,
+            logger,
+        )
         self._retrieval: LeaderRetrieval | ZooKeeperLeaderRetrieval
         if zookeeper is None:
             self._retrieval = LeaderRetrieval(config.addresses, security, self._leaders_changed, logger)
@@ -150,9 +168,14 @@ class TaskManager:
         self._exchange.close()
         self._uploader.close()
         self._timers.close()
+        self._local.close()
         return stuck
 
     # --- performers ---------------------------------------------------------------------------------------------------
+
+    def _release_job(self, job_id: JobID) -> None:
+        self._logger.info("nothing of the job is left here", job_id=job_id)
+        self._local.release_job(job_id)
 
     def _tell(self, event: Any) -> bool:
         return tell_if_alive(self._actor, event)

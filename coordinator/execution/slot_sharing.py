@@ -1,19 +1,20 @@
 """Slot sharing: subtask i of every vertex of a slot sharing group runs in one slot.
 
 Decides how many slots a job needs (the sum over its groups of the largest parallelism) and which slot serves which shared
-place. A place keeps its slot through restarts, until the slot is lost. Mirrors Flink's
-LocalInputPreferredSlotSharingStrategy for the plain case, and its SharedSlot.
+place. A place keeps its slot through restarts, until the slot is lost; then it prefers another slot of the same TaskManager,
+then one on the same host, where copies of its state may lie. Mirrors Flink's LocalInputPreferredSlotSharingStrategy for the
+plain case, its SharedSlot, and PreviousAllocationSlotSelectionStrategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from coordinator.execution.slot_pool import SlotPool
-from dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID
+from coordinator.execution.slot_pool import AllocatedSlot, SlotPool
+from dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
 from dataflow.jobgraph import JobGraph
-from runtime.machine import check
+from runtime.machine import InvariantViolation, check
 
 
 class SharedSlotKey(NamedTuple):
@@ -23,12 +24,26 @@ class SharedSlotKey(NamedTuple):
     place: int
 
 
+class _Where(NamedTuple):
+    resource_id: ResourceID
+    host: str
+
+
+_NEARNESS: tuple[Callable[[_Where], object], ...] = (lambda where: where, lambda where: where.host)
+"""The same TaskManager, then the same host."""
+
+
 class SlotSharing:
     """Which place has which slot of the pool."""
 
-    def __init__(self, job_graph: JobGraph, pool: SlotPool) -> None:
-        """Nothing is assigned."""
+    def __init__(
+        self, job_graph: JobGraph, pool: SlotPool, host_of: Callable[[ResourceID], str] = lambda _: ""
+    ) -> None:
+        """Nothing is assigned. `host_of`: the machine of a TaskManager that offers slots, empty if nobody knows."""
         self._pool = pool
+        self._host_of = host_of
+        self._previous: dict[SharedSlotKey, _Where] = {}
+        """Where places are, or were last."""
         self._group: dict[JobVertexID, str] = {v.vertex_id: v.slot_sharing_group for v in job_graph.vertices}
         self._assigned: dict[SharedSlotKey, AllocationID] = {}
         self._place_of: dict[AllocationID, SharedSlotKey] = {}
@@ -48,11 +63,40 @@ class SlotSharing:
         free = self._pool.free
         if len(free) < len(places):
             return len(places) - len(free)
-        for key, slot in zip(places, free, strict=False):
-            self._pool.reserve(slot.allocation_id)
-            self._assigned[key] = slot.allocation_id
-            self._place_of[slot.allocation_id] = key
+        for key, slot in self._matched(places, free):
+            self._give(key, slot)
         return 0
+
+    def _matched(
+        self, places: Iterable[SharedSlotKey], free: Iterable[AllocatedSlot]
+    ) -> list[tuple[SharedSlotKey, AllocatedSlot]]:
+        """A slot for each place: the nearest matches first, so that no place takes what is nearer to another."""
+        matched: list[tuple[SharedSlotKey, AllocatedSlot]] = []
+        waiting, left = list(places), list(free)
+        for nearness in _NEARNESS if self._previous else ():
+            slots: dict[object, list[AllocatedSlot]] = {}
+            for slot in reversed(left):
+                slots.setdefault(nearness(self._where(slot)), []).append(slot)
+            asking, waiting = waiting, []
+            for key in asking:
+                previous = self._previous.get(key)
+                near = slots.get(nearness(previous)) if previous is not None and previous.host else None
+                if near:
+                    matched.append((key, near.pop()))
+                else:
+                    waiting.append(key)
+            taken = {slot.allocation_id for _, slot in matched}
+            left = [slot for slot in left if slot.allocation_id not in taken]
+        return [*matched, *zip(waiting, left, strict=False)]
+
+    def _where(self, slot: AllocatedSlot) -> _Where:
+        return _Where(slot.resource_id, self._host_of(slot.resource_id))
+
+    def _give(self, key: SharedSlotKey, slot: AllocatedSlot) -> None:
+        self._pool.reserve(slot.allocation_id)
+        self._assigned[key] = slot.allocation_id
+        self._place_of[slot.allocation_id] = key
+        self._previous[key] = self._where(slot)
 
     def adopt(self, vertex: ExecutionVertexID, allocation_id: AllocationID) -> None:
         """The subtask runs in this slot already."""
@@ -60,9 +104,10 @@ class SlotSharing:
         if self._assigned.get(key) == allocation_id:
             return
         check(key not in self._assigned, f"{key} has another slot")
-        self._pool.reserve(allocation_id)
-        self._assigned[key] = allocation_id
-        self._place_of[allocation_id] = key
+        slot = self._pool.get(allocation_id)
+        if slot is None:
+            raise InvariantViolation(f"slot {allocation_id} is not in the pool")
+        self._give(key, slot)
 
     def slot_lost(self, allocation_id: AllocationID) -> None:
         """The slot does not exist any more; its place needs another."""

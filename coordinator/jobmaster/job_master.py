@@ -211,6 +211,7 @@ class JobMaster:
             self.task_managers.exchange_address_of,
             checkpoint_directory,
             now_ms,
+            self.task_managers.host_of,
         )
         self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor(
             "task-managers", HeartbeatRole.SENDER, settings.heartbeat

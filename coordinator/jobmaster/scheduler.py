@@ -115,11 +115,13 @@ class Scheduler:
         exchange_address_of: Callable[[ResourceID], str],
         checkpoint_directory: str,
         now_ms: int,
+        host_of: Callable[[ResourceID], str] = lambda _: "",
     ) -> None:
         """Nothing is deployed and no slot required before `start`. Raises ValueError for a graph that cannot run."""
         self._settings = settings
         self._restart_strategy = restart_strategy
         self._exchange_address_of = exchange_address_of
+        self._host_of = host_of
         self._checkpoint_directory = checkpoint_directory
         self.pool = SlotPool(settings.slot_idle_timeout_ms)
         self.root_failure: SerializedFailure | None = None
@@ -142,7 +144,7 @@ class Scheduler:
     def _expand(self, graph: ExecutionGraph) -> None:
         self.graph = graph
         self._regions = FailoverRegions(graph.job_graph)
-        self._sharing = SlotSharing(graph.job_graph, self.pool)
+        self._sharing = SlotSharing(graph.job_graph, self.pool, self._host_of)
         self._descriptors = TaskDeploymentDescriptorFactory(graph, self._checkpoint_directory)
 
     # --- reading ------------------------------------------------------------------------------------------------------

@@ -59,6 +59,11 @@ class TaskManagerTable:
         """Of its data server."""
         return self._by_resource[resource_id].info.exchange_address
 
+    def host_of(self, resource_id: ResourceID) -> str:
+        """Its machine; empty when it is not registered."""
+        registered = self._by_resource.get(resource_id)
+        return "" if registered is None else registered.info.host
+
     def add(self, info: TaskManagerInfo, connection: ConnectionID) -> None:
         """It registered; an older entry must have been removed."""
         check(info.resource_id not in self._by_resource, f"{info.resource_id} is registered already")

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dataflow.config import LOCAL_RECOVERY
 from dataflow.failures import SerializedFailure
 from dataflow.ids import ExecutionAttemptID
 from dataflow.messages import (
@@ -28,6 +29,7 @@ from runtime.state_storages import StateStorages
 from taskmanager.actors.task_environment import TaskEnvironment
 from taskmanager.executor.events import TaskEnteredState
 from taskmanager.network.contract import Exchange
+from taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
 from taskmanager.snapshots.uploader import SnapshotUploader
 from taskmanager.task.stream_task import StreamTask
 from taskmanager.task.task_failure import InputPosition, serialize_failure
@@ -45,13 +47,18 @@ class RunningTasks:
         exchange: Exchange,
         uploader: SnapshotUploader,
         storages: StateStorages,
+        local: LocalRecovery,
+        is_local_by_default: bool,
         clock: Clock,
         tell_executor: Callable[[Any], None],
         logger: Logger,
     ) -> None:
+        """`is_local_by_default`: whether jobs that do not say so have local recovery."""
         self._exchange = exchange
         self._uploader = uploader
         self._storages = storages
+        self._local = local
+        self._is_local_by_default = is_local_by_default
         self._clock = clock
         self._tell = tell_executor
         self._logger = logger
@@ -71,8 +78,9 @@ class RunningTasks:
             self._storages,
             self._clock,
             thread.wake_up,
-            lambda event: self._note(descriptor.task_name, event),
+            lambda event: self._note(descriptor.task_name, environment, event),
             lambda: self._ended(attempt_id),
+            local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
         )
         try:
             task = StreamTask(descriptor, environment)
@@ -86,8 +94,15 @@ class RunningTasks:
         self._logger.info("task started", task=descriptor.task_name, attempt=str(attempt_id))
         thread.start(task)
 
-    def _note(self, task_name: str, event: Any) -> None:
+    def _note(self, task_name: str, environment: TaskEnvironment, event: Any) -> None:
         """What a task tells; its failure is logged here, too, where its host's log is read."""
+        read = environment.bytes_read
+        if (
+            (read.local or read.remote)
+            and isinstance(event, TaskEnteredState)
+            and event.state is ExecutionState.RUNNING
+        ):
+            self._logger.info("state restored", task=task_name, local_bytes=read.local, remote_bytes=read.remote)
         if isinstance(event, TaskEnteredState) and event.state is ExecutionState.FAILED and event.failure is not None:
             failure = event.failure
             where = {"operator": failure.operator_uid, "position": failure.position, "traceback": failure.traceback}
@@ -159,3 +174,12 @@ class RunningTasks:
                 self._final[attempt_id] = thread.task.metrics()
                 if len(self._final) > MAX_FINAL_METRICS:
                     self._final.popitem(last=False)
+
+
+def local_recovery_of(
+    descriptor: TaskDeploymentDescriptor, local: LocalRecovery, *, is_default: bool
+) -> JobLocalRecovery | None:
+    """What the task's job says, else its TaskManager."""
+    text = descriptor.configuration.get(LOCAL_RECOVERY.key)
+    is_on = is_default if text is None else LOCAL_RECOVERY.read(text)
+    return local.of_job(descriptor.job_id) if is_on else None

@@ -25,7 +25,8 @@ from taskmanager.network.contract import Exchange
 from taskmanager.operators.contract import SnapshotSink
 from taskmanager.operators.push_source import PushSourceRunner
 from taskmanager.push_source import ThreadedPushSource
-from taskmanager.snapshots.restore import StateReader
+from taskmanager.snapshots.local_recovery import JobLocalRecovery
+from taskmanager.snapshots.restore import BytesRead, StateReader
 from taskmanager.snapshots.uploader import SnapshotUploader
 from taskmanager.state.key_value_store import KeyValueStore
 from taskmanager.state.rocksdb import RocksDBStore
@@ -45,12 +46,15 @@ class TaskEnvironment:
         wake_up: Callable[[], None],
         tell_executor: Callable[[Any], None],
         on_terminal_state: Callable[[], None],
+        local: JobLocalRecovery | None = None,
     ) -> None:
         """`on_terminal_state` is called before the TaskExecutor learns that the task has ended."""
         self._descriptor = descriptor
         self._exchange = exchange
-        self._snapshot_sink = uploader.for_task(descriptor.checkpoint_directory)
-        self._state = StateReader(descriptor.checkpoint_directory, storages)
+        self._snapshot_sink = uploader.for_task(descriptor.checkpoint_directory, local)
+        self._state = StateReader(descriptor.checkpoint_directory, storages, local)
+        if local is not None and descriptor.restore_checkpoint_id > 0:
+            local.refer(descriptor.restore_checkpoint_id, descriptor.restore_state)
         self._clock = clock
         self._wake_up = wake_up
         self._tell = tell_executor
@@ -60,6 +64,11 @@ class TaskEnvironment:
     def exchange(self) -> Exchange:
         """Where result partitions and input channels come from."""
         return self._exchange
+
+    @property
+    def bytes_read(self) -> BytesRead:
+        """Of the state that the task was restored from."""
+        return self._state.bytes_read
 
     @property
     def snapshot_sink(self) -> SnapshotSink:

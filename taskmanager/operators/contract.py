@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dataflow.connector_api import InputStatus
 from dataflow.elements import SnapshotType, Watermark, WatermarkStatus
-from dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorStateMode, StreamStateHandle
+from dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorStateMode, StreamStateHandle, TaskStateSnapshot
 from dataflow.ids import CheckpointID, JobID, OperatorID
 from taskmanager.state.key_value_store import KeyValueStore
 
@@ -283,6 +283,10 @@ class SnapshotSink(Protocol):
         """Abandon; delete what was written, also when it was answered, unless it was acknowledged."""
         ...
 
-    def acknowledged(self, checkpoint_id: CheckpointID) -> None:
+    def acknowledged(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None:
         """The coordinator is told of what was answered, and owns it."""
+        ...
+
+    def settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
+        """The coordinator says what became of the checkpoint: it is durable, or aborted."""
         ...

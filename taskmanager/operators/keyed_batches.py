@@ -18,7 +18,6 @@ from dataflow.declared_states import declared_states
 from dataflow.elements import Watermark
 from dataflow.functions import CheckpointedFunction
 from dataflow.ids import CheckpointID
-from dataflow.kernel import I64, I32s, RO_I32s, kernel
 from dataflow.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -34,27 +33,12 @@ from taskmanager.operators.contract import OperatorSnapshot, RestoredState
 from taskmanager.operators.event_time import event_times_ms
 from taskmanager.operators.function_operator import FunctionRuntimeContext, InitializationContext, SnapshotContext
 from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
+from taskmanager.state.batch_scope import number_slots
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import Slots, grown
 
 TIMERS_PER_SLICE = 16_384
 _NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-
-
-@kernel(I64(RO_I32s, I32s, I32s, I32s))
-def _number_keys(slots: Any, numbers: Any, distinct: Any, rows: Any) -> int:
-    """Number the distinct slots in order of appearance. `numbers` is by slot and need not be clean."""
-    count = 0
-    for row in range(slots.shape[0]):
-        slot = slots[row]
-        number = numbers[slot]
-        if number < 0 or number >= count or distinct[number] != slot:
-            number = np.int32(count)
-            distinct[count] = slot
-            numbers[slot] = number
-            count += 1
-        rows[row] = number
-    return count
 
 
 class _Keys:
@@ -209,7 +193,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         assert backend is not None and state is not None  # noqa: S101 - slots_of has made them
         self._numbers = grown(self._numbers, int(slots.max()) + 1)
         distinct, rows = np.empty(len(slots), np.int32), np.empty(len(slots), np.int32)
-        count = _number_keys(slots, self._numbers, distinct, rows)
+        count = number_slots(slots, self._numbers, distinct, rows)
         state.slots, state.row_slots, state.event_times_ms = distinct[:count], slots, times
         return _Keys(backend, distinct[:count], rows), state
 

@@ -1,7 +1,9 @@
 """Reads state back through its handles: whole blobs where they are small, ranges where they are large.
 
 Small blobs are fetched once and kept, because their many elements are read one by one; of large ones only the ranges that are
-asked for are read, so that a rescale does not read what other subtasks own. Implements `StateBlob`, which the task reads from.
+asked for are read, so that a rescale does not read what other subtasks own. With local recovery the copy on this machine's
+disk is read, as far as there is one that can be believed, and the storage from then on. Implements `StateBlob`, which the task
+reads from.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dataflow.handles import ByteStreamStateHandle, StreamStateHandle
-from runtime.state_storages import StateStorages
+from runtime.state_storages import StateStorages, is_absolute
 from runtime.storage import Storage, StorageError
+from taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy
+from taskmanager.snapshots.local_recovery import JobLocalRecovery
 
 FETCH_WHOLE_BYTES = 1 << 20
 
@@ -33,6 +37,14 @@ class InlineBlob:
 
 
 @dataclass(slots=True)
+class BytesRead:
+    """How much state a reader has read, and from where."""
+
+    local: int = 0
+    remote: int = 0
+
+
+@dataclass(slots=True)
 class SegmentBlob:
     """A part of a segment file."""
 
@@ -41,31 +53,56 @@ class SegmentBlob:
     offset: int
     size: int
     """Its length in bytes."""
+    read: BytesRead = field(default_factory=BytesRead, repr=False)
+    copy: CopiedPart | None = None
+    """On the local disk."""
+    local: JobLocalRecovery | None = field(default=None, repr=False)
     _content: bytes | None = field(default=None, repr=False)
 
     def read_range(self, offset: int, size: int) -> bytes:
         """Some of its bytes. Raises StorageError when the file is gone or shorter."""
         _check_range(offset, size, self.size, f"{self.storage.url}/{self.path}")
         if self.size > FETCH_WHOLE_BYTES:
-            return self.storage.get_range(self.path, self.offset + offset, size)
+            return self._fetch(offset, size)
         if self._content is None:
-            self._content = self.storage.get_range(self.path, self.offset, self.size)
+            self._content = self._fetch(0, self.size)
         return self._content[offset : offset + size]
+
+    def _fetch(self, offset: int, size: int) -> bytes:
+        copy, local = self.copy, self.local
+        if copy is not None and local is not None:
+            try:
+                data = copy.read_range(offset, size)
+            except (OSError, DamagedCopy) as error:
+                self.copy = None
+                local.give_up(self.path, error)
+            else:
+                self.read.local += size
+                return data
+        data = self.storage.get_range(self.path, self.offset + offset, size)
+        self.read.remote += size
+        return data
 
 
 class StateReader:
     """Opens the blobs of one job's snapshots."""
 
-    def __init__(self, checkpoint_directory: str, storages: StateStorages) -> None:
+    def __init__(
+        self, checkpoint_directory: str, storages: StateStorages, local: JobLocalRecovery | None = None
+    ) -> None:
         self._base = checkpoint_directory
         self._storages = storages
+        self._local = local
+        self.bytes_read = BytesRead()
 
     def open_state(self, handle: StreamStateHandle) -> InlineBlob | SegmentBlob:
         """The blob of a handle; nothing is read yet. Raises StorageError when its storage cannot be opened."""
         if isinstance(handle, ByteStreamStateHandle):
             return InlineBlob(handle.data)
         storage, path = self._storages.locate(self._base, handle.path)
-        return SegmentBlob(storage, path, handle.offset, handle.size)
+        local = None if is_absolute(handle.path) else self._local
+        copy = None if local is None else local.open_part(handle)
+        return SegmentBlob(storage, path, handle.offset, handle.size, self.bytes_read, copy, local)
 
 
 def _check_range(offset: int, size: int, length: int, what: str) -> None:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 
 from dataflow.handles import ByteStreamStateHandle, SegmentStateHandle, StreamStateHandle
-from dataflow.ids import CheckpointID, ResourceID
+from dataflow.ids import CheckpointID, JobID, ResourceID
 from runtime.machine import check
 from runtime.storage import Buffer
 
@@ -33,6 +33,8 @@ class SegmentGroup:
     target_location: str
     """Directory of the checkpoint below it, or an absolute URL."""
     checkpoint_id: CheckpointID
+    local_job: JobID = JobID("")
+    """Of which copies are kept on the local disk; empty: none are."""
 
 
 # --- events ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 One uploader per TaskManager, one sink per task (`for_task`). Every answer is the planner's; here are only threads, storage
 and the callbacks. Frozen state is released as soon as it is encoded. A write that was cancelled while it ran is deleted when
-it has ended. Mirrors Flink's AsyncCheckpointRunnable and CheckpointStreamFactory.
+it has ended. With local recovery, what is durable is copied to the local disk, too, before the task is told. Mirrors Flink's
+AsyncCheckpointRunnable and CheckpointStreamFactory.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import CheckpointID, OperatorID, ResourceID
+from dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
 from runtime.state_storages import StateStorages, is_absolute
 from runtime.storage import StorageError, put_parts
 from taskmanager.checkpointing.contract import ChannelState
 from taskmanager.operators.contract import OperatorSnapshot
 from taskmanager.snapshots.blobs import BlobPlan, assemble, merged, plan_blobs
+from taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
+from taskmanager.snapshots.local_state_retention import OriginalDeleted
 from taskmanager.snapshots.segment_planner import (
     BlobEncoded,
     CompleteSnapshot,
@@ -78,9 +81,11 @@ class SnapshotUploader:
         memory_threshold_bytes: int = MEMORY_THRESHOLD_BYTES,
         threads: int = THREADS,
         pool: Executor | None = None,
+        local: LocalRecovery | None = None,
     ) -> None:
         """`pool` performs encoding and writing; None: so many threads of its own. The simulator brings one without threads."""
         self._storages = storages
+        self._local = local
         self._planner = SegmentPlanner(resource_id, memory_threshold_bytes)
         self._pool = pool or ThreadPoolExecutor(max_workers=threads, thread_name_prefix="snapshot-upload")
         self._lock = threading.Lock()
@@ -88,9 +93,9 @@ class SnapshotUploader:
         self._held: dict[int, _Held] = {}
         self._tickets = itertools.count(1)
 
-    def for_task(self, checkpoint_directory: str) -> TaskSnapshotSink:
+    def for_task(self, checkpoint_directory: str, local: JobLocalRecovery | None = None) -> TaskSnapshotSink:
         """The sink of one attempt. `checkpoint_directory`: of its job, from the deployment descriptor."""
-        return TaskSnapshotSink(self, checkpoint_directory)
+        return TaskSnapshotSink(self, checkpoint_directory, local)
 
     def start(self, group: SegmentGroup, plans: Sequence[BlobPlan], on_done: Callable[[SnapshotAnswer], None]) -> int:
         """Begin; returns the ticket for `cancel`. `on_done` is called from any thread, perhaps before this returns."""
@@ -198,15 +203,20 @@ class SnapshotUploader:
             self._tell(BlobEncoded(ticket, index, data, plan.is_carried_on))
 
     def _write(self, effect: WriteSegment) -> None:
+        group = effect.group
         try:
-            storage, path = self._storages.locate(effect.group.base, _path(effect.group, effect.name))
+            storage, path = self._storages.locate(group.base, _path(group, effect.name))
             put_parts(storage, path, effect.parts)
+            if self._local is not None and group.local_job:
+                self._local.write(group.local_job, group.checkpoint_id, _path(group, effect.name), effect.parts)
         except Exception as error:
             self._tell(SegmentFailed(effect.segment, error))
         else:
             self._tell(SegmentWritten(effect.segment))
 
     def _delete(self, group: SegmentGroup, name: str) -> None:
+        if self._local is not None and group.local_job:
+            self._local.tell(OriginalDeleted(group.local_job, _path(group, name)))
         with contextlib.suppress(StorageError):  # the coordinator deletes the whole directory of an aborted checkpoint
             storage, path = self._storages.locate(group.base, _path(group, name))
             storage.delete(path)
@@ -215,10 +225,15 @@ class SnapshotUploader:
 class TaskSnapshotSink:
     """Where one task's snapshots go (SnapshotSink). Called from the task's thread."""
 
-    def __init__(self, uploader: SnapshotUploader, checkpoint_directory: str) -> None:
+    def __init__(
+        self, uploader: SnapshotUploader, checkpoint_directory: str, local: JobLocalRecovery | None = None
+    ) -> None:
         self._uploader = uploader
         self._checkpoint_directory = checkpoint_directory
+        self._local = local
         self._tickets: dict[CheckpointID, tuple[int, ...]] = {}
+        self._copied: dict[CheckpointID, None] = {}
+        """With local recovery: checkpoints (savepoints have no copies) of which nobody has said what became of them."""
 
     def start(
         self,
@@ -231,7 +246,11 @@ class TaskSnapshotSink:
         """Encode and store in the background; `on_done` is called from any thread with a TaskStateSnapshot or an
         exception, unless `cancel` came first. `snapshots`: tail of the chain first."""
         base = "" if is_absolute(target_location) else self._checkpoint_directory
-        group = SegmentGroup(base, target_location, checkpoint_id)
+        local_job = JobID("")
+        if self._local is not None and base:
+            local_job = self._local.job_id
+            self._copied[checkpoint_id] = None
+        group = SegmentGroup(base, target_location, checkpoint_id, local_job)
         plans = plan_blobs(snapshots, channel_state)
         knows = self._uploader.knows
         self._tickets = {known: tickets for known, tickets in self._tickets.items() if any(map(knows, tickets))}
@@ -241,7 +260,8 @@ class TaskSnapshotSink:
             return
         own = [plan for plan in plans if not plan.is_shared]
         both = _Both(on_done)
-        first = self._uploader.start(SegmentGroup(base, SHARED_LOCATION, checkpoint_id), shared, both.one_done)
+        shared_group = SegmentGroup(base, SHARED_LOCATION, checkpoint_id, local_job)
+        first = self._uploader.start(shared_group, shared, both.one_done)
         self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.one_done))
 
     def cancel(self, checkpoint_id: CheckpointID) -> None:
@@ -249,10 +269,23 @@ class TaskSnapshotSink:
         for ticket in self._tickets.pop(checkpoint_id, ()):
             self._uploader.cancel(ticket)
 
-    def acknowledged(self, checkpoint_id: CheckpointID) -> None:
+    def acknowledged(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None:
         """The coordinator is told of it: what was written is not ours any more."""
+        if self._local is not None and checkpoint_id in self._copied:
+            self._local.refer(checkpoint_id, state)
         for ticket in self._tickets.pop(checkpoint_id, ()):
             self._uploader.acknowledged(ticket)
+
+    def settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
+        """The coordinator says what became of it."""
+        if self._local is None or checkpoint_id not in self._copied:
+            return
+        if completed:
+            self._copied = {known: None for known in self._copied if known > checkpoint_id}
+            self._local.complete(checkpoint_id)
+        else:
+            del self._copied[checkpoint_id]
+            self._local.abort(checkpoint_id)
 
 
 class _Both:

@@ -20,7 +20,7 @@ _NO_SLOTS: Slots = np.zeros(0, np.int32)
 
 
 @kernel(I64(RO_I32s, I32s, I32s, I32s))
-def _number(slots: Any, numbers: Any, distinct: Any, rows: Any) -> int:
+def number_slots(slots: Any, numbers: Any, distinct: Any, rows: Any) -> int:
     """Number the distinct slots in order of appearance. `numbers` is by slot and need not be clean: a number is believed
     only if `distinct` confirms it."""
     count = 0
@@ -54,7 +54,7 @@ class BatchScope:
         """Begin: the number of each row's key."""
         self._numbers = grown(self._numbers, capacity)
         distinct, rows = np.empty(len(slots), np.int32), np.empty(len(slots), np.int32)
-        count = _number(slots, self._numbers, distinct, rows)
+        count = number_slots(slots, self._numbers, distinct, rows)
         self.slots = distinct[:count]
         self.index = 0
         self.is_open = True

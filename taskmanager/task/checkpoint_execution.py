@@ -210,7 +210,7 @@ class CheckpointExecution:
                 self._abandon(checkpoint_id)
             case Acknowledge(checkpoint_id, metrics):
                 state: TaskStateSnapshot = self._durable.get(checkpoint_id, EMPTY_TASK_STATE)
-                self._environment.snapshot_sink.acknowledged(checkpoint_id)
+                self._environment.snapshot_sink.acknowledged(checkpoint_id, state)
                 job_id, attempt_id = self._descriptor.job_id, self._descriptor.attempt_id
                 message = AcknowledgeCheckpoint(job_id, attempt_id, checkpoint_id, metrics, state)
                 self._environment.acknowledge_checkpoint(message)
@@ -229,8 +229,10 @@ class CheckpointExecution:
                 self._timers.start(key, at_ms)
             case CancelTimer(key):
                 self._timers.cancel(key)
-            case InitializeOperator() | NotifyStateManager():
-                pass  # operators are initialised by the chain; no snapshot is kept outside of operators
+            case NotifyStateManager(checkpoint_id, completed):
+                self._environment.snapshot_sink.settled(checkpoint_id, completed=completed)
+            case InitializeOperator():
+                pass  # the chain does
         return ()
 
     def _broadcast_barrier(self, barrier: CheckpointBarrier, *, is_priority: bool) -> None:

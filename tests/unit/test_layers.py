@@ -43,6 +43,8 @@ CORES = (
     "taskmanager.task",
     "taskmanager.state",
     "taskmanager.operators",
+    "taskmanager.snapshots.segment_planner",
+    "taskmanager.snapshots.local_state_retention",
 )
 """Packages and modules whose code has no thread, lock, clock, socket, file, random number or log."""
 

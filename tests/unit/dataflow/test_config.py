@@ -55,3 +55,13 @@ def test_defaults_and_layers():
 def test_secrets_are_hidden():
     """What is printed can go to a log."""
     assert "hunter2" not in repr(Configuration({"security.auth.token": "hunter2"}))
+
+
+def test_an_older_name_is_the_same_setting():
+    """Whichever is said last counts; the value is found under the name of today."""
+    older, newer = "state.backend.local-recovery", "execution.state-recovery.from-local"
+
+    assert dict(Configuration({older: "true"})) == {newer: "true"}
+    assert dict(Configuration({newer: "true"}).with_values({older: "false"})) == {newer: "false"}
+    with pytest.raises(ConfigurationError, match=r"execution\.state-recovery\.from-local = 'yes'"):
+        Configuration({older: "yes"})

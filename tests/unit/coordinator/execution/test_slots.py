@@ -100,6 +100,24 @@ def test_subtask_i_of_every_vertex_shares_a_slot() -> None:
     assert sharing.assign(everything) == 0
 
 
+def test_places_go_back_to_where_their_state_may_lie() -> None:
+    """To the same TaskManager, then to the same host; what is nearer to another place is left to it."""
+    hosts = {"tm": "one", "other": "two", "new-on-two": "two", "new-on-one": "one", "elsewhere": "three"}
+    slots = pool(4, 1, 2)
+    slots.offer_slots(OTHER, offers(3, 4), 0)
+    sharing = SlotSharing(keyed_job(parallelism=4), slots, lambda resource_id: hosts[resource_id])
+    everything = [ExecutionVertexID(JobVertexID("sink"), i) for i in range(4)]
+    assert sharing.assign(everything) == 0
+    for lost in (1, 3, 4):
+        slots.remove(a(lost))
+        sharing.slot_lost(a(lost))
+    for resource_id, number in (("elsewhere", 5), ("new-on-two", 6), ("tm", 7)):
+        slots.offer_slots(ResourceID(resource_id), offers(number), 0)
+
+    assert sharing.assign(everything) == 0
+    assert [sharing.allocation_of(v) for v in everything] == [a(7), a(2), a(6), a(5)]
+
+
 def test_a_lost_slot_leaves_its_place_to_another() -> None:
     """The other places keep theirs."""
     slots = pool(2, 1, 2)

@@ -277,7 +277,7 @@ def test_cancelling_what_was_answered(uploader: SnapshotUploader, memory: Memory
     sink = uploader.for_task(BASE)
     answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),)))))
     if acknowledged:
-        sink.acknowledged(CheckpointID(7))
+        sink.acknowledged(CheckpointID(7), TaskStateSnapshot())
 
     sink.cancel(CheckpointID(7))
     uploader.close()

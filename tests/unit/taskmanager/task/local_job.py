@@ -105,7 +105,9 @@ class InlineSnapshotSink:
     def cancel(self, checkpoint_id: CheckpointID) -> None:
         self.cancelled.append(checkpoint_id)
 
-    def acknowledged(self, checkpoint_id: CheckpointID) -> None: ...
+    def acknowledged(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None: ...
+
+    def settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None: ...
 
     def release_held(self) -> None:
         held, self.held = self.held, []
