@@ -17,8 +17,10 @@ from coordinator.checkpoint.events import CheckpointStored
 from coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from coordinator.ha.zookeeper import FencedNodes
+from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from dataflow.elements import CheckpointBarrier
 from dataflow.ids import CheckpointID
+from dataflow.watermarks import WatermarkAlignmentParams
 from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from taskmanager.network import pipelined_subpartition
 from taskmanager.operators.event_time import WatermarkGenerator
@@ -239,6 +241,42 @@ def _restart_much_later() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _never_pause_a_split() -> Iterator[None]:
+    """A source that is not ahead as a whole reads all its splits."""
+    with patch.object(WatermarkGenerator, "splits_beyond", lambda self, watermark_ms: ()):
+        yield
+
+
+@contextmanager
+def _forget_the_others() -> Iterator[None]:
+    """A JobMaster that takes each source for the only one of its group."""
+    original = WatermarkAlignment.report
+
+    def report(self: Any, message: Any, now_ms: int) -> Any:
+        self._groups.clear()
+        return original(self, message, now_ms)
+
+    with patch.object(WatermarkAlignment, "report", report):
+        yield
+
+
+def _in_step(options: Options) -> Options:
+    """Several sources, one of which may fall behind."""
+    chosen = _task_managers_die(options)
+    plan = options.job.sources[0][0]
+    first, second = (
+        tuple(replace(plan, split=split, rows=60, splits=4) for split in splits) for splits in ((0, 1), (2, 3))
+    )
+    job = replace(
+        options.job,
+        sources=(first, second),
+        source_parallelism=(1, 2),
+        alignment=WatermarkAlignmentParams("all", 50, 10),
+    )
+    return replace(chosen, job=job, another_job=None, slots=options.slots + 2)
+
+
 def _nothing_is_lost(options: Options) -> Options:
     """Checkpoints are given up, and yet whatever was written must go."""
     faults = replace(options.faults, enabled=frozenset({"slow task", "break data stream"}), mean_pause_ms=300)
@@ -288,6 +326,8 @@ CANARIES: dict[str, Canary] = {
     "restart much later": Canary(
         "a job that failed is not started again soon", _restart_much_later, _task_managers_die
     ),
+    "never pause a split": Canary("splits that are ahead of their group are read", _never_pause_a_split, _in_step),
+    "forget the others": Canary("the JobMaster lets every source of a group go on", _forget_the_others, _in_step),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }
 

@@ -6,9 +6,10 @@ a time, started again at the same address; or several on a ZooKeeper, each at an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from coordinator.execution.execution_graph import ExecutionGraph
 from dataflow.config import Configuration
 from dataflow.failures import SerializedFailure
 from dataflow.ids import JobID, LeaderSessionID
@@ -253,6 +254,14 @@ class SimulatedCluster:
     def job_began(self, job_id: JobID) -> None:
         """A JobMaster runs it."""
         self._began.add(job_id)
+
+    def execution_graphs(self) -> Iterator[tuple[str, ExecutionGraph]]:
+        """Of all JobMasters of all coordinators so far, with the names of their actors."""
+        for process in self.world.processes:
+            if isinstance(process, CoordinatorProcess):
+                for runner in process.runners.values():
+                    if runner.actor is not None:
+                        yield runner.actor.name, runner.actor.core.scheduler.graph
 
     def runs_all(self) -> bool:
         """Whether all jobs run that the leader has; it has some."""

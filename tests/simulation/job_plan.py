@@ -29,7 +29,7 @@ from dataflow.operator_specs import (
 )
 from dataflow.stream_graph import StreamEdge, StreamGraph
 from dataflow.translation import translate
-from dataflow.watermarks import WatermarkStrategy
+from dataflow.watermarks import WatermarkAlignmentParams, WatermarkStrategy
 from dataflow.windows import Aggregate, TumblingEventTimeWindows
 from tests.simulation.workload import (
     PROCESS_SCHEMA,
@@ -81,6 +81,8 @@ class JobPlan:
     chaining: bool
     side_parallelism: int = 0
     """Of the sink of the keyed process function's side output; 0: there is none."""
+    alignment: WatermarkAlignmentParams | None = None
+    """Of all sources."""
 
     @property
     def slots(self) -> int:
@@ -126,6 +128,8 @@ class JobPlan:
         sink = f" -{_edge_name(self.sink_partitioning)}-> {self.sink_kind}x{self.sink_parallelism}"
         raw = f", raw sink x{self.raw_sink_parallelism}" if self.raw_branch else ""
         raw += f", side sink x{self.side_parallelism}" if self.side_parallelism else ""
+        if self.alignment is not None:
+            raw += f", sources {self.alignment.max_drift_ms} ms apart, looked after every {self.alignment.update_interval_ms} ms"
         return (
             f"{sources}{stages}{keyed}{sink}{raw}; batches of {self.batch_rows}, max parallelism {self.max_parallelism}, "
             f"chaining {'on' if self.chaining else 'off'}"
@@ -227,7 +231,7 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
     heads = []
     for number, (plans, parallelism) in enumerate(zip(plan.sources, plan.source_parallelism, strict=True)):
         source = SimulatedSource(world, plans, plan.batch_rows)
-        strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+        strategy = replace(WatermarkStrategy.for_monotonous_timestamps("t"), alignment=plan.alignment)
         spec = SourceSpec(source, tuple(source.enumerate_splits()), strategy)
         heads.append(add(f"source-{number}", spec, (), parallelism, stateful=True))
     first = heads[0]

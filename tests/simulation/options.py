@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, replace
 
 from dataflow.jobgraph import Partitioning
+from dataflow.watermarks import WatermarkAlignmentParams
 from tests.simulation.job_plan import JobPlan, draw_job
 
 FAULT_KINDS = (
@@ -32,9 +33,9 @@ FREEZING_KINDS = ("freeze", "replace coordinator")
 LATER_KINDS = ("clocks", "isolate")
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 
-GENERATION = 4
+GENERATION = 5
 """What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper,
-2 without a state backend that lets keys go, 3 without side outputs and a job beside the user's."""
+2 without a state backend that lets keys go, 3 without side outputs and a job beside the user's, 4 without sources that keep step."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
             job = replace(job, side_parallelism=fourth.choice([1, 1, 2, 3]))
         if fourth.random() < 0.2:
             another_job = draw_job(fourth, allow_broadcast=mode in ("aligned", "at-least-once"))
+    if generation >= 5:
+        job = _with_alignment(job, random.Random(f"{seed}/alignment"))
     task_managers = rng.randint(1, 4)
     wanted = job.slots + (another_job.slots if another_job else 0)
     slots = max(-(-wanted // task_managers), rng.randint(1, 2))
@@ -199,6 +202,13 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         safety_ms=rng.choice([2000, 5000, 9000]),
         coordinators=coordinators if generation >= 2 else 0,
     )
+
+
+def _with_alignment(job: JobPlan, rng: random.Random) -> JobPlan:
+    """Sources that keep step, where there is anything to keep step with."""
+    if rng.random() >= 0.3 or sum(map(len, job.sources)) == 1:
+        return job
+    return replace(job, alignment=WatermarkAlignmentParams("all", rng.choice([20, 100, 400]), rng.choice([5, 20, 100])))
 
 
 def _draw_operations(rng: random.Random) -> tuple[tuple[int, str], ...]:

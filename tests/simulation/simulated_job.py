@@ -5,13 +5,16 @@ Decides when a job is over: it said how it ended, and nobody will run it again. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dataflow.failures import SerializedFailure
-from dataflow.ids import JobID
+from dataflow.ids import ExecutionAttemptID, JobID
 from dataflow.messages import JobStatus
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.disk import Disk
 from tests.simulation.job_plan import JobPlan, build
 from tests.simulation.options import Options
+from tests.simulation.oracles.alignment import AlignmentOracle
 from tests.simulation.oracles.checkpoints import CheckpointOracle
 from tests.simulation.workload import LEDGERS, Ledger
 from tests.simulation.world import World
@@ -24,9 +27,17 @@ class SimulatedJob:
     """One job."""
 
     def __init__(
-        self, world: World, disk: Disk, options: Options, plan: JobPlan, job_id: JobID, name: str, ledger: Ledger
+        self,
+        world: World,
+        disk: Disk,
+        options: Options,
+        plan: JobPlan,
+        job_id: JobID,
+        name: str,
+        ledger: Ledger,
+        is_live: Callable[[str, ExecutionAttemptID], bool],
     ) -> None:
-        """`name`: under which its functions find their ledger."""
+        """`name`: under which its functions find their ledger. `is_live`: whether the JobMaster of a name runs an attempt."""
         self.plan = plan
         self.name = name
         self.ledger = ledger
@@ -36,6 +47,8 @@ class SimulatedJob:
         """As it runs now."""
         owns = (lambda owner: owner == ANOTHER) if job_id == ANOTHER else (lambda owner: owner != ANOTHER)
         self.checkpoints = CheckpointOracle(world, disk, ledger, options, owns, keeps_forks=job_id != ANOTHER)
+        self.alignment = AlignmentOracle(plan.alignment, owns, is_live) if plan.alignment is not None else None
+        ledger.sources = self.alignment
 
     def close(self) -> None:
         LEDGERS.pop(self.name, None)

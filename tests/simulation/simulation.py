@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dataflow.ids import CheckpointID
+from dataflow.ids import CheckpointID, ExecutionAttemptID
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_graph, encode_job_graph
 from protos import job_pb2
@@ -85,11 +85,13 @@ class Simulation:
         self.name = name or f"run-{options.seed}"
         ledger = ledger or Ledger()
         ledger.rng = self.world.random("sources")
-        self.job = SimulatedJob(self.world, self.disk, options, options.job, USERS, self.name, ledger)
+        self.job = SimulatedJob(self.world, self.disk, options, options.job, USERS, self.name, ledger, self._is_live)
         self.jobs = [self.job]
         if options.another_job is not None:
             beside, name = Ledger(rng=self.world.random("sources of another job")), f"{self.name}-beside"
-            job = SimulatedJob(self.world, self.disk, options, options.another_job, ANOTHER, name, beside)
+            job = SimulatedJob(
+                self.world, self.disk, options, options.another_job, ANOTHER, name, beside, self._is_live
+            )
             self.jobs.append(job)
         self.disk.on_written = self._written
         self.leaders = LeaderOracle(self.world, SETTINGS.base)
@@ -120,6 +122,12 @@ class Simulation:
         for job in self.jobs:
             job.close()
 
+    def _is_live(self, job_master: str, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether a JobMaster, by the name of its actor, runs the attempt."""
+        graphs = [graph for name, graph in self.cluster.execution_graphs() if name == job_master]
+        found = [graph.find(attempt_id) for graph in graphs]
+        return any(execution is not None and not execution.state.is_terminal for execution in found)
+
     def _leader(self) -> str:
         return self.cluster.coordinator.name if self.cluster.coordinator is not None else ""
 
@@ -136,6 +144,8 @@ class Simulation:
     def _observe(self, name: str, event: Any, effects: list[Any]) -> None:
         for job in self.jobs:
             job.checkpoints.observe(name, event, effects)
+            if job.alignment is not None:
+                job.alignment.observe(name, effects)
         self.leaders.observe(name, event, effects)
 
     def _written_to_disk(self, process: str, path: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from dataflow.config import FILE_THRESHOLD, Configuration
 from dataflow.ids import ExecutionAttemptID, ResourceID
 from dataflow.messages import (
+    AlignWatermarks,
     ExecutionState,
     Fenced,
     NotifyCheckpointAborted,
@@ -294,3 +295,5 @@ def _deliver(task: StreamTask, message: Any) -> None:
             task.notify_checkpoint_complete(checkpoint_id)
         case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_id):
             task.notify_checkpoint_aborted(checkpoint_id, latest_id)
+        case AlignWatermarks(max_watermark_ms=max_watermark_ms):
+            task.align_watermarks(max_watermark_ms)

@@ -49,7 +49,7 @@ def watched(
 
 def run(*, may_leave_files: bool = False) -> Report:
     """Without other faults. The simulator counts files only when it knows of no faults."""
-    options = draw_options(SEED, faults=False)
+    options = draw_options(SEED, faults=False, generation=4)
     if may_leave_files:
         options = replace(options, faults=FaultOptions(frozenset({"planted by the test"})))
     return run_seed(SEED, options=options)

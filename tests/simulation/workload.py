@@ -8,9 +8,9 @@ pickled. Rows of split s are a function of (s, i) alone, so that the reference c
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,6 +59,22 @@ class Transaction:
     aborted: bool = False
 
 
+class SourceWatch(Protocol):
+    """Oracle: how far each attempt of a source subtask is. Watermarks are those that the rows so far promise, None before the first."""
+
+    def opened(self, attempt: str, splits: Mapping[str, int | None]) -> None:
+        """It begins with these unfinished splits."""
+        ...
+
+    def reads(self, attempt: str, split_id: str) -> None:
+        """It is about to."""
+        ...
+
+    def has_read(self, attempt: str, split_id: str, watermark_ms: int | None) -> None:
+        """It has; None: to the end."""
+        ...
+
+
 @dataclass
 class Ledger:
     """The outside systems of one run."""
@@ -76,6 +92,7 @@ class Ledger:
     """Oracle: a source was told of this checkpoint's completion."""
     pause_ms: int = 0
     """Sources pause up to so long between batches."""
+    sources: SourceWatch | None = None
 
     def stage(self, sink: str, checkpoint_id: int, rows: list[SimulatedRow]) -> str:
         self.next_number += 1
@@ -121,7 +138,15 @@ class SplitPlan:
         key = (mixed >> 7) % self.keys
         if self.own_keys:
             key = key * self.splits + self.split
-        return (self.split, index, key, (mixed >> 3) % 100, BASE_TIME_MS + index * TIME_STEP_MS + self.split)
+        return (self.split, index, key, (mixed >> 3) % 100, self.time_ms(index))
+
+    def time_ms(self, index: int) -> int:
+        """Event time of a row."""
+        return BASE_TIME_MS + index * TIME_STEP_MS + self.split
+
+    def watermark_ms(self, rows: int) -> int | None:
+        """What so many rows promise."""
+        return self.time_ms(rows - 1) - 1 if rows else None
 
 
 class SimulatedSource(Source):
@@ -139,18 +164,21 @@ class SimulatedSource(Source):
         return [SourceSplit(f"split-{plan.split}", {"number": n}) for n, plan in enumerate(self.plans)]
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        return SimulatedReader(self, LEDGERS[self.world])
+        return SimulatedReader(self, LEDGERS[self.world], context.execution_attempt)
 
 
 class SimulatedReader(SourceReader):
     """The position of a split is the number of rows emitted."""
 
-    def __init__(self, source: SimulatedSource, ledger: Ledger) -> None:
+    def __init__(self, source: SimulatedSource, ledger: Ledger, attempt: str) -> None:
         self._source = source
         self._ledger = ledger
+        self._attempt = attempt
+        self._watch = ledger.sources
         self._splits: list[SourceSplit] = []
         self._positions: dict[str, int] = {}
         self._finished: set[str] = set()
+        self._paused: frozenset[str] = frozenset()
         self._turn = 0
         self._resume_at_ms: int | None = None
 
@@ -160,6 +188,18 @@ class SimulatedReader(SourceReader):
             self._positions[split.split_id] = int(split.position.get("rows", 0))
             if split.finished:
                 self._finished.add(split.split_id)
+        if self._watch is not None:
+            unfinished = [split for split in splits if not split.finished]
+            self._watch.opened(self._attempt, {split.split_id: self._watermark_ms(split) for split in unfinished})
+
+    def pause_splits(self, split_ids: Sequence[str]) -> None:
+        self._paused = frozenset(split_ids)
+
+    def _watermark_ms(self, split: SourceSplit) -> int | None:
+        return self._plan(split).watermark_ms(self._positions[split.split_id])
+
+    def _plan(self, split: SourceSplit) -> SplitPlan:
+        return self._source.plans[split.description["number"]]
 
     def poll_next(self, now_ms: int) -> Polled:
         if self._resume_at_ms is not None:
@@ -169,12 +209,15 @@ class SimulatedReader(SourceReader):
         for _ in self._splits:
             split = self._splits[self._turn % len(self._splits)]
             self._turn += 1
-            if split.split_id not in self._finished:
+            if split.split_id not in self._finished and split.split_id not in self._paused:
                 return self._read(split, now_ms)
-        return Polled(InputStatus.END_OF_INPUT)
+        has_ended = all(split.split_id in self._finished for split in self._splits)
+        return Polled(InputStatus.END_OF_INPUT if has_ended else InputStatus.NOTHING_AVAILABLE)
 
     def _read(self, split: SourceSplit, now_ms: int) -> Polled:
-        plan = self._source.plans[split.description["number"]]
+        plan = self._plan(split)
+        if self._watch is not None:
+            self._watch.reads(self._attempt, split.split_id)
         begin = self._positions[split.split_id]
         end = min(plan.rows, begin + self._ledger.rng.randint(1, self._source.batch_rows))
         self._positions[split.split_id] = end
@@ -182,6 +225,8 @@ class SimulatedReader(SourceReader):
         if end == plan.rows:
             self._finished.add(split.split_id)
             ended = (split.split_id,)
+        if self._watch is not None:
+            self._watch.has_read(self._attempt, split.split_id, None if ended else self._watermark_ms(split))
         if self._ledger.pause_ms:
             self._resume_at_ms = now_ms + self._ledger.rng.randint(0, self._ledger.pause_ms)
         if begin == end:
