@@ -16,12 +16,24 @@ from typing import Any
 from dataflow.messages import Fenced
 from runtime.connections import ConnectionID
 
+MOST_EVENTS = 10_000_000
+"""Of a run; the longest have half a million."""
+MOST_EVENTS_AT_ONE_INSTANT = 100_000
+
+
+class Livelock(Exception):
+    """Things happen without end."""
+
 
 class SimulatedClock:
     """The heap of everything that will happen."""
 
     def __init__(self, start_ms: int = 1_000_000) -> None:
         self.now_ms = start_ms
+        self.events = 0
+        """That have happened."""
+        self._events_before = 0
+        """This instant."""
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
@@ -32,11 +44,15 @@ class SimulatedClock:
         self.at(self.now_ms + delay_ms, action)
 
     def step(self) -> bool:
-        """The next thing happens; False when there is none."""
+        """The next thing happens; False when there is none. Raises Livelock."""
         if not self._heap:
             return False
         at_ms, _, action = heapq.heappop(self._heap)
-        self.now_ms = at_ms
+        if at_ms != self.now_ms:
+            self.now_ms, self._events_before = at_ms, self.events
+        self.events += 1
+        if self.events > MOST_EVENTS or self.events - self._events_before > MOST_EVENTS_AT_ONE_INSTANT:
+            raise Livelock(f"{self.events} events, {self.events - self._events_before} of them at {at_ms} ms")
         action()
         return True
 

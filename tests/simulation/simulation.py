@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
 from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
+from tests.simulation.network import Livelock
 from tests.simulation.options import Options, draw_options
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
@@ -37,6 +39,8 @@ INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
 AGAIN_MS = 40_000
 """After the last fault, jobs run again within this: processes thaw, heartbeats and the reconciliation time out, leaders are found."""
+LATEST_EVENTS = 12
+"""Of cores, that a run without end is reported with."""
 SUBMITTED_BYTES = 8
 """Of the time of submission, in front of a stored job graph."""
 
@@ -94,6 +98,7 @@ class Simulation:
             )
             self.jobs.append(job)
         self.disk.on_written = self._written
+        self._latest: deque[tuple[str, Any, list[Any]]] = deque(maxlen=LATEST_EVENTS)
         self.leaders = LeaderOracle(self.world, SETTINGS.base)
         if "clocks" in options.faults:
             skews = self.world.random("clocks")
@@ -142,6 +147,7 @@ class Simulation:
             job.checkpoints.written(path, late)
 
     def _observe(self, name: str, event: Any, effects: list[Any]) -> None:
+        self._latest.append((name, event, effects))
         for job in self.jobs:
             job.checkpoints.observe(name, event, effects)
             if job.alignment is not None:
@@ -229,6 +235,14 @@ class Simulation:
             return False
         return all(other.outcome(cluster) is not None for other in self.jobs)
 
+    def latest_events(self) -> str:
+        """What cores were told last, and what they wanted."""
+        lines = [
+            f"{name}: {type(event).__name__}({getattr(event, 'envelope', event)}) -> {[type(effect).__name__ for effect in effects]}"
+            for name, event, effects in self._latest
+        ]
+        return "\n  ".join(lines)
+
     def _check_invariants(self) -> None:
         self._check_invariants_now()
         self.world.clock.after(INVARIANTS_EVERY, self._check_invariants)
@@ -272,6 +286,8 @@ def run_seed(seed: int, *, keep_story: bool = False, options: Options | None = N
         code, detail = CORRECTNESS, str(violation)
     except Stuck as stuck:
         code, detail = LIVENESS, f"the job does not end:\n  {stuck}"
+    except Livelock as livelock:
+        code, detail = LIVENESS, f"it goes on for ever: {livelock}; the latest:\n  {simulation.latest_events()}"
     except (Exception, Defect):
         code, detail = CRASH, traceback.format_exc()
     finally:

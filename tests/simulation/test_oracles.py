@@ -8,7 +8,11 @@ from dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID
 from dataflow.messages import CancelTask, Fenced
 from runtime.connections import ConnectionID, MessageReceived
 from taskmanager.executor.effects import CancelTaskExecution
+from tests.simulation import network
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.network import SimulatedClock
 from tests.simulation.oracles.leaders import LeaderOracle
+from tests.simulation.simulation import LIVENESS, run_seed
 from tests.simulation.world import Violation, World
 
 JOB = JobID("job")
@@ -37,3 +41,19 @@ def test_task_manager_that_goes_back_to_an_earlier_leader_is_found() -> None:
 
     with pytest.raises(Violation, match="tm-1 obeys CancelTask of leader 1 of job, after one of leader 2"):
         oracle.observe("tm-1", said("first"), done)
+
+
+def test_run_that_never_leaves_an_instant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, and says so: two processes that answer each other without end would fill the memory."""
+    monkeypatch.setattr(SimulatedCluster, "start", lambda cluster: for_ever(cluster.world.clock))
+    monkeypatch.setattr(network, "MOST_EVENTS_AT_ONE_INSTANT", 1_000)
+
+    report = run_seed(1)
+
+    assert report.exit_code == LIVENESS
+    assert "it goes on for ever: 1001 events, 1001 of them at 1000000 ms" in report.detail
+
+
+def for_ever(clock: SimulatedClock) -> None:
+    """Something happens now, and again now."""
+    clock.after(0, lambda: for_ever(clock))
