@@ -28,6 +28,8 @@ from taskmanager.operators.sink_operator import SinkOperator
 from taskmanager.operators.source_operator import SourceOperator
 from taskmanager.snapshots import uploader
 from taskmanager.snapshots.blobs import plan_blobs
+from taskmanager.snapshots.local_copy import CopiedPart
+from taskmanager.snapshots.local_recovery import LocalRecovery
 from taskmanager.task import task_wiring
 from taskmanager.task.task_restore import TaskRestore
 from tests.simulation.options import Options
@@ -277,6 +279,41 @@ def _in_step(options: Options) -> Options:
     return replace(chosen, job=job, another_job=None, slots=options.slots + 2)
 
 
+@contextmanager
+def _believe_every_copy() -> Iterator[None]:
+    def read_range(self: CopiedPart, offset: int, size: int) -> bytes:
+        return self.file.read(self.start + offset, size)
+
+    with patch.object(CopiedPart, "read_range", read_range):
+        yield
+
+
+@contextmanager
+def _keep_every_copy() -> Iterator[None]:
+    with patch.object(LocalRecovery, "release_job", lambda self, job_id: None):
+        yield
+
+
+def _on_machines(options: Options) -> Options:
+    faults = replace(options.faults, enabled=frozenset({"kill task manager", "damage local copies"}), mean_pause_ms=150)
+    settings = {
+        **options.job_settings,
+        "execution.state-recovery.from-local": "true",
+        "execution.checkpointing.interval": "30 ms",
+        "execution.checkpointing.timeout": "20 s",
+    }
+    cluster = {**options.cluster_settings, "execution.checkpointing.data-inline-threshold": "0 kb"}
+    return replace(
+        options,
+        job_settings=settings,
+        cluster_settings=cluster,
+        faults=faults,
+        machines=1,
+        pause_ms=150,
+        safety_ms=5000,
+    )
+
+
 def _nothing_is_lost(options: Options) -> Options:
     """Checkpoints are given up, and yet whatever was written must go."""
     faults = replace(options.faults, enabled=frozenset({"slow task", "break data stream"}), mean_pause_ms=300)
@@ -328,6 +365,8 @@ CANARIES: dict[str, Canary] = {
     ),
     "never pause a split": Canary("splits that are ahead of their group are read", _never_pause_a_split, _in_step),
     "forget the others": Canary("the JobMaster lets every source of a group go on", _forget_the_others, _in_step),
+    "believe every copy": Canary("damaged local copies of state are restored", _believe_every_copy, _on_machines),
+    "keep every copy": Canary("local copies of state outlive their job", _keep_every_copy, _on_machines),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }
 

@@ -25,6 +25,7 @@ from tests.simulation.coordinator_host import SETTINGS, CoordinatorHost, as_file
 from tests.simulation.coordinator_process import CoordinatorProcess
 from tests.simulation.disk import Disk
 from tests.simulation.exchange import SimulatedExchange
+from tests.simulation.machines import Machine
 from tests.simulation.network import Endpoint
 from tests.simulation.options import Options
 from tests.simulation.task_manager_process import TaskManagerProcess
@@ -69,6 +70,8 @@ class SimulatedCluster:
         self._starting_hosts = 0
         self._starting_coordinator = False
         self._starting = 0
+        self.machines = [Machine(f"machine-{number}") for number in range(1, options.machines + 1)]
+        """That outlive their TaskManagers."""
         self._began: set[JobID] = set()
         self._replaced: list[CoordinatorProcess] = []
 
@@ -144,7 +147,10 @@ class SimulatedCluster:
         return leader
 
     def _start_task_manager(self) -> None:
-        name = f"tm-{self.world.number('task manager')}"
+        number = self.world.number("task manager")
+        name = f"tm-{number}"
+        machines = self.machines
+        machine = machines[number % len(machines)] if machines else Machine(name)
         process = TaskManagerProcess(
             self.world,
             self,
@@ -155,6 +161,7 @@ class SimulatedCluster:
             lambda: self.io_slowness_ms(),
             lambda task: self.stall_ms(task),
             self.observe,
+            machine,
         )
         self.task_managers[name] = process
         self.world.story.say(name, "starts")

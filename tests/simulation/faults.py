@@ -47,6 +47,8 @@ class FaultInjector:
             "clocks": self._jump_clock,
             "isolate": self._isolate,
             "expire session": self._expire_session,
+            "lose machine": self._lose_machine,
+            "damage local copies": self._damage_local_copies,
         }
 
     @property
@@ -126,6 +128,19 @@ class FaultInjector:
         for process in self._rng.sample(alive, self._rng.choice([1, 1, 1, len(alive)]) if alive else 0):
             self._say(f"kill {process.name}")
             process.kill()
+
+    def _lose_machine(self) -> None:
+        """All that run on it, and what they kept there."""
+        machine = self._rng.choice(self._cluster.machines)
+        self._say(f"{machine.name} is lost")
+        for process in self._cluster.alive():
+            if process.machine is machine:
+                process.kill()
+        machine.lose()
+
+    def _damage_local_copies(self) -> None:
+        machine = self._rng.choice(self._cluster.machines)
+        self._say(f"{machine.damage(self._rng)} copies of state on {machine.name} are damaged")
 
     def _kill_coordinator(self) -> None:
         if self._cluster.hosts:

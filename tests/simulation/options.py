@@ -32,10 +32,12 @@ FAULT_KINDS = (
 FREEZING_KINDS = ("freeze", "replace coordinator")
 LATER_KINDS = ("clocks", "isolate")
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
+LOCAL_KINDS = ("lose machine", "damage local copies")
 
-GENERATION = 5
+GENERATION = 6
 """What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper,
-2 without a state backend that lets keys go, 3 without side outputs and a job beside the user's, 4 without sources that keep step."""
+2 without a state backend that lets keys go, 3 without side outputs and a job beside the user's, 4 without sources that keep step,
+5 without machines and local recovery."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Options:
     """That nobody touches, and that faults of the first must not keep from its end."""
     coordinators: int = 0
     """On a ZooKeeper; 0: there is none, and one coordinator at a time on a directory."""
+    machines: int = 0
+    """On which TaskManagers keep copies of state; 0: each has one of its own, and keeps none."""
 
     @property
     def exactly_once(self) -> bool:
@@ -99,7 +103,7 @@ class Options:
         beside = f"\n  another job: {self.another_job.describe()}" if self.another_job else ""
         return (
             f"seed {self.seed}\n  cluster: {self.task_managers} TaskManagers with {self.slots} slots, "
-            f"{f'{self.coordinators} coordinators on ZooKeeper' if self.coordinators else 'one coordinator'}, messages take up to "
+            f"{f'{self.coordinators} coordinators on ZooKeeper' if self.coordinators else 'one coordinator'}, {f'{self.machines} machines, ' if self.machines else ''}messages take up to "
             f"{self.max_delay_ms} ms\n  job: {self.job.describe()}{beside}\n  sources pause up to {self.pause_ms} ms\n"
             f"  settings: {job}\n  the user: {done}; a checkpoint is started from on the side"
             f"{', rescaled' if self.rescale_forks else ''}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
@@ -180,6 +184,14 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     if generation >= 3 and random.Random(f"{seed}/backend").random() < 0.4:
         settings["state.backend.type"] = "rocksdb"
         settings["state.backend.rocksdb.memory.fixed-per-slot"] = "1 kb"
+    machines = 0
+    sixth = random.Random(f"{seed}/generation 6")
+    if generation >= 6 and sixth.random() < 0.4:
+        settings["execution.state-recovery.from-local"] = "true"
+        machines = sixth.randint(1, task_managers)
+        kinds += [kind for kind in (*LOCAL_KINDS, "kill task manager") if kinds and sixth.random() < 0.4]
+        if sixth.random() < 0.8:
+            cluster["execution.checkpointing.data-inline-threshold"] = "0 kb"
     operations = _draw_operations(random.Random(f"{seed}/operations"))
     if any(kind == "stop" for _, kind in operations):
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
@@ -192,6 +204,7 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         and all(stage.partitioning is not Partitioning.BROADCAST for stage in job.stages),
         task_managers=task_managers,
         slots=slots,
+        machines=machines,
         another_job=another_job,
         max_delay_ms=rng.choice([0, 3, 12]),
         pause_ms=rng.choice([10, 60, 150]),

@@ -221,6 +221,9 @@ class Simulation:
             durable_nodes(self.cluster.ensemble),
             strict=not self._is_fork and self.faults.nothing_was_lost,
         )
+        left = [copy for machine in self.cluster.machines for copy in machine.left()]
+        if left:
+            raise Violation(f"{len(left)} copies of state are left behind, such as {left[:5]}")
 
     def _is_over(self) -> bool:
         """All jobs are. One that was stopped with a savepoint goes on from it."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from dataflow.config import FILE_THRESHOLD, Configuration
+from dataflow.handles import StreamStateHandle
 from dataflow.ids import ExecutionAttemptID, ResourceID
 from dataflow.messages import (
     AlignWatermarks,
@@ -30,6 +31,7 @@ from runtime.connections import CloseConnection, ConnectionID, OpenConnection, R
 from runtime.leader_retrieval import LeaderAddress, LeaderTable
 from runtime.state_storages import StateStorages
 from runtime.version import VERSION
+from taskmanager.actors.running_tasks import local_recovery_of
 from taskmanager.actors.task_environment import TaskEnvironment
 from taskmanager.executor.effects import (
     CancelTaskExecution,
@@ -43,15 +45,20 @@ from taskmanager.executor.effects import (
 from taskmanager.executor.events import JobMasterLeaderChanged, TaskEnteredState, TaskExecutorStarted
 from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from taskmanager.push_source import TurnTakingPushSource
+from taskmanager.snapshots.local_recovery import LocalRecovery
+from taskmanager.snapshots.restore import InlineBlob, SegmentBlob
 from taskmanager.snapshots.uploader import SnapshotUploader
 from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.task.stream_task import ProgressKind, StreamTask
 from taskmanager.task.task_failure import InputPosition, serialize_failure
 from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.exchange import SimulatedExchange
-from tests.simulation.world import Process, SimulatedActor, World, WorldClock
+from tests.simulation.machines import CheckedBlob, DiskOfMachine, Machine
+from tests.simulation.world import Process, SilentLogger, SimulatedActor, World, WorldClock
 
 STEPS_AT_ONCE = 6
+INHERITED_MS = 5_000
+"""Less than what a run goes on after its end."""
 
 
 class ClusterNetwork(Protocol):
@@ -130,7 +137,16 @@ class SimulatedTaskThread:
 
 
 class SimulatedTaskEnvironment(TaskEnvironment):
-    """The production environment, but push-style sources take turns, and what memory has no room for stays there, too."""
+    """The production environment, but push-style sources take turns, what memory has no room for stays there, too, and an
+    oracle looks at what is restored."""
+
+    disk: Disk
+    machine: Machine
+
+    def open_state(self, handle: StreamStateHandle) -> CheckedBlob:
+        blob = super().open_state(handle)
+        assert isinstance(blob, InlineBlob | SegmentBlob)
+        return CheckedBlob(blob, self.disk, self.machine)
 
     def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> InMemoryKeyValueStore:
         del directory, name, memory_bytes
@@ -154,8 +170,11 @@ class TaskManagerProcess(Process):
         upload_slowness_ms: Callable[[], int],
         stall_ms: Callable[[str], int],
         observe: Callable[[str, Any, list[Any]], None],
+        machine: Machine,
     ) -> None:
         super().__init__(world, name)
+        self.machine = machine
+        self._disk = disk
         self.rng = world.random(f"tasks of {name}")
         self.stall_ms = stall_ms
         self._cluster = cluster
@@ -170,16 +189,23 @@ class TaskManagerProcess(Process):
             request_backoff_max_ms=5_000,
         )
         self._storages = StateStorages(lambda url: ProcessStorage(disk, self, url))
+        self._local = LocalRecovery(
+            lambda: DiskOfMachine(machine, self),
+            self.later,
+            SilentLogger(),  # type: ignore[arg-type]
+            INHERITED_MS,
+        )
         self._uploader = SnapshotUploader(
             ResourceID(name),
             self._storages,
             memory_threshold_bytes=configuration.get_option(FILE_THRESHOLD),
             pool=PoolOfDelays(self, upload_slowness_ms),
+            local=self._local,
         )
         self.tasks: dict[ExecutionAttemptID, SimulatedTaskThread] = {}
         self._final: dict[ExecutionAttemptID, TaskMetrics] = {}
         self._leaders = LeaderTable()
-        info = TaskManagerInfo(ResourceID(name), self.exchange.address, slots, VERSION, name, 1)
+        info = TaskManagerInfo(ResourceID(name), self.exchange.address, slots, VERSION, machine.name, 1)
         self.actor = SimulatedActor(
             self,
             name,
@@ -197,7 +223,7 @@ class TaskManagerProcess(Process):
                 DeliverToTask: lambda effect: self._with(
                     effect.attempt_id, lambda task: _deliver(task, effect.message)
                 ),
-                ReleaseJobResources: lambda effect: None,
+                ReleaseJobResources: lambda effect: self._local.release_job(effect.job_id),
                 TerminateTaskManager: self._terminate,
             },
             observe,
@@ -263,7 +289,9 @@ class TaskManagerProcess(Process):
             thread.wake_up,
             self._tell,
             lambda: self._ended_task(attempt_id),
+            local_recovery_of(descriptor, self._local, is_default=False),
         )
+        environment.disk, environment.machine = self._disk, self.machine
         try:
             task = StreamTask(descriptor, environment)
         except Exception as error:  # as in production: whatever the user's objects raise
