@@ -51,6 +51,11 @@ class KeyGroupRange:
     start: int
     end: int
 
+    def __post_init__(self) -> None:
+        """Raises ValueError: there is no key group below 0."""
+        if self.start < 0:
+            raise ValueError(f"key groups begin with 0, not with {self.start}")
+
     def __len__(self) -> int:
         """Number of key groups."""
         return max(0, self.end - self.start + 1)

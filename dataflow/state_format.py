@@ -65,6 +65,12 @@ class KeyGroupRangeOffsets:
     key_group_range: KeyGroupRange
     offsets: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError unless every key group has its offset, and the last one its end."""
+        groups = len(self.key_group_range)
+        if len(self.offsets) != groups + 1:
+            raise ValueError(f"{groups} key groups need {groups + 1} offsets, not {len(self.offsets)}")
+
     def intersect(self, key_groups: KeyGroupRange) -> KeyGroupRangeOffsets:
         """The part for the key groups in both."""
         common = self.key_group_range.intersect(key_groups)

@@ -240,7 +240,7 @@ class Restoration:
         )
         if isinstance(assignment, AssignmentRefused):
             return RestoreFailed(request_id, f"cannot start from {checkpoint.location}: {assignment.detail}")
-        matched = self._hooks.match(checkpoint.master_states, allow_unmatched=allow)
+        matched = self._hooks.match(checkpoint.master_states, allow_unmatched=allow or vertices is not None)
         if isinstance(matched, HookStateMismatch):
             names = ", ".join(repr(hook_id) for hook_id in matched.hook_ids)
             return RestoreFailed(

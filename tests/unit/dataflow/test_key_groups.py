@@ -69,6 +69,12 @@ def test_ranges_intersect() -> None:
     assert EMPTY_KEY_GROUP_RANGE.intersect(KeyGroupRange(0, 9)) == EMPTY_KEY_GROUP_RANGE
 
 
+def test_there_is_no_negative_key_group() -> None:
+    """A range that begins below 0 is refused, not carried along."""
+    with pytest.raises(ValueError, match="key groups begin with 0, not with -3"):
+        KeyGroupRange(-3, 2)
+
+
 @given(parallelisms, st.data())
 def test_redistribution_reads_everything_once(bounds: tuple[int, int], data: st.DataObject) -> None:
     """The new subtasks together read every key group once, each exactly its own."""

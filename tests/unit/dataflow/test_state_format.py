@@ -14,6 +14,7 @@ from dataflow.state_format import (
     BLOCK_ROWS,
     KEY_COLUMN,
     STATE_COLUMN,
+    KeyGroupRangeOffsets,
     StateFormatError,
     block_bounds,
     decode_keyed_state,
@@ -129,6 +130,12 @@ def test_errors_name_what_is_wrong() -> None:
         rows_of(newer, KeyGroupRange(0, 1))
     with pytest.raises(StateFormatError, match=r"checksum of its rows 0 to 2 .* differs; restore an older checkpoint"):
         rows_of(data[:-1] + b"\xff", KeyGroupRange(0, 9))
+
+
+def test_offsets_fit_their_key_groups() -> None:
+    """One for each key group and one for the end, or it is no index at all."""
+    with pytest.raises(ValueError, match="10 key groups need 11 offsets, not 3"):
+        KeyGroupRangeOffsets(KeyGroupRange(0, 9), (0, 1, 2))
 
 
 def test_blocks_are_read_together() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
@@ -33,7 +34,7 @@ from coordinator.checkpoint.master_hooks import MasterHooks
 from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from dataflow.failures import CheckpointFailureReason
 from dataflow.handles import MasterState
-from dataflow.ids import CheckpointID
+from dataflow.ids import CheckpointID, JobVertexID
 from dataflow.messages import JobStatus
 from tests.unit.coordinator.checkpoint.small_job import JOB, attempt, edge, running, vertex
 
@@ -113,6 +114,18 @@ def test_a_hook_that_cannot_restore_fails_the_restore() -> None:
     (failed,) = job.tell(MasterHookRestored("b"))
     assert failed == RestoreFailed(FIRST, "master hook 'a' failed: no such topic", retryable=True)
     assert job.tell(RestoreLatest(AGAIN)) == [
+        RestoreMasterHook("a", SEVEN, KEPT),
+        RestoreMasterHook("b", SEVEN, None),
+    ]
+
+
+def test_some_tasks_restart_whatever_hooks_the_job_has() -> None:
+    """State of a hook that is gone was judged when the job started; a failing task does not end the job for it."""
+    job = Job()
+    gone = replace(COMPLETED, master_states=(KEPT, MasterState("gone", 1, b"state")))
+    (refused,) = job.restore(gone)
+    assert isinstance(refused, RestoreFailed) and "'gone'" in refused.detail
+    assert job.tell(RestoreLatest(AGAIN, vertices=(JobVertexID("sink"),))) == [
         RestoreMasterHook("a", SEVEN, KEPT),
         RestoreMasterHook("b", SEVEN, None),
     ]
