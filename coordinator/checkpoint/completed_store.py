@@ -59,6 +59,11 @@ class CompletedCheckpointStore:
         return tuple(self._checkpoints)
 
     @property
+    def is_open(self) -> bool:
+        """Whether a checkpoint can be added: it has not been shut down, or has been recovered since."""
+        return self._is_open
+
+    @property
     def stopped_with(self) -> CompletedCheckpoint | None:
         """The stop-with-savepoint that the job would start from."""
         return self._stopped_with

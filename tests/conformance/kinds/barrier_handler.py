@@ -25,7 +25,7 @@ from dataflow.elements import (
     StreamElement,
 )
 from dataflow.ids import CheckpointID
-from runtime.machine import CancelTimer, StartTimer
+from runtime.machine import CancelTimer, StartTimer, check
 from taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
@@ -54,6 +54,8 @@ HANDLERS = {
     "alternating": alternating_checkpoint_barrier_handler,
     "alternating_timeout": alternating_checkpoint_barrier_handler,
 }
+AFTER_END_OF_PARTITION = {"abort_pending": False, "count_as_aligned": True}
+SNAPSHOTS = {"checkpoint": SnapshotType.CHECKPOINT, "savepoint": SnapshotType.SAVEPOINT}
 SEEN_AT_ARRIVAL = ("unaligner", "alternating")
 """Handlers of the 1.11 kind, which are told of an unaligned barrier when it arrives."""
 
@@ -105,6 +107,8 @@ class Seen:
     triggered: list[TriggerCheckpointOnBarrier] = field(default_factory=list)
     aborted: list[dict[str, Any]] = field(default_factory=list)
     emitted: list[str] = field(default_factory=list)
+    subsumed_too_late: list[int] = field(default_factory=list)
+    """Checkpoints that were given up after their successor was triggered."""
     alignment_ms: int | None = None
     start_delay_ms: int | None = None
 
@@ -113,6 +117,7 @@ class Harness:
     """One task's input side over a virtual clock."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        check(config.get("mailbox") in (None, "manual"), f"mailbox {config.get('mailbox')!r}")
         self.kind = config["handler"]
         self.now_ms = config.get("start_ms", 10_000)
         self.manual_mailbox = config.get("mailbox") == "manual"
@@ -123,7 +128,7 @@ class Harness:
             raise AssertionError("a new gate is empty")
         self.handler: CheckpointBarrierHandler = HANDLERS[self.kind](
             self.gate.channel_infos,
-            checkpoints_after_tasks_finish=config.get("end_of_partition") != "abort_pending",
+            checkpoints_after_tasks_finish=AFTER_END_OF_PARTITION[config.get("end_of_partition", "count_as_aligned")],
         )
         self.checkpointed = CheckpointedInputGate(UnionInputGate([self.gate]), self.handler)
         self.next_number = [0] * len(self.channels)
@@ -204,7 +209,8 @@ class Harness:
             return CancelCheckpointMarker(CheckpointID(step["cancel"]))
         if "eop" in step:
             return EndOfPartition()
-        savepoint = step.get("type", "checkpoint") == "savepoint"
+        snapshot_type = SNAPSHOTS[step.get("type", "checkpoint")]
+        savepoint = snapshot_type.is_savepoint
         timeout_ms = step.get("timeout_ms", NO_ALIGNED_TIMEOUT_MS)
         alignment = {
             "tracker": AlignmentType.AT_LEAST_ONCE,
@@ -213,7 +219,6 @@ class Harness:
             "alternating": AlignmentType.ALIGNED if savepoint else AlignmentType.UNALIGNED,
             "alternating_timeout": AlignmentType.UNALIGNED if step.get("unaligned") else AlignmentType.ALIGNED,
         }[self.kind]
-        snapshot_type = SnapshotType.SAVEPOINT if savepoint else SnapshotType.CHECKPOINT
         if alignment is not AlignmentType.ALIGNED:
             timeout_ms = NO_ALIGNED_TIMEOUT_MS
         options = CheckpointOptions(snapshot_type, alignment, timeout_ms)
@@ -296,6 +301,8 @@ class Harness:
                     self.seen.alignment_ms = alignment_ms
                 case AbortCheckpointOnBarrier(checkpoint_id, reason):
                     self.seen.aborted.append({"id": checkpoint_id, "reason": reason.name})
+                    if any(begun.barrier.checkpoint_id > checkpoint_id for begun in self.seen.triggered):
+                        self.seen.subsumed_too_late.append(checkpoint_id)
                 case InputChannelStateCompleted(checkpoint_id, batches):
                     self.completed_inflight[checkpoint_id] = {
                         info.channel_index: _names(captured) for info, captured in batches.items()
@@ -369,6 +376,8 @@ def replay(scenario: Scenario) -> list[str]:
             expected = expect.get(key, default)
             if expected not in ("*", got[key]):
                 failures.append(difference(number, key, expected, got[key]))
+        if seen.subsumed_too_late:
+            failures.append(difference(number, "aborted after its successor was triggered", [], seen.subsumed_too_late))
         blocked = expect.get("blocked", blocked)
         if blocked != "*" and sorted(blocked) != harness.observe("blocked"):
             failures.append(difference(number, "blocked", sorted(blocked), harness.observe("blocked")))

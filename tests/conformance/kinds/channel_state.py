@@ -13,6 +13,9 @@ from dataflow.channel_state import (
 )
 from tests.conformance.replay import Scenario, difference
 
+REFUSED = ("error", "fails", "failed", "raises", "refused", "rejected", "unsupported")
+"""Names of the expectation that a case is refused; any other name of a truth value says that it is not."""
+
 
 def replay(scenario: Scenario) -> list[str]:
     """Every case by itself. What a case expects stands under one key, whatever its name; `error` is one of its own."""
@@ -25,13 +28,11 @@ def replay(scenario: Scenario) -> list[str]:
         except ChannelStateNotRescalable as refused:
             error = str(refused)
         for key, expected in case["expect"].items():
-            if key == "error":
-                if bool(expected) != (error is not None):
+            if key in REFUSED or isinstance(expected, bool):
+                shall_refuse = bool(expected) if key in REFUSED else not expected
+                if shall_refuse != (error is not None):
                     failures.append(difference(number, key, expected, error))
-            elif isinstance(expected, bool):
-                if expected is not (error is None):
-                    failures.append(difference(number, key, expected, error is None))
-            elif _normal(expected) != _normal(got):
+            elif error is not None or _normal(expected) != _normal(got):
                 failures.append(difference(number, key, expected, got if error is None else error))
     return failures
 

@@ -14,6 +14,8 @@ from coordinator.checkpoint.request_decider import (
 from dataflow.elements import SnapshotType
 from tests.conformance.replay import difference
 
+SAVEPOINTS = {"savepoint": SnapshotType.SAVEPOINT, "sync_savepoint": SnapshotType.SAVEPOINT_SUSPEND}
+
 
 class Harness:
     def __init__(self, config: dict[str, Any]) -> None:
@@ -29,8 +31,8 @@ class Harness:
         return DeciderInputs(
             step.get("triggering", False),
             self.pending,
-            step.get("cleaning", 0),
-            step.get("last_completion_ms", self.last_completion_ms),
+            0,
+            self.last_completion_ms,
             self.now_ms,
         )
 
@@ -46,8 +48,6 @@ class Harness:
                 self.pending = count
             case {"advance": by_ms}:
                 self.now_ms += by_ms
-            case {"completed": at_ms}:
-                self.last_completion_ms = at_ms
             case {"abort_all": reason}:
                 failed = {request.request_id: reason for request in self.decider.abort_all()}
                 return {"failed": failed, "queued": self.decider.queued_count, "chosen": None, "reschedule_ms": None}
@@ -68,9 +68,7 @@ class Harness:
             if forced:
                 properties = CheckpointProperties(SnapshotType.CHECKPOINT, True, True, True, True, True, True)
         else:
-            sync = kind == "sync_savepoint"
-            snapshot_type = SnapshotType.SAVEPOINT_SUSPEND if sync else SnapshotType.SAVEPOINT
-            properties = CheckpointProperties.for_savepoint(snapshot_type, forced=forced)
+            properties = CheckpointProperties.for_savepoint(SAVEPOINTS[kind], forced=forced)
         periodic = request.get("periodic", False)
         return CheckpointTriggerRequest(request["as"], properties, "", periodic, self.now_ms, self.sequence)
 
