@@ -20,6 +20,7 @@ from coordinator.checkpoint.metadata import MetadataError
 from coordinator.client_view import ClientView
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator_metrics import CoordinatorMetrics
+from coordinator.deletions import Deletions
 from coordinator.dispatcher import effects as dispatching
 from coordinator.dispatcher.dispatcher import Dispatcher
 from coordinator.dispatcher.events import (
@@ -110,6 +111,7 @@ class ClusterEntrypoint:
         self._clock = SystemClock()
         self._timers = TimerService(self._clock)
         self._io = IoExecutor(self._timers, self._clock, logger, on_leadership_lost=self._does_not_lead)
+        self._deletions = Deletions(self._io, self._timers, self._clock)
         self._dialer = Dialer(security, self._timers, self._clock, logger)
         self._switchboard = Switchboard(self._dialer)
         self._server = RpcServer(security, logger)
@@ -317,14 +319,21 @@ class ClusterEntrypoint:
     def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
         job_id = effect.job_id
 
-        def work() -> JobGraphRemoved:
+        def remove() -> None:
             self._high_availability.job_graphs.remove(job_id)
             self._high_availability.forget_job(job_id)
+
+        def work() -> JobGraphRemoved:
+            remove()
             return JobGraphRemoved(job_id)
 
-        self._io.submit(
-            f"remove job {job_id}", work, self._tell_dispatcher, lambda error: JobGraphRemoved(job_id, str(error))
-        )
+        def failed(error: BaseException) -> JobGraphRemoved:
+            """The client does not wait for a storage that is away."""
+            if effect.is_over:
+                self._deletions.later(f"remove job {job_id}", remove, error)
+            return JobGraphRemoved(job_id, str(error))
+
+        self._io.submit(f"remove job {job_id}", work, self._tell_dispatcher, failed)
 
     def _start_job_master(self, effect: dispatching.StartJobMaster) -> None:
         job_id = effect.job_graph.job_id

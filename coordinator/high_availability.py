@@ -71,6 +71,8 @@ class JobStores:
     statistics: StatisticsStore
     survives_suspension: bool
     """Another leader finds what is in here."""
+    submitted_ms: int | None = None
+    """When the job was submitted; None: that is not known."""
 
 
 class JobGraphStore(Protocol):
@@ -78,6 +80,10 @@ class JobGraphStore(Protocol):
 
     def put(self, job_graph: JobGraph) -> None:
         """Durable when it returns."""
+        ...
+
+    def replace(self, job_graph: JobGraph) -> None:
+        """Durable when it returns. One that was removed stays removed."""
         ...
 
     def remove(self, job_id: JobID) -> None:

@@ -70,6 +70,8 @@ class JobVertex:
     operators: tuple[OperatorNode, ...]
     slot_sharing_group: str = "default"
     max_parallelism_explicit: bool = False
+    submitted_parallelism: int = 0
+    """Once the job was rescaled; 0: it was not."""
 
     @property
     def is_source(self) -> bool:

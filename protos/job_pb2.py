@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10protos/job.proto\x12\x0bsnapline.v1\"\x83\x02\n\x0cOperatorNode\x12\x13\n\x0boperator_id\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x10\n\x08stateful\x18\x05 \x01(\x08\x12\x11\n\tis_source\x18\x06 \x01(\x08\x12\x0f\n\x07\x63ommits\x18\x07 \x01(\x08\x12\x15\n\rchained_input\x18\x08 \x01(\x05\x12\x1f\n\x17\x63hained_side_output_tag\x18\t \x01(\t\x12\x1b\n\x13\x63hained_input_index\x18\n \x01(\x05\x12\x11\n\tuid_given\x18\x0b \x01(\x08\x12\x14\n\x0cstate_schema\x18\x0c \x01(\x0c\"\xc6\x01\n\tJobVertex\x12\x11\n\tvertex_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0bparallelism\x18\x03 \x01(\x05\x12\x17\n\x0fmax_parallelism\x18\x04 \x01(\x05\x12,\n\toperators\x18\x05 \x03(\x0b\x32\x19.snapline.v1.OperatorNode\x12\x1a\n\x12slot_sharing_group\x18\x06 \x01(\t\x12 \n\x18max_parallelism_explicit\x18\x07 \x01(\x08\"\xc8\x01\n\x07JobEdge\x12\x0f\n\x07\x65\x64ge_id\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x17\n\x0fsource_operator\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x14\n\x0ctarget_input\x18\x05 \x01(\x05\x12/\n\x0cpartitioning\x18\x06 \x01(\x0e\x32\x19.snapline.v1.Partitioning\x12\x13\n\x0bkey_columns\x18\x07 \x03(\t\x12\x17\n\x0fside_output_tag\x18\x08 \x01(\t\"Y\n\x18SavepointRestoreSettings\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x18\x61llow_non_restored_state\x18\x02 \x01(\x08\x12\r\n\x05\x63laim\x18\x03 \x01(\x08\"\xab\x03\n\x08JobGraph\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12(\n\x08vertices\x18\x03 \x03(\x0b\x32\x16.snapline.v1.JobVertex\x12#\n\x05\x65\x64ges\x18\x04 \x03(\x0b\x32\x14.snapline.v1.JobEdge\x12?\n\rconfiguration\x18\x05 \x03(\x0b\x32(.snapline.v1.JobGraph.ConfigurationEntry\x12@\n\x11savepoint_restore\x18\x06 \x01(\x0b\x32%.snapline.v1.SavepointRestoreSettings\x12\x33\n\x07modules\x18\x07 \x03(\x0b\x32\".snapline.v1.JobGraph.ModulesEntry\x12\x14\n\x0cmaster_hooks\x18\x08 \x03(\x0c\x1a\x34\n\x12\x43onfigurationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cModulesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xa9\x01\n\x11SerializedFailure\x12\x0f\n\x07summary\x18\x01 \x01(\t\x12!\n\x05\x62lame\x18\x02 \x01(\x0e\x32\x12.snapline.v1.Blame\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x12\n\nerror_type\x18\x04 \x01(\t\x12\x11\n\ttraceback\x18\x05 \x01(\t\x12\x14\n\x0coperator_uid\x18\x06 \x01(\t\x12\x10\n\x08position\x18\x07 \x01(\t\"\xa2\x01\n\x10JobStatusChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.snapline.v1.JobStatus\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x34\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x1e.snapline.v1.SerializedFailureH\x00\x88\x01\x01\x42\n\n\x08_failure*\xaf\x01\n\x0cPartitioning\x12\x1c\n\x18PARTITIONING_UNSPECIFIED\x10\x00\x12\x18\n\x14PARTITIONING_FORWARD\x10\x01\x12\x15\n\x11PARTITIONING_HASH\x10\x02\x12\x1a\n\x16PARTITIONING_REBALANCE\x10\x03\x12\x18\n\x14PARTITIONING_RESCALE\x10\x04\x12\x1a\n\x16PARTITIONING_BROADCAST\x10\x05*\xa4\x02\n\tJobStatus\x12\x1a\n\x16JOB_STATUS_UNSPECIFIED\x10\x00\x12\x16\n\x12JOB_STATUS_CREATED\x10\x01\x12\x16\n\x12JOB_STATUS_RUNNING\x10\x02\x12\x19\n\x15JOB_STATUS_RESTARTING\x10\x03\x12\x16\n\x12JOB_STATUS_FAILING\x10\x04\x12\x15\n\x11JOB_STATUS_FAILED\x10\x05\x12\x19\n\x15JOB_STATUS_CANCELLING\x10\x06\x12\x17\n\x13JOB_STATUS_CANCELED\x10\x07\x12\x17\n\x13JOB_STATUS_FINISHED\x10\x08\x12\x18\n\x14JOB_STATUS_SUSPENDED\x10\t\x12\x1a\n\x16JOB_STATUS_RECONCILING\x10\n*\xc2\x02\n\x0e\x45xecutionState\x12\x1f\n\x1b\x45XECUTION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45XECUTION_STATE_CREATED\x10\x01\x12\x1d\n\x19\x45XECUTION_STATE_SCHEDULED\x10\x02\x12\x1d\n\x19\x45XECUTION_STATE_DEPLOYING\x10\x03\x12 \n\x1c\x45XECUTION_STATE_INITIALIZING\x10\x04\x12\x1b\n\x17\x45XECUTION_STATE_RUNNING\x10\x05\x12\x1c\n\x18\x45XECUTION_STATE_FINISHED\x10\x06\x12\x1d\n\x19\x45XECUTION_STATE_CANCELING\x10\x07\x12\x1c\n\x18\x45XECUTION_STATE_CANCELED\x10\x08\x12\x1a\n\x16\x45XECUTION_STATE_FAILED\x10\t*V\n\x05\x42lame\x12\x15\n\x11\x42LAME_UNSPECIFIED\x10\x00\x12\x0e\n\nBLAME_USER\x10\x01\x12\x12\n\x0e\x42LAME_EXTERNAL\x10\x02\x12\x12\n\x0e\x42LAME_INTERNAL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10protos/job.proto\x12\x0bsnapline.v1\"\x83\x02\n\x0cOperatorNode\x12\x13\n\x0boperator_id\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x10\n\x08stateful\x18\x05 \x01(\x08\x12\x11\n\tis_source\x18\x06 \x01(\x08\x12\x0f\n\x07\x63ommits\x18\x07 \x01(\x08\x12\x15\n\rchained_input\x18\x08 \x01(\x05\x12\x1f\n\x17\x63hained_side_output_tag\x18\t \x01(\t\x12\x1b\n\x13\x63hained_input_index\x18\n \x01(\x05\x12\x11\n\tuid_given\x18\x0b \x01(\x08\x12\x14\n\x0cstate_schema\x18\x0c \x01(\x0c\"\xe5\x01\n\tJobVertex\x12\x11\n\tvertex_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0bparallelism\x18\x03 \x01(\x05\x12\x17\n\x0fmax_parallelism\x18\x04 \x01(\x05\x12,\n\toperators\x18\x05 \x03(\x0b\x32\x19.snapline.v1.OperatorNode\x12\x1a\n\x12slot_sharing_group\x18\x06 \x01(\t\x12 \n\x18max_parallelism_explicit\x18\x07 \x01(\x08\x12\x1d\n\x15submitted_parallelism\x18\x08 \x01(\x05\"\xc8\x01\n\x07JobEdge\x12\x0f\n\x07\x65\x64ge_id\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x17\n\x0fsource_operator\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x14\n\x0ctarget_input\x18\x05 \x01(\x05\x12/\n\x0cpartitioning\x18\x06 \x01(\x0e\x32\x19.snapline.v1.Partitioning\x12\x13\n\x0bkey_columns\x18\x07 \x03(\t\x12\x17\n\x0fside_output_tag\x18\x08 \x01(\t\"Y\n\x18SavepointRestoreSettings\x12\x0c\n\x04path\x18\x01 \x01(\t\x12 \n\x18\x61llow_non_restored_state\x18\x02 \x01(\x08\x12\r\n\x05\x63laim\x18\x03 \x01(\x08\"\xab\x03\n\x08JobGraph\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12(\n\x08vertices\x18\x03 \x03(\x0b\x32\x16.snapline.v1.JobVertex\x12#\n\x05\x65\x64ges\x18\x04 \x03(\x0b\x32\x14.snapline.v1.JobEdge\x12?\n\rconfiguration\x18\x05 \x03(\x0b\x32(.snapline.v1.JobGraph.ConfigurationEntry\x12@\n\x11savepoint_restore\x18\x06 \x01(\x0b\x32%.snapline.v1.SavepointRestoreSettings\x12\x33\n\x07modules\x18\x07 \x03(\x0b\x32\".snapline.v1.JobGraph.ModulesEntry\x12\x14\n\x0cmaster_hooks\x18\x08 \x03(\x0c\x1a\x34\n\x12\x43onfigurationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cModulesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xa9\x01\n\x11SerializedFailure\x12\x0f\n\x07summary\x18\x01 \x01(\t\x12!\n\x05\x62lame\x18\x02 \x01(\x0e\x32\x12.snapline.v1.Blame\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x12\n\nerror_type\x18\x04 \x01(\t\x12\x11\n\ttraceback\x18\x05 \x01(\t\x12\x14\n\x0coperator_uid\x18\x06 \x01(\t\x12\x10\n\x08position\x18\x07 \x01(\t\"\xa2\x01\n\x10JobStatusChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12&\n\x06status\x18\x02 \x01(\x0e\x32\x16.snapline.v1.JobStatus\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x34\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x1e.snapline.v1.SerializedFailureH\x00\x88\x01\x01\x42\n\n\x08_failure*\xaf\x01\n\x0cPartitioning\x12\x1c\n\x18PARTITIONING_UNSPECIFIED\x10\x00\x12\x18\n\x14PARTITIONING_FORWARD\x10\x01\x12\x15\n\x11PARTITIONING_HASH\x10\x02\x12\x1a\n\x16PARTITIONING_REBALANCE\x10\x03\x12\x18\n\x14PARTITIONING_RESCALE\x10\x04\x12\x1a\n\x16PARTITIONING_BROADCAST\x10\x05*\xa4\x02\n\tJobStatus\x12\x1a\n\x16JOB_STATUS_UNSPECIFIED\x10\x00\x12\x16\n\x12JOB_STATUS_CREATED\x10\x01\x12\x16\n\x12JOB_STATUS_RUNNING\x10\x02\x12\x19\n\x15JOB_STATUS_RESTARTING\x10\x03\x12\x16\n\x12JOB_STATUS_FAILING\x10\x04\x12\x15\n\x11JOB_STATUS_FAILED\x10\x05\x12\x19\n\x15JOB_STATUS_CANCELLING\x10\x06\x12\x17\n\x13JOB_STATUS_CANCELED\x10\x07\x12\x17\n\x13JOB_STATUS_FINISHED\x10\x08\x12\x18\n\x14JOB_STATUS_SUSPENDED\x10\t\x12\x1a\n\x16JOB_STATUS_RECONCILING\x10\n*\xc2\x02\n\x0e\x45xecutionState\x12\x1f\n\x1b\x45XECUTION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45XECUTION_STATE_CREATED\x10\x01\x12\x1d\n\x19\x45XECUTION_STATE_SCHEDULED\x10\x02\x12\x1d\n\x19\x45XECUTION_STATE_DEPLOYING\x10\x03\x12 \n\x1c\x45XECUTION_STATE_INITIALIZING\x10\x04\x12\x1b\n\x17\x45XECUTION_STATE_RUNNING\x10\x05\x12\x1c\n\x18\x45XECUTION_STATE_FINISHED\x10\x06\x12\x1d\n\x19\x45XECUTION_STATE_CANCELING\x10\x07\x12\x1c\n\x18\x45XECUTION_STATE_CANCELED\x10\x08\x12\x1a\n\x16\x45XECUTION_STATE_FAILED\x10\t*V\n\x05\x42lame\x12\x15\n\x11\x42LAME_UNSPECIFIED\x10\x00\x12\x0e\n\nBLAME_USER\x10\x01\x12\x12\n\x0e\x42LAME_EXTERNAL\x10\x02\x12\x12\n\x0e\x42LAME_INTERNAL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,30 +35,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBGRAPH_CONFIGURATIONENTRY']._serialized_options = b'8\001'
   _globals['_JOBGRAPH_MODULESENTRY']._loaded_options = None
   _globals['_JOBGRAPH_MODULESENTRY']._serialized_options = b'8\001'
-  _globals['_PARTITIONING']._serialized_start=1558
-  _globals['_PARTITIONING']._serialized_end=1733
-  _globals['_JOBSTATUS']._serialized_start=1736
-  _globals['_JOBSTATUS']._serialized_end=2028
-  _globals['_EXECUTIONSTATE']._serialized_start=2031
-  _globals['_EXECUTIONSTATE']._serialized_end=2353
-  _globals['_BLAME']._serialized_start=2355
-  _globals['_BLAME']._serialized_end=2441
+  _globals['_PARTITIONING']._serialized_start=1589
+  _globals['_PARTITIONING']._serialized_end=1764
+  _globals['_JOBSTATUS']._serialized_start=1767
+  _globals['_JOBSTATUS']._serialized_end=2059
+  _globals['_EXECUTIONSTATE']._serialized_start=2062
+  _globals['_EXECUTIONSTATE']._serialized_end=2384
+  _globals['_BLAME']._serialized_start=2386
+  _globals['_BLAME']._serialized_end=2472
   _globals['_OPERATORNODE']._serialized_start=34
   _globals['_OPERATORNODE']._serialized_end=293
   _globals['_JOBVERTEX']._serialized_start=296
-  _globals['_JOBVERTEX']._serialized_end=494
-  _globals['_JOBEDGE']._serialized_start=497
-  _globals['_JOBEDGE']._serialized_end=697
-  _globals['_SAVEPOINTRESTORESETTINGS']._serialized_start=699
-  _globals['_SAVEPOINTRESTORESETTINGS']._serialized_end=788
-  _globals['_JOBGRAPH']._serialized_start=791
-  _globals['_JOBGRAPH']._serialized_end=1218
-  _globals['_JOBGRAPH_CONFIGURATIONENTRY']._serialized_start=1118
-  _globals['_JOBGRAPH_CONFIGURATIONENTRY']._serialized_end=1170
-  _globals['_JOBGRAPH_MODULESENTRY']._serialized_start=1172
-  _globals['_JOBGRAPH_MODULESENTRY']._serialized_end=1218
-  _globals['_SERIALIZEDFAILURE']._serialized_start=1221
-  _globals['_SERIALIZEDFAILURE']._serialized_end=1390
-  _globals['_JOBSTATUSCHANGED']._serialized_start=1393
-  _globals['_JOBSTATUSCHANGED']._serialized_end=1555
+  _globals['_JOBVERTEX']._serialized_end=525
+  _globals['_JOBEDGE']._serialized_start=528
+  _globals['_JOBEDGE']._serialized_end=728
+  _globals['_SAVEPOINTRESTORESETTINGS']._serialized_start=730
+  _globals['_SAVEPOINTRESTORESETTINGS']._serialized_end=819
+  _globals['_JOBGRAPH']._serialized_start=822
+  _globals['_JOBGRAPH']._serialized_end=1249
+  _globals['_JOBGRAPH_CONFIGURATIONENTRY']._serialized_start=1149
+  _globals['_JOBGRAPH_CONFIGURATIONENTRY']._serialized_end=1201
+  _globals['_JOBGRAPH_MODULESENTRY']._serialized_start=1203
+  _globals['_JOBGRAPH_MODULESENTRY']._serialized_end=1249
+  _globals['_SERIALIZEDFAILURE']._serialized_start=1252
+  _globals['_SERIALIZEDFAILURE']._serialized_end=1421
+  _globals['_JOBSTATUSCHANGED']._serialized_start=1424
+  _globals['_JOBSTATUSCHANGED']._serialized_end=1586
 # @@protoc_insertion_point(module_scope)

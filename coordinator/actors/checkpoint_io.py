@@ -24,7 +24,7 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     CompletedCheckpointsRecoveryFailed,
 )
-from coordinator.checkpoint.leftovers import leftovers
+from coordinator.checkpoint.leftovers import leftovers, suspects
 from coordinator.checkpoint.metadata import (
     MetadataError,
     build_metadata,
@@ -36,7 +36,8 @@ from coordinator.checkpoint.metadata import (
 )
 from coordinator.checkpoint.stats import CheckpointStatsTracker
 from coordinator.checkpoint.stats_persistence import encode_statistics
-from coordinator.high_availability import JobStores, LeadershipLost, PointerExists
+from coordinator.deletions import Deletions
+from coordinator.high_availability import JobStores, PointerExists
 from coordinator.io import IoExecutor, TookTooLong
 from coordinator.jobmaster.effects import LoadSavepoint
 from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
@@ -51,8 +52,6 @@ from runtime.storage import StorageAlreadyExists, StorageError
 from runtime.timers import TimerService
 
 VERIFY_PAUSE_MS = 1_000
-DELETE_PAUSES_MS = (1_000, 2_000, 4_000)
-"""Before what could not be deleted is tried again, and again; then it stays."""
 STATISTICS_PAUSE_MS = 1_000
 """Statistics are written down at most this often."""
 
@@ -78,12 +77,14 @@ class CheckpointIo:
         self._counter = stores.counter
         self._pointers = stores.pointers
         self._statistics_store = stores.statistics
+        self._submitted_ms = stores.submitted_ms
         self._io = io
         self._timers = timers
         self._clock = clock
         self._tell = tell
         self._logger = logger
         self._statistics_due_ms = 0
+        self._deletions = Deletions(io, timers, clock)
 
     def performers(self, statistics: CheckpointStatsTracker) -> dict[type, Performer]:
         """For the job's actor."""
@@ -98,7 +99,7 @@ class CheckpointIo:
             asked.DiscardState: self._discard_state,
             asked.DeleteLeftovers: self._delete_leftovers,
             asked.ReleaseCompletedCheckpoints: lambda _: self._quietly("release", self._pointers.release),
-            asked.ShutdownIdCounter: lambda effect: self._delete_until_gone(
+            asked.ShutdownIdCounter: lambda effect: self._deletions.until_gone(
                 "id counter", lambda: self._counter.shutdown(effect.status)
             ),
             asked.PersistStatistics: lambda _: self._persist(statistics),
@@ -185,7 +186,7 @@ class CheckpointIo:
 
         def failed(error: BaseException) -> CompletedCheckpointRemoved:
             """The job does not wait for a storage that is away."""
-            self._delete_later(name, remove, 0, error)
+            self._deletions.later(name, remove, error)
             return CompletedCheckpointRemoved(checkpoint.checkpoint_id)
 
         self._io.submit(name, work, self._tell, failed)
@@ -219,32 +220,36 @@ class CheckpointIo:
     # --- deletions ----------------------------------------------------------------------------------------------------
 
     def _discard_checkpoint(self, effect: asked.DiscardCheckpoint) -> None:
-        self._delete_until_gone(
+        self._deletions.until_gone(
             f"discard checkpoint {effect.checkpoint_id}", lambda: self._delete(effect.location, effect.paths)
         )
 
     def _discard_state(self, effect: asked.DiscardState) -> None:
-        self._delete_until_gone("discard state", lambda: self._delete("", effect.paths))
+        self._deletions.until_gone("discard state", lambda: self._delete("", effect.paths))
 
     def _delete_leftovers(self, effect: asked.DeleteLeftovers) -> None:
         def work() -> None:
             storage, directory = self._storages.locate(self._job_directory, "")
             there = [path for path, _ in storage.list(directory)]
-            found = leftovers(there, effect.kept_files, effect.kept_locations, effect.before)
+            orphans = [at for at in suspects(there, effect.kept_locations, effect.before) if self._is_orphan(at)]
+            found = leftovers(there, effect.kept_files, effect.kept_locations, effect.before, orphans)
             if found:
-                self._logger.info("files of tasks that were killed", count=len(found), first=found[0])
+                self._logger.info("files of processes that were killed", count=len(found), first=found[0])
             self._delete("", found)
 
         self._quietly("delete leftovers", work)
 
-    def _delete_until_gone(self, name: str, work: Callable[[], None], failures: int = 0) -> None:
-        """Delete what belongs to nothing any more: storage that is away for a moment must not make it stay for ever."""
-        self._io.submit(name, work, self._tell, lambda error: self._delete_later(name, work, failures, error))
-
-    def _delete_later(self, name: str, work: Callable[[], None], failures: int, error: BaseException) -> None:
-        if failures < len(DELETE_PAUSES_MS) and not isinstance(error, LeadershipLost):
-            at_ms = self._clock.now_ms() + DELETE_PAUSES_MS[failures]
-            self._timers.schedule(at_ms, lambda: self._delete_until_gone(name, work, failures + 1))
+    def _is_orphan(self, location: str) -> bool:
+        """Whether the metadata there is of this job, taken since it was submitted. An earlier job of the same id may have left a
+        checkpoint for its user."""
+        if self._submitted_ms is None:
+            return False
+        storage, path = self._storages.locate(self._job_directory, metadata_path(location))
+        try:
+            metadata = parse_metadata(storage.get(path), location)
+        except MetadataError:
+            return False
+        return metadata.job_id == self._job_id and metadata.timestamp_ms >= self._submitted_ms
 
     def _delete(self, directory: str, paths: Sequence[str]) -> None:
         """Everything below the directory, and these files. Goes on after a failure, and raises the last one."""

@@ -23,13 +23,19 @@ from coordinator.checkpoint.configuration import CheckpointCoordinatorConfigurat
 from coordinator.checkpoint.coordinator import CheckpointCoordinator
 from coordinator.checkpoint.master_hooks import MasterHooks
 from coordinator.checkpoint.stats_persistence import StatisticsUnreadable, decode_statistics
-from coordinator.dispatcher.events import JobMasterEnded, JobStatusReported
+from coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
 from coordinator.execution.restart_strategy import restart_strategy_of
 from coordinator.high_availability import HighAvailability, JobStores
 from coordinator.io import IoExecutor
 from coordinator.job_registry import JobRegistry, LiveJob
-from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
-from coordinator.jobmaster.events import TAKEN_TOGETHER, JobGraphForgotten, JobMasterStarted, JobMasterSuspended
+from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus, UpdateJobGraph
+from coordinator.jobmaster.events import (
+    TAKEN_TOGETHER,
+    JobGraphForgotten,
+    JobGraphUpdated,
+    JobMasterStarted,
+    JobMasterSuspended,
+)
 from coordinator.jobmaster.identity import JobMasterIdentity
 from coordinator.jobmaster.job_master import JobMaster
 from coordinator.jobmaster.operations import Reply
@@ -210,6 +216,7 @@ class JobMasterRunner:
                 **hook_runner.performers(),
                 Reply: services.replies.perform,
                 ReportJobStatus: self._report_status,
+                UpdateJobGraph: self._update_graph,
                 ForgetJobGraph: lambda _: self._forget_graph(),
                 JobReachedTerminalState: self._reached_terminal_state,
             },
@@ -258,6 +265,25 @@ class JobMasterRunner:
         if self._deactivator is not None:
             tell_if_alive(self._deactivator, effect.change)
         self._services.registry.touch(effect.change.job_id)
+
+    def _update_graph(self, effect: UpdateJobGraph) -> None:
+        """Until it is there, however long that takes."""
+        graphs, graph = self._services.high_availability.job_graphs, effect.job_graph
+
+        def work() -> JobGraphUpdated:
+            graphs.replace(graph)
+            return JobGraphUpdated()
+
+        def updated(event: JobGraphUpdated) -> None:
+            self._tell_dispatcher(JobGraphChanged(graph))
+            self.tell(event)
+
+        self._services.io.submit(
+            f"store the rescaled job {graph.job_id}",
+            work,
+            updated,
+            lambda _: self._again_later(lambda: self._update_graph(effect)),
+        )
 
     def _forget_graph(self) -> None:
         """Until it is gone, however long that takes."""

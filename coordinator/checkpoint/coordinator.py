@@ -527,8 +527,8 @@ class CheckpointCoordinator:
             self._restoration.adopted(self.executions, self._now_ms, self._out)
         elif not pending.properties.is_savepoint:
             self._restoration.force_full_snapshot = False
-            if self._restoration.has_replaced_all:
-                self._restoration.has_replaced_all = False
+            if self._restoration.sweeps_next:
+                self._restoration.sweeps_next = False
                 self._out += self.publication.leftovers_before(pending.checkpoint_id)
 
     def _store_failed(self, event: CheckpointStoreFailed) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dataflow.failures import CheckpointFailureReason
 from dataflow.handles import (
     ByteStreamStateHandle,
     OperatorState,
@@ -33,9 +34,10 @@ from dataflow.jobgraph import JobVertex
 
 @dataclass(frozen=True, slots=True)
 class FinalizeRefused:
-    """Everybody acknowledged, and yet this cannot be a checkpoint (FINALIZE_CHECKPOINT_FAILURE)."""
+    """Everybody acknowledged, and yet this cannot be a checkpoint."""
 
     detail: str
+    reason: CheckpointFailureReason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
 
 
 def operator_states_of(

@@ -269,8 +269,7 @@ class CheckpointsInFlight:
         completed = pending.finalize(self._job_name, vertices, self._final_states, left_states, now_ms)
         begun = completed if isinstance(completed, FinalizeRefused) else self._publication.begin(completed, pending)
         if isinstance(begun, FinalizeRefused):
-            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
-            self.abort(pending, reason, now_ms, out, detail=begun.detail)
+            self.abort(pending, begun.reason, now_ms, out, detail=begun.detail)
             return
         if pending.release_canceller():
             out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, pending.checkpoint_id)))

@@ -2,7 +2,9 @@
 
 A file that a living coordinator knows of is deleted by name (`publication`); these it never heard of. Only files of the two
 shapes that tasks write are ever named here, and only of checkpoints whose number is too old to be taken any more: savepoints, a
-checkpoint with its metadata, and whatever else lies there are their owner's. Flink leaves such files to its users.
+checkpoint with its metadata, and whatever else lies there are their owner's. A coordinator that was killed between the metadata of a
+checkpoint and its pointer leaves one that nothing points to (an orphan): it goes, too, when the metadata itself says that this job
+took it. Flink leaves such files to its users.
 """
 
 from __future__ import annotations
@@ -17,13 +19,35 @@ _SHARED_FILE = re.compile(r"shared/segment-.+-(?P<checkpoint>\d+)-\d+")
 _METADATA = "_metadata"
 
 
+def checkpoint_of_shared_file(path: str) -> CheckpointID | None:
+    """The checkpoint that a task wrote this shared file for; None: no task did."""
+    match = _SHARED_FILE.fullmatch(path)
+    return None if match is None else CheckpointID(int(match["checkpoint"]))
+
+
+def suspects(files: Iterable[str], kept_locations: Collection[str], before: CheckpointID) -> list[str]:
+    """Directories of checkpoints that have their metadata and are not kept: orphans, or what an earlier job left for its user."""
+    found = []
+    for file in files:
+        own = _OWN_FILE.fullmatch(file)
+        if own is not None and file.endswith(f"/{_METADATA}") and int(own["checkpoint"]) < before:
+            found.append(own["location"])
+    return [location for location in found if location not in kept_locations]
+
+
 def leftovers(
-    files: Iterable[str], kept_files: Collection[str], kept_locations: Collection[str], before: CheckpointID
+    files: Iterable[str],
+    kept_files: Collection[str],
+    kept_locations: Collection[str],
+    before: CheckpointID,
+    orphans: Collection[str] = (),
 ) -> list[str]:
     """The files among `files` (relative to the job's directory) of checkpoints with a number below `before` that neither are
-    among the kept ones nor lie in the directory of a kept or complete checkpoint."""
-    there = list(files)
+    among the kept ones nor lie in the directory of a kept or complete checkpoint, unless that is one of the orphans. Metadata first:
+    what is half deleted is no checkpoint any more."""
+    there = sorted(files, key=lambda file: not file.endswith(f"/{_METADATA}"))
     complete = {file.removesuffix(f"/{_METADATA}") for file in there if file.endswith(f"/{_METADATA}")}
+    complete -= set(orphans)
     found = []
     for file in there:
         own = _OWN_FILE.fullmatch(file)

@@ -22,9 +22,11 @@ from coordinator.checkpoint.effects import (
     VerifyStoredCheckpoint,
 )
 from coordinator.checkpoint.finalization import FinalizeRefused
+from coordinator.checkpoint.leftovers import checkpoint_of_shared_file
 from coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
 from coordinator.checkpoint.recent_checkpoints import CheckpointOutcome
 from coordinator.checkpoint.shared_state_registry import SharedStateRegistry
+from dataflow.failures import CheckpointFailureReason
 from dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
 from dataflow.ids import CheckpointID
 from dataflow.messages import JobStatus
@@ -59,6 +61,8 @@ class CheckpointPublication:
         self.storing: Storing | None = None
         self._removing: dict[CheckpointID, None] = {}
         """Checkpoints given up whose pointers and files are still being deleted."""
+        self._recovered_until = CheckpointID(0)
+        """The newest checkpoint of former leaders."""
         self._is_store_known = False
         """Whether what former leaders completed has been read, or there was no former leader."""
         self._unreferenced: dict[str, tuple[CheckpointID, CheckpointID]] = {}
@@ -86,15 +90,16 @@ class CheckpointPublication:
     ) -> StoreCompletedCheckpoint | FinalizeRefused:
         """Make this durable now."""
         check(self.storing is None, f"checkpoint {checkpoint.checkpoint_id} was stored beside another one")
+        unknown = self._unknown_file(checkpoint)
+        if unknown:
+            return _refers_to_lost(unknown)
         operators, duplicates = self.registry.register_all(checkpoint.operators)
         if duplicates:
             checkpoint = replace(checkpoint, operators=operators)
         lost = self._lost_file(checkpoint)
         if lost:
             self.registry.unregister_all(checkpoint)
-            return FinalizeRefused(
-                f"{lost} is not shared any more: the task that refers to it has not heard of a newer completed checkpoint"
-            )
+            return _refers_to_lost(lost)
         self.storing = Storing(checkpoint, pending, duplicates)
         properties = checkpoint.properties
         return StoreCompletedCheckpoint(checkpoint, register=not properties.is_savepoint or properties.is_synchronous)
@@ -165,6 +170,7 @@ class CheckpointPublication:
         for checkpoint in checkpoints:
             self.may_have_leftovers = True
             checkpoint_id = checkpoint.checkpoint_id
+            self._recovered_until = max(self._recovered_until, checkpoint_id)
             if self.store.find(checkpoint_id) is not None or checkpoint_id in self._removing:
                 continue
             if not checkpoint.properties.is_unclaimed:
@@ -209,6 +215,16 @@ class CheckpointPublication:
         if not self._deleted_shared:
             return ""
         return next((path for path in checkpoint.file_paths() if path in self._deleted_shared), "")
+
+    def _unknown_file(self, checkpoint: CompletedCheckpoint) -> str:
+        """A shared file of a former leader's time that no retained checkpoint refers to: that leader may have deleted it."""
+        if not self._recovered_until:
+            return ""
+        for path in checkpoint.file_paths():
+            written_for = checkpoint_of_shared_file(path)
+            if written_for is not None and written_for <= self._recovered_until and not self._is_shared(path):
+                return path
+        return ""
 
     def removed(self, checkpoint_id: CheckpointID) -> None:
         """A checkpoint that was given up is gone."""
@@ -285,7 +301,11 @@ class CheckpointPublication:
             return ()
         if outcome is None:
             own = f"chk-{checkpoint_id}/"
-            return tuple(path for path in self._unshared_paths((state,)) if path.startswith(own))
+            return tuple(
+                path
+                for path in self._unshared_paths((state,))
+                if path.startswith(own) or checkpoint_of_shared_file(path) == checkpoint_id
+            )
         return self._unshared_paths((state,))
 
     def _unshared_paths(self, states: Iterable[TaskStateSnapshot]) -> tuple[str, ...]:
@@ -297,6 +317,13 @@ class CheckpointPublication:
 
     def _orphaned_paths(self, handles: Iterable[StreamStateHandle]) -> tuple[str, ...]:
         return tuple(path for path in _paths_of(handles) if not self._is_shared(path))
+
+
+def _refers_to_lost(path: str) -> FinalizeRefused:
+    return FinalizeRefused(
+        f"{path} is not shared any more: the task that refers to it has not heard of a newer completed checkpoint",
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
+    )
 
 
 def _paths_of(handles: Iterable[StreamStateHandle]) -> tuple[str, ...]:

@@ -107,8 +107,9 @@ class Restoration:
         self.left_states: Mapping[ExecutionVertexID, TaskStateSnapshot] = {}
         """What subtasks that end without another checkpoint have left in the one that the job goes on from."""
         self._has_started = False
-        self.has_replaced_all = False
-        """Every task was replaced since the last completed checkpoint: what the former ones wrote and never said is nobody's."""
+        self.sweeps_next = False
+        """Every task was replaced since the last completed checkpoint, or the leader was: what the former one wrote and never said
+        is nobody's once another one completes, with what tasks still build on."""
         self.force_full_snapshot = False
         """The job started from a snapshot that it does not own: the next checkpoint must not refer to it."""
 
@@ -171,8 +172,8 @@ class Restoration:
             self._answer(prepared, executions, now_ms, out, restored=not event.for_running_tasks)
         if event.vertices is None:
             is_first_start, self._has_started = latest is None and not self._has_started, True
-            if not event.for_running_tasks and not is_first_start:
-                self.has_replaced_all = True
+            if not is_first_start:
+                self.sweeps_next = True
             return None
         return frozenset(vertex.vertex_id for vertex in executions.vertices) - frozenset(event.vertices)
 

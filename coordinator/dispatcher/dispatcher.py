@@ -27,6 +27,7 @@ from coordinator.dispatcher.events import (
     DispatcherEvent,
     DispatcherStarted,
     DispatcherSuspended,
+    JobGraphChanged,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
@@ -108,7 +109,7 @@ class Dispatcher:
         return _overview(job) if job is not None else self._history.get(job_id)
 
     def graph_of(self, job_id: JobID) -> JobGraph | None:
-        """The graph as it was submitted, of a job that is not over."""
+        """The graph of a job that is not over, with the parallelism that it has."""
         job = self._jobs.get(job_id)
         return None if job is None else job.graph
 
@@ -128,6 +129,10 @@ class Dispatcher:
                 return self._submit(request_id, graph, now_ms)
             case JobGraphStored(job_id):
                 return self._stored(job_id)
+            case JobGraphChanged(graph):
+                if graph.job_id in self._jobs:
+                    self._jobs[graph.job_id].graph = graph
+                return []
             case JobGraphStoreFailed():
                 return self._store_failed(event)
             case OperateJob(request_id, job_id, operation):
@@ -187,7 +192,7 @@ class Dispatcher:
             return [_refuse(event.reason)(job.submitter)] if job.submitter is not None else []
         job.phase = JobPhase.TAKING_BACK
         job.failure = SerializedFailure(f"the job could not be stored: {event.reason}", Blame.EXTERNAL, retryable=True)
-        return [RemoveJobGraph(job_id)]
+        return [RemoveJobGraph(job_id, is_over=False)]
 
     def _removed(self, job_id: JobID) -> list[DispatcherEffect]:
         """A graph is gone, or could not be removed; the latter is all that could be done."""

@@ -18,9 +18,11 @@ class StoreJobGraph:
 
 @dataclass(frozen=True, slots=True)
 class RemoveJobGraph:
-    """The job is over for good: remove its graph; answered by JobGraphRemoved."""
+    """Remove what is stored of a job; answered by JobGraphRemoved."""
 
     job_id: JobID
+    is_over: bool = True
+    """For good: its id never comes again, so that what cannot be removed now may be removed later. False: a submission that failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,13 @@ class JobGraphStored:
 
 
 @dataclass(frozen=True, slots=True)
+class JobGraphChanged:
+    """The JobMaster has rescaled its job; the graph in the job graph store is this one now."""
+
+    job_graph: JobGraph
+
+
+@dataclass(frozen=True, slots=True)
 class JobGraphStoreFailed:
     """Answer to `StoreJobGraph`: not stored; the submission fails."""
 
@@ -92,6 +99,7 @@ DispatcherEvent = (
     | DispatcherSuspended
     | SubmitJob
     | JobGraphStored
+    | JobGraphChanged
     | JobGraphStoreFailed
     | JobGraphRemoved
     | OperateJob

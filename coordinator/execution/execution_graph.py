@@ -111,10 +111,11 @@ class ExecutionGraph:
         self._count = dict.fromkeys(ExecutionState, 0)
         for vertex in job_graph.vertices:
             for index in range(vertex.parallelism):
-                self._begin_attempt(ExecutionVertexID(vertex.vertex_id, index), first_attempt, now_ms)
+                subtask = ExecutionVertexID(vertex.vertex_id, index)
+                self._begin_attempt(subtask, execution_graph_id, first_attempt, now_ms)
 
-    def _begin_attempt(self, vertex: ExecutionVertexID, attempt_number: int, now_ms: int) -> None:
-        attempt_id = ExecutionAttemptID(self.execution_graph_id, vertex.vertex_id, vertex.subtask_index, attempt_number)
+    def _begin_attempt(self, vertex: ExecutionVertexID, graph_id: str, attempt_number: int, now_ms: int) -> None:
+        attempt_id = ExecutionAttemptID(graph_id, vertex.vertex_id, vertex.subtask_index, attempt_number)
         execution = Execution(attempt_id, ExecutionState.CREATED, now_ms)
         execution.timestamps_ms[ExecutionState.CREATED] = now_ms
         self._current[vertex] = execution
@@ -227,7 +228,7 @@ class ExecutionGraph:
         now_ms: int,
     ) -> Execution:
         """An attempt that another leader deployed is the current one of its subtask, instead of one that never was deployed. Attempts
-        that follow belong to its execution graph, so that no attempt id comes again."""
+        of the subtask that follow belong to its execution graph, so that no attempt id comes again."""
         vertex = attempt_id.execution_vertex_id
         old = self._current[vertex]
         check(old.state is ExecutionState.CREATED, f"{old.attempt_id} is {old.state.value}, and was to be replaced")
@@ -237,7 +238,6 @@ class ExecutionGraph:
         self._current[vertex] = execution
         self._by_attempt[attempt_id] = execution
         self._count[state] += 1
-        self.execution_graph_id = attempt_id.execution_graph_id
         return execution
 
     def reset_for_new_execution(self, vertices: Iterable[ExecutionVertexID], now_ms: int) -> None:
@@ -248,7 +248,8 @@ class ExecutionGraph:
                 raise InvariantViolation(f"{old.attempt_id} is still {old.state.value}")
             self._count[old.state] -= 1
             del self._by_attempt[old.attempt_id]
-            self._begin_attempt(vertex, old.attempt_id.attempt_number + 1, now_ms)
+            graph_id, number = old.attempt_id.execution_graph_id, old.attempt_id.attempt_number
+            self._begin_attempt(vertex, graph_id, number + 1, now_ms)
 
 
 def check_job_graph(job_graph: JobGraph) -> None:
@@ -294,7 +295,11 @@ def with_parallelism(job_graph: JobGraph, parallelism: Mapping[JobVertexID, int]
     rescaled = replace(
         job_graph,
         vertices=tuple(
-            replace(vertex, parallelism=parallelism.get(vertex.vertex_id, vertex.parallelism))
+            replace(
+                vertex,
+                parallelism=parallelism.get(vertex.vertex_id, vertex.parallelism),
+                submitted_parallelism=vertex.submitted_parallelism or vertex.parallelism,
+            )
             for vertex in job_graph.vertices
         ),
     )

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from coordinator.execution.execution_graph import with_parallelism
 from coordinator.execution.slot_sharing import required_slots
 from dataflow.ids import JobVertexID
-from dataflow.jobgraph import JobGraph
+from dataflow.jobgraph import JobGraph, JobVertex
 
 
 @dataclass(frozen=True, slots=True)
 class ReactiveParallelism:
-    """Of one job; made from the graph that was submitted."""
+    """Of one job; made from the graph that was submitted, or one that a leader rescaled."""
 
     job_graph: JobGraph
 
     @property
     def most(self) -> int:
         """The greatest parallelism of the vertices that follow."""
-        greatest = max(vertex.parallelism for vertex in self.job_graph.vertices)
-        return min(vertex.max_parallelism for vertex in self.job_graph.vertices if vertex.parallelism == greatest)
+        vertices = self.job_graph.vertices
+        greatest = max(_submitted(vertex) for vertex in vertices)
+        return min(vertex.max_parallelism for vertex in vertices if _submitted(vertex) == greatest)
 
     @property
     def slots_wanted(self) -> int:
@@ -43,11 +44,16 @@ class ReactiveParallelism:
         return self._with(low) if low else None
 
     def _with(self, parallelism: int) -> Mapping[JobVertexID, int]:
-        greatest = max(vertex.parallelism for vertex in self.job_graph.vertices)
+        submitted = {vertex.vertex_id: _submitted(vertex) for vertex in self.job_graph.vertices}
+        greatest = max(submitted.values())
         return {
-            vertex.vertex_id: parallelism if vertex.parallelism == greatest else min(vertex.parallelism, parallelism)
-            for vertex in self.job_graph.vertices
+            vertex_id: parallelism if of_vertex == greatest else min(of_vertex, parallelism)
+            for vertex_id, of_vertex in submitted.items()
         }
 
     def _slots_for(self, parallelism: int) -> int:
         return required_slots(with_parallelism(self.job_graph, self._with(parallelism)))
+
+
+def _submitted(vertex: JobVertex) -> int:
+    return vertex.submitted_parallelism or vertex.parallelism

@@ -33,6 +33,7 @@ from protos import job_pb2
 from runtime.storage import Storage, StorageAlreadyExists, StorageError, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
+NS_PER_MS = 1_000_000
 _POINTER = "pointer"
 _HELD_BY = "held-by-"
 
@@ -286,10 +287,28 @@ class EmbeddedJobGraphs:
             submitted = _SUBMITTED.pack(time.time_ns())
         self._storage.put(path, submitted + encode_job_graph(job_graph).SerializeToString())
 
+    def replace(self, job_graph: JobGraph) -> None:
+        """Durable when it returns. One that was removed stays removed."""
+        self._fence.check()
+        path = f"jobs/{job_graph.job_id}"
+        try:
+            submitted = self._storage.get(path)[: _SUBMITTED.size]
+        except StorageNotFound:
+            return
+        self._storage.put(path, submitted + encode_job_graph(job_graph).SerializeToString())
+
     def remove(self, job_id: JobID) -> None:
         """No error when there is none."""
         self._fence.check()
         self._storage.delete(f"jobs/{job_id}")
+
+    def submitted_ms(self, job_id: JobID) -> int | None:
+        """None: there is no such job."""
+        try:
+            prefix = self._storage.get_range(f"jobs/{job_id}", 0, _SUBMITTED.size)
+        except StorageNotFound:
+            return None
+        return int(_SUBMITTED.unpack(prefix)[0]) // NS_PER_MS
 
     def load(self) -> Sequence[JobGraph]:
         """All of them, in the order of their submission."""
@@ -325,6 +344,7 @@ class EmbeddedHighAvailability:
             EmbeddedPointers(self._storage, job_id, self._fence),
             EmbeddedStatistics(self._storage, job_id, self._fence, lambda: job_id in self._forgotten),
             survives_suspension=self._durable,
+            submitted_ms=self._graphs.submitted_ms(job_id),
         )
 
     def forget_job(self, job_id: JobID) -> None:

@@ -41,6 +41,7 @@ from runtime.storage import Storage, StorageNotFound
 from runtime.zookeeper import Answer, SessionOver, ZooKeeperSession
 
 _SUBMITTED = struct.Struct(">q")
+NS_PER_MS = 1_000_000
 IDENTITY = "identity"
 
 
@@ -91,20 +92,25 @@ class FencedNodes:
         """Sorted names of the nodes below."""
         return self._reading(lambda: self._session.children(self.path(name)))
 
-    def put(self, name: str, value: bytes) -> None:
-        """Create the node, and those above it, or replace its value."""
-        path = self.path(name)
-        while True:
-            answer = self.write(lambda transaction: transaction.set_data(path, value))
-            if answer.error is None:
-                return
-            if not isinstance(answer.error, NoNodeError):
-                raise answer.error
+    def put(self, name: str, value: bytes) -> bool:
+        """Create the node, and those above it, or replace its value. True."""
+        while not self.set(name, value):
             answer = self.create(name, value)
             if answer.error is None:
-                return
+                return True
             if not isinstance(answer.error, NodeExistsError):
                 raise answer.error
+        return True
+
+    def set(self, name: str, value: bytes) -> bool:
+        """Replace the value of the node; False: there is none."""
+        path = self.path(name)
+        answer = self.write(lambda transaction: transaction.set_data(path, value))
+        if answer.error is None:
+            return True
+        if not isinstance(answer.error, NoNodeError):
+            raise answer.error
+        return False
 
     def create(self, name: str, value: bytes) -> Answer:
         """Create the node, and those above it; the answer's error is NodeExistsError when it is there."""
@@ -241,21 +247,55 @@ class FilesByNode:
         self._nodes = nodes
         self._storage = storage
         self._directory = directory
+        self._rubbish: dict[str, dict[str, None]] = {}
+        """By name: files that could not be deleted yet."""
 
     def put(self, name: str, prefix: bytes, data: bytes) -> None:
         """Durable when it returns. `prefix` is kept in the node."""
         node = f"{self._directory}/{name}"
         before = self._nodes.get(node)
+        self._write(name, data, lambda path: self._nodes.put(node, prefix + path))
+        if before is not None:
+            self._delete_file(name, before[0][len(prefix) :].decode())
+
+    def replace(self, name: str, prefix_length: int, data: bytes) -> None:
+        """As `put`, with the prefix that is there; nothing when there is none (any more)."""
+        node = f"{self._directory}/{name}"
+        before = self._nodes.get(node)
+        if before is None:
+            return
+        prefix, old = before[0][:prefix_length], before[0][prefix_length:].decode()
+        written = self._write(name, data, lambda path: self._nodes.set(node, prefix + path))
+        if written:
+            self._delete_file(name, old)
+
+    def _write(self, name: str, data: bytes, point_to: Callable[[bytes], bool]) -> bool:
+        """A new file; then the node says so. False: there is no such node, hence no such file."""
         path = f"{self._directory}/{name}-{uuid.uuid4().hex}"
         self._storage.put(path, data)
         try:
-            self._nodes.put(node, prefix + path.encode())
+            found = point_to(path.encode())
         except LeadershipLost:
-            if (found := self._nodes_value(node)) is not None and not found.endswith(path.encode()):
+            if (value := self._nodes_value(f"{self._directory}/{name}")) is not None and not value.endswith(
+                path.encode()
+            ):
                 self._storage.delete(path)
             raise
-        if before is not None:
-            self._storage.delete(before[0][len(prefix) :].decode())
+        if not found:
+            self._delete_file(name, path)
+        return found
+
+    def _delete_file(self, name: str, path: str) -> None:
+        """A file that no node names. What cannot be deleted is tried again with the next."""
+        self._rubbish.setdefault(name, {})[path] = None
+        self._delete_rubbish(name)
+
+    def _delete_rubbish(self, name: str) -> None:
+        files = self._rubbish.get(name, {})
+        for path in tuple(files):
+            self._storage.delete(path)
+            files.pop(path, None)
+        self._rubbish.pop(name, None)
 
     def _nodes_value(self, node: str) -> bytes | None:
         """What the node says now; None when that cannot be found out."""
@@ -264,6 +304,11 @@ class FilesByNode:
         except SnaplineError:
             return None
         return b"" if found is None else found[0]
+
+    def prefix(self, name: str, length: int) -> bytes | None:
+        """What the node keeps besides; None: there is none."""
+        found = self._nodes.get(f"{self._directory}/{name}")
+        return None if found is None else bytes(found[0][:length])
 
     def get(self, name: str, prefix_length: int) -> tuple[bytes, bytes] | None:
         """Prefix and data; None: there is none. One that was replaced while it was read is read again."""
@@ -278,11 +323,12 @@ class FilesByNode:
         return None
 
     def remove(self, name: str, prefix_length: int) -> None:
-        """No error when there is none."""
+        """No error when there is none. After a failure once more: the node may be gone, and the file not."""
         found = self._nodes.get(f"{self._directory}/{name}")
-        self._nodes.delete(f"{self._directory}/{name}")
         if found is not None:
-            self._storage.delete(found[0][prefix_length:].decode())
+            self._rubbish.setdefault(name, {})[found[0][prefix_length:].decode()] = None
+        self._nodes.delete(f"{self._directory}/{name}")
+        self._delete_rubbish(name)
 
     @property
     def names(self) -> Sequence[str]:
@@ -323,9 +369,18 @@ class ZooKeeperJobGraphs:
         submitted = _SUBMITTED.pack(time.time_ns()) if found is None else found[0]
         self._files.put(job_graph.job_id, submitted, encode_job_graph(job_graph).SerializeToString())
 
+    def replace(self, job_graph: JobGraph) -> None:
+        """Durable when it returns. One that was removed stays removed."""
+        self._files.replace(job_graph.job_id, _SUBMITTED.size, encode_job_graph(job_graph).SerializeToString())
+
     def remove(self, job_id: JobID) -> None:
         """No error when there is none."""
         self._files.remove(job_id, _SUBMITTED.size)
+
+    def submitted_ms(self, job_id: JobID) -> int | None:
+        """None: there is no such job."""
+        prefix = self._files.prefix(job_id, _SUBMITTED.size)
+        return None if prefix is None else int(_SUBMITTED.unpack(prefix)[0]) // NS_PER_MS
 
     def load(self) -> Sequence[JobGraph]:
         """All of them, in the order of their submission."""
@@ -354,7 +409,9 @@ class ZooKeeperHighAvailability:
         counter = ZooKeeperCheckpointIDCounter(self._nodes, job_id)
         counter.start()
         statistics = ZooKeeperStatistics(self._statistics, job_id, lambda: job_id in self._forgotten)
-        return JobStores(counter, ZooKeeperPointers(self._nodes, job_id), statistics, survives_suspension=True)
+        pointers = ZooKeeperPointers(self._nodes, job_id)
+        submitted_ms = self._graphs.submitted_ms(job_id)
+        return JobStores(counter, pointers, statistics, survives_suspension=True, submitted_ms=submitted_ms)
 
     def forget_job(self, job_id: JobID) -> None:
         """The job is over for good."""

@@ -18,6 +18,7 @@ from coordinator.checkpoint.effects import CheckpointCoordinatorEffect
 from coordinator.jobmaster.operations import Reply
 from dataflow.failures import SerializedFailure
 from dataflow.ids import JobID
+from dataflow.jobgraph import JobGraph
 from dataflow.messages import JobStatus, JobStatusChanged
 from runtime.connections import ConnectionEffect
 from runtime.machine import CancelTimer, StartTimer
@@ -42,6 +43,14 @@ class LoadSavepoint:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateJobGraph:
+    """The job was rescaled: replace its graph in the job graph store, trying until it is there -> JobGraphUpdated. Tell the
+    Dispatcher, too: a JobMaster that breaks is started again with it. Never one that was removed."""
+
+    job_graph: JobGraph
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetJobGraph:
     """The job is over for good: remove its graph from the job graph store, trying until it is certain that it is gone ->
     JobGraphForgotten. Before anything that the job could start from is removed: a coordinator that comes after would run it again
@@ -63,6 +72,7 @@ class JobReachedTerminalState:
 JobMasterEffect = (
     ReportJobStatus
     | LoadSavepoint
+    | UpdateJobGraph
     | ForgetJobGraph
     | JobReachedTerminalState
     | Reply

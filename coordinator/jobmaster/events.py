@@ -48,6 +48,11 @@ class SavepointLoadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class JobGraphUpdated:
+    """Answers UpdateJobGraph: the next leader finds that graph."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobGraphForgotten:
     """Answers ForgetJobGraph: nobody will find the graph any more."""
 
@@ -71,6 +76,7 @@ JobMasterEvent = (
     JobMasterStarted
     | SavepointLoaded
     | SavepointLoadFailed
+    | JobGraphUpdated
     | JobGraphForgotten
     | OperationRequested
     | JobMasterSuspended

@@ -56,6 +56,7 @@ from coordinator.jobmaster.effects import (
 )
 from coordinator.jobmaster.events import (
     JobGraphForgotten,
+    JobGraphUpdated,
     JobMasterEvent,
     JobMasterStarted,
     JobMasterSuspended,
@@ -227,6 +228,8 @@ class JobMaster:
         self._reconciling_note = ""
         self._latest_completed: CheckpointID | None = None
         """Of all leaders before, 0 for none; None while that is not known."""
+        self._had_finished: frozenset[ExecutionVertexID] = frozenset()
+        """Subtasks, in that checkpoint."""
         self._has_adopted = False
         """Just now: the next checkpoint begins at once."""
         self._loading_round = 0
@@ -303,6 +306,9 @@ class JobMaster:
                 self._operate(request_id, operation)
             case SavepointLoaded(metadata, location):
                 self._savepoint_loaded(metadata, location)
+            case JobGraphUpdated():
+                self._schedule(self.scheduler.graph_stored(self._now_ms))
+                self._forget_job_graph()
             case JobGraphForgotten():
                 self._checkpoint(Shutdown(self.status))
             case SavepointLoadFailed(detail, retryable):
@@ -392,16 +398,13 @@ class JobMaster:
                 self._restore_failed(round_of(request_id), detail, retryable=retryable)
             case FailJob(is_under_way=True):
                 pass
-            case FailJob(reason, detail):
-                failure = SerializedFailure(
-                    f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name
-                )
-                self._schedule(self.scheduler.fail_global(failure, self._now_ms))
-            case FailTask(attempt_id, reason, detail):
-                failure = SerializedFailure(
-                    f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name
-                )
-                self._schedule(self.scheduler.fail_execution(attempt_id, failure, self._now_ms))
+            case FailJob(reason, detail) | FailTask(_, reason, detail):
+                text = f"{reason.message} {detail}".strip()
+                failure = SerializedFailure(text, Blame.EXTERNAL, error_type=reason.name)
+                if isinstance(effect, FailTask):
+                    self._schedule(self.scheduler.fail_execution(effect.attempt_id, failure, self._now_ms))
+                else:
+                    self._schedule(self.scheduler.fail_global(failure, self._now_ms))
             case CoordinatorShutDown():
                 self._is_ended = True
                 self._out.append(JobReachedTerminalState(self.job_id, self.status, self.scheduler.root_failure))
@@ -432,9 +435,14 @@ class JobMaster:
         self._out += self._resource_manager.send(Disconnect(f"the job is {status.value}"))
         self._of_resource_manager(self._resource_manager.handle(StopRegistration(), self._now_ms))
         if status.is_globally_terminal:
-            self._out.append(ForgetJobGraph(self.job_id))
+            self._forget_job_graph()
         else:
             self._checkpoint(Shutdown(status))
+
+    def _forget_job_graph(self) -> None:
+        """Of a job that is over, and not before a graph that is being stored is there: it would come back."""
+        if self._is_closed and self.status.is_globally_terminal and not self.scheduler.is_storing_graph:
+            self._out.append(ForgetJobGraph(self.job_id))
 
     # --- restoring ----------------------------------------------------------------------------------------------------
 
@@ -459,6 +467,7 @@ class JobMaster:
         if round_of(effect.request_id) == RECONCILING_ROUND:
             self.scheduler.graph.use_max_parallelism(effect.max_parallelism)
             self._latest_completed = effect.checkpoint_id
+            self._had_finished = frozenset(t for t, state in effect.assignments.items() if state.is_task_finished)
             return
         savepoint = self.scheduler.graph.job_graph.savepoint_restore
         if self._recovered and effect.checkpoint_id == 0 and savepoint.path:
@@ -483,7 +492,8 @@ class JobMaster:
     def _start_reconciling(self) -> None:
         """Find out what runs and what was completed. Nothing is declared to the ResourceManager before that: slots that
         TaskManagers hold for the job must not be asked for a second time."""
-        self._reconciliation = Reconciliation(self.scheduler.graph.vertices)
+        graph = self.scheduler.graph
+        self._reconciliation = Reconciliation(graph.vertices, self.scheduler.region_of, graph.execution_graph_id)
         due_ms = self._now_ms + self._settings.reconciliation_timeout_ms
         self._out.append(StartTimer(ReconciliationTimer(), due_ms))
         self._schedule(self.scheduler.start_reconciling(self._now_ms))
@@ -501,7 +511,7 @@ class JobMaster:
         if self._latest_completed is None:
             return
         pool = self.scheduler.pool
-        match reconciliation.decide(lambda resource, slot: slot in pool.allocations_of(resource)):
+        match reconciliation.decide(lambda resource, slot: slot in pool.allocations_of(resource), self._had_finished):
             case Waiting(missing):
                 self._reconciling_note = f"waiting for reports of {missing} of {len(self.scheduler.graph)} subtasks"
             case Refused(reason):
@@ -518,11 +528,11 @@ class JobMaster:
             self._send(other.resource_id, CancelTask(other.report.attempt_id))
         self._schedule(self.scheduler.adopt(adoptable.executions, self._now_ms))
         self._perform_queue()
-        attempts = [each.report.attempt_id for each in adoptable.executions]
+        attempts = adoptable.running
         if latest_id:
-            self._tell_tasks(SendNotifyCheckpointComplete(tuple(attempts), latest_id, self._now_ms, NO_CHECKPOINT))
+            self._tell_tasks(SendNotifyCheckpointComplete(attempts, latest_id, self._now_ms, NO_CHECKPOINT))
         for aborted_id in adoptable.seen_after(latest_id):
-            self._tell_tasks(SendNotifyCheckpointAborted(tuple(attempts), aborted_id, latest_id, self._now_ms))
+            self._tell_tasks(SendNotifyCheckpointAborted(attempts, aborted_id, latest_id, self._now_ms))
         pending = tuple(message for message in adoptable.unconfirmed if message.checkpoint_id > latest_id)
         if pending:
             self._checkpoint(AcknowledgesReceived(pending))

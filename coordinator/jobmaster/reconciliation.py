@@ -1,26 +1,29 @@
 """Reconciliation: what still runs of a job whose JobMaster was lost, and whether it can be taken over as it is.
 
-TaskManagers report every attempt that they run. The job can be adopted when one set of attempts, of one execution graph, covers
-every subtask with an attempt that is deployed, initializing or running, in a slot that this JobMaster has. It cannot be adopted, at
-once, when the newest attempt of a subtask has ended or is ending, was being stopped with a savepoint, or when the job ran with another
-parallelism. Everything else is
+TaskManagers report every attempt that they run, and those that have finished. The job can be adopted when one set of attempts, of one
+execution graph, accounts for every subtask: by an attempt that is deployed, initializing or running in a slot that this JobMaster has;
+by one that has finished; or by the latest completed checkpoint, which says that the subtask had finished, when nobody runs it (its
+TaskManager may be gone, or have given its last slot of the job back). It cannot be adopted, at once, when the newest attempt of a
+subtask has failed or is ending, was being stopped with a savepoint, or when the job ran with another parallelism. Everything else is
 waited for. Of two attempts of one subtask the later one counts; the other is cancelled by whoever adopts.
 
-A complete set is always consistent: the tasks of a region are only deployed after all their earlier attempts have ended, so no
-subtask of an older deployment can stand beside one of a newer. Knows no messages, timers or checkpoints. Goes beyond Flink, where
-a new JobMaster always restarts the job.
+A complete set is consistent: a region is only deployed after all its earlier attempts have ended, and as a whole, so that the
+attempts of a region have one number. An attempt with a lower one, such as one that finished before the region was restarted, counts
+for nothing. Knows no messages, timers or checkpoints. Goes beyond Flink, where a new JobMaster always restarts the job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from dataflow.failures import SerializedFailure
 from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
 from dataflow.messages import AcknowledgeCheckpoint, ExecutionReport, ExecutionState
 
-ADOPTABLE = frozenset({ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING})
+ADOPTABLE = frozenset(
+    {ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class Adoptable:
     """Reported besides, not wanted."""
 
     @property
+    def running(self) -> tuple[ExecutionAttemptID, ...]:
+        """Attempts that go on."""
+        return tuple(each.report.attempt_id for each in self.executions if not each.report.state.is_terminal)
+
+    @property
     def unconfirmed(self) -> tuple[AcknowledgeCheckpoint, ...]:
         """Acknowledgements that nobody has answered."""
         return tuple(message for each in self.executions for message in each.report.unconfirmed)
@@ -72,9 +80,17 @@ class Adoptable:
 class Reconciliation:
     """What was reported so far."""
 
-    def __init__(self, subtasks: Iterable[ExecutionVertexID]) -> None:
-        """Nothing. `subtasks`: all of the job."""
+    def __init__(
+        self,
+        subtasks: Iterable[ExecutionVertexID],
+        region_of: Callable[[ExecutionVertexID], ExecutionVertexID],
+        own_graph_id: str,
+    ) -> None:
+        """Nothing. `subtasks`: all of the job. `region_of`: what stands for the failover region of a subtask. `own_graph_id`: an
+        execution graph of which there is no attempt yet."""
         self._subtasks = dict.fromkeys(subtasks)
+        self._region_of = region_of
+        self._own_graph_id = own_graph_id
         self._reported: dict[ExecutionAttemptID, ReportedExecution] = {}
 
     def report(self, resource_id: ResourceID, reports: Iterable[ExecutionReport]) -> None:
@@ -106,8 +122,13 @@ class Reconciliation:
         """Everything that runs, wanted or not."""
         return tuple(each for each in self._reported.values() if not each.report.state.is_terminal)
 
-    def decide(self, has_slot: Callable[[ResourceID, AllocationID], bool]) -> Waiting | Refused | Adoptable:
-        """What to do now. `has_slot`: the slot was offered to us by this TaskManager."""
+    def decide(
+        self,
+        has_slot: Callable[[ResourceID, AllocationID], bool],
+        finished: Collection[ExecutionVertexID] = (),
+    ) -> Waiting | Refused | Adoptable:
+        """What to do now. `has_slot`: the slot was offered to us by this TaskManager. `finished`: subtasks that had finished in the
+        latest completed checkpoint."""
         graphs = dict.fromkeys(attempt_id.execution_graph_id for attempt_id in self._reported)
         fewest_missing = len(self._subtasks)
         refusal: Refused | None = None
@@ -118,14 +139,9 @@ class Reconciliation:
             if why is not None:
                 refusal = why
                 continue
-            missing = sum(
-                1
-                for subtask in self._subtasks
-                if (found := newest.get(subtask)) is None or not has_slot(found.resource_id, found.report.allocation_id)
-            )
-            fewest_missing = min(fewest_missing, missing)
-            if missing == 0:
-                chosen = tuple(newest[subtask] for subtask in self._subtasks)
+            chosen = self._accounted_for(graph_id, newest, has_slot, self._known_to_have_finished(finished))
+            fewest_missing = min(fewest_missing, len(self._subtasks) - len(chosen))
+            if len(chosen) == len(self._subtasks):
                 wanted = {each.report.attempt_id for each in chosen}
                 others = tuple(each for each in self.live() if each.report.attempt_id not in wanted)
                 complete.append(Adoptable(chosen, others))
@@ -139,15 +155,28 @@ class Reconciliation:
         return Waiting(fewest_missing)
 
     def _newest_of(self, graph_id: str) -> dict[ExecutionVertexID, ReportedExecution]:
+        """The newest attempt of each subtask in one execution graph, without those that are older than their region."""
         newest: dict[ExecutionVertexID, ReportedExecution] = {}
+        of_region: dict[ExecutionVertexID, int] = {}
         for attempt_id, reported in self._reported.items():
             if attempt_id.execution_graph_id != graph_id:
                 continue
-            subtask = attempt_id.execution_vertex_id
+            subtask, number = attempt_id.execution_vertex_id, attempt_id.attempt_number
+            if subtask not in self._subtasks:
+                if not reported.report.state.is_terminal:
+                    newest[subtask] = reported
+                continue  # it ended before the job was rescaled
+            region = self._region_of(subtask)
+            of_region[region] = max(number, of_region.get(region, number))
             known = newest.get(subtask)
-            if known is None or known.report.attempt_id.attempt_number < attempt_id.attempt_number:
+            if known is None or known.report.attempt_id.attempt_number < number:
                 newest[subtask] = reported
-        return newest
+        return {
+            subtask: reported
+            for subtask, reported in newest.items()
+            if subtask not in self._subtasks
+            or reported.report.attempt_id.attempt_number == of_region[self._region_of(subtask)]
+        }
 
     def _why_not(self, newest: dict[ExecutionVertexID, ReportedExecution]) -> Refused | None:
         for subtask, reported in newest.items():
@@ -159,3 +188,36 @@ class Reconciliation:
             if report.state not in ADOPTABLE:
                 return Refused(f"{report.attempt_id} is {report.state.value}", report.failure)
         return None
+
+    def _known_to_have_finished(self, finished: Collection[ExecutionVertexID]) -> frozenset[ExecutionVertexID]:
+        """Of those of the checkpoint, the ones that nobody runs (again), in whatever execution graph."""
+        run = {
+            attempt_id.execution_vertex_id
+            for attempt_id, reported in self._reported.items()
+            if reported.report.state is not ExecutionState.FINISHED
+        }
+        return frozenset(finished) - run
+
+    def _accounted_for(
+        self,
+        graph_id: str,
+        newest: dict[ExecutionVertexID, ReportedExecution],
+        has_slot: Callable[[ResourceID, AllocationID], bool],
+        finished: frozenset[ExecutionVertexID],
+    ) -> tuple[ReportedExecution, ...]:
+        """In the order of the job's subtasks."""
+        number_of = {self._region_of(s): each.report.attempt_id.attempt_number for s, each in newest.items()}
+        chosen = []
+        for subtask in self._subtasks:
+            found = newest.get(subtask)
+            if found is None and subtask in finished:
+                number = number_of.get(self._region_of(subtask))
+                graph = (graph_id, number) if number is not None else (self._own_graph_id, 0)
+                attempt_id = ExecutionAttemptID(graph[0], subtask.vertex_id, subtask.subtask_index, graph[1])
+                ended = ExecutionReport(attempt_id, ExecutionState.FINISHED, AllocationID(""))
+                chosen.append(ReportedExecution(ResourceID(""), ended))
+            elif found is not None and (
+                found.report.state is ExecutionState.FINISHED or has_slot(found.resource_id, found.report.allocation_id)
+            ):
+                chosen.append(found)
+        return tuple(chosen)

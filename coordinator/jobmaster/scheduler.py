@@ -5,6 +5,8 @@ runs meanwhile) -> RESTORING (what they start from is asked for) -> WAITING_FOR_
 first deployment is a round over all subtasks that begins at RESTORING. A failure during a round widens it and sends it
 back to CANCELING. At most one round is in progress.
 
+A job that is rescaled gets its new graph into the job graph store before anything of it is deployed.
+
 A failure restarts the failed subtasks' pipelined regions when the restart strategy says so; otherwise, or when it must not
 be retried, the job goes through FAILING to FAILED with that failure. A global failure restarts everything. A TaskManager
 that is lost is one failure, however many attempts it takes along.
@@ -23,12 +25,13 @@ from enum import Enum
 
 from coordinator.checkpoint.events import ExecutionChange
 from coordinator.execution.deployment import NOTHING_RESTORED, RestoredTasks, TaskDeploymentDescriptorFactory
-from coordinator.execution.execution_graph import Execution, ExecutionGraph
+from coordinator.execution.execution_graph import Execution, ExecutionGraph, with_parallelism
 from coordinator.execution.failover import FailoverRegions
 from coordinator.execution.reactive import ReactiveParallelism
 from coordinator.execution.restart_strategy import RestartStrategy
 from coordinator.execution.slot_pool import SlotPool
 from coordinator.execution.slot_sharing import SlotSharing, required_slots
+from coordinator.jobmaster.durable_job_graph import DurableJobGraph
 from coordinator.jobmaster.reconciliation import ReportedExecution
 from coordinator.jobmaster.scheduler_effects import (
     CancelAt,
@@ -139,6 +142,7 @@ class Scheduler:
         self._changes: list[ExecutionChange] = []
         self.is_reconciling_over = False
         self.reactive = ReactiveParallelism(job_graph) if settings.is_reactive else None
+        self._durable_graph = DurableJobGraph(job_graph)
         self._expand(ExecutionGraph(job_graph, execution_graph_id, now_ms))
 
     def _expand(self, graph: ExecutionGraph) -> None:
@@ -198,7 +202,7 @@ class Scheduler:
         return self._done()
 
     def adopt(self, executions: Iterable[ReportedExecution], now_ms: int) -> list[SchedulerEffect]:
-        """One attempt for each subtask: they go on as they are, under this leader."""
+        """One attempt for each subtask: they go on as they are, or have finished, under this leader."""
         check(self.is_reconciling, f"a job that is {self.status.value} adopts nothing")
         self.is_reconciling_over = True
         for each in executions:
@@ -206,8 +210,9 @@ class Scheduler:
             execution = self.graph.adopt(
                 report.attempt_id, report.state, report.allocation_id, each.resource_id, now_ms
             )
-            self._sharing.adopt(execution.vertex, report.allocation_id)
-            self._deployed.setdefault(each.resource_id, {})[execution.attempt_id] = execution
+            if not execution.state.is_terminal:
+                self._sharing.adopt(execution.vertex, report.allocation_id)
+                self._deployed.setdefault(each.resource_id, {})[execution.attempt_id] = execution
             self._changes.append(ExecutionChange(execution.attempt_id, execution.state))
         self._after_change(now_ms)
         return self._done()
@@ -221,6 +226,10 @@ class Scheduler:
         self._begin_round(dict.fromkeys(self.graph.vertices), now_ms, initial=True)
         self._advance_round(now_ms)
         return self._done()
+
+    def region_of(self, subtask: ExecutionVertexID) -> ExecutionVertexID:
+        """What stands for the failover region of a subtask."""
+        return self._regions.region_of(subtask)
 
     @property
     def is_reconciling(self) -> bool:
@@ -382,10 +391,26 @@ class Scheduler:
                 self._out.append(StartTimer(CancellationTimer(resource_id), due_ms))
         return self._done()
 
+    def graph_stored(self, now_ms: int) -> list[SchedulerEffect]:
+        """Answer to UpdateJobGraph."""
+        if self.is_over:
+            self._durable_graph.nothing_more()
+        self._out += self._durable_graph.stored()
+        self._advance_round(now_ms)
+        return self._done()
+
+    @property
+    def is_storing_graph(self) -> bool:
+        """Whether an answer to UpdateJobGraph is outstanding."""
+        return self._durable_graph.is_storing
+
     def rescale(self, parallelism: Mapping[JobVertexID, int], now_ms: int) -> list[SchedulerEffect]:
         """Restart everything with other parallelism, which `check_rescale` has accepted. All attempts end first."""
         check(self.status is JobStatus.RUNNING and self.round is None, "only a running job is rescaled")
         self._rescale_to = {**self._rescale_to, **parallelism}
+        self._out += self._durable_graph.want(
+            with_parallelism(self.graph.job_graph, self._rescale_to)
+        )  # while tasks end
         self._restart(dict.fromkeys(self.graph.vertices), 0, now_ms)
         self._after_change(now_ms)
         return self._done()
@@ -508,7 +533,8 @@ class Scheduler:
             missing = self._sharing.assign(current.vertices)
             if missing == 0:
                 self._stop_timers(current)
-                self._deploy(current, now_ms)
+                if self._durable_graph.holds(self.graph.job_graph):
+                    self._deploy(current, now_ms)
                 return
             if self.reactive is not None:  # slots were lost since: begin again with those that are left
                 self._begin_round(dict.fromkeys(self.graph.vertices), now_ms + self._stabilization_ms)
@@ -547,6 +573,7 @@ class Scheduler:
         """Nothing runs: the same job with other parallelism takes the place of the old one."""
         self._sharing.release_all(now_ms)
         self._expand(self.graph.rescaled(self._rescale_to, now_ms))
+        self._out += self._durable_graph.want(self.graph.job_graph)
         self._rescale_to = {}
         current.vertices = dict.fromkeys(self.graph.vertices)
         self.require_slots()

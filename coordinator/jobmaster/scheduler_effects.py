@@ -1,10 +1,11 @@
-"""What the Scheduler asks of the JobMaster around it. None of these leaves the JobMaster as it is."""
+"""What the Scheduler asks of the JobMaster around it. None of these but UpdateJobGraph leaves the JobMaster as it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from coordinator.checkpoint.events import ExecutionChange
+from coordinator.jobmaster.effects import UpdateJobGraph
 from dataflow.failures import SerializedFailure
 from dataflow.ids import ExecutionAttemptID, JobVertexID, ResourceID
 from dataflow.jobgraph import JobGraph
@@ -92,6 +93,7 @@ SchedulerEffect = (
     | TellExecutions
     | TellTopology
     | RestoreTasks
+    | UpdateJobGraph
     | JobStatusReached
     | StartTimer
     | CancelTimer

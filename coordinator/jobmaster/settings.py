@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dataflow.config import (
-    INCREMENTAL_CHECKPOINTS,
     RECONCILIATION_TIMEOUT,
     RESOURCE_STABILIZATION_TIMEOUT,
     SAVEPOINT_DIRECTORY,
@@ -47,9 +46,6 @@ class JobMasterSettings:
     def from_configuration(cls, cluster: Configuration, job: Configuration) -> JobMasterSettings:
         """Read both. Raises ConfigurationError."""
         cancellation_ms = job.get_option(TASK_CANCELLATION_TIMEOUT)
-        # A task that has not heard of the latest completed checkpoint builds its next increment on files that the former leader
-        # may have deleted; only that leader knew which. Such a job is restarted.
-        adopts = not job.get_option(INCREMENTAL_CHECKPOINTS)
         return cls(
             heartbeat=HeartbeatSettings.from_configuration(cluster),
             registration=RegistrationSettings.from_configuration(cluster),
@@ -57,7 +53,7 @@ class JobMasterSettings:
             slot_idle_timeout_ms=job.get_option(SLOT_IDLE_TIMEOUT),
             cancellation_timeout_ms=cancellation_ms + CANCELLATION_GRACE_MS if cancellation_ms else 0,
             savepoint_directory=job.get_option(SAVEPOINT_DIRECTORY),
-            reconciliation_timeout_ms=cluster.get_option(RECONCILIATION_TIMEOUT) if adopts else 0,
+            reconciliation_timeout_ms=cluster.get_option(RECONCILIATION_TIMEOUT),
             is_reactive=job.get_option(SCHEDULER_MODE) == "reactive",
             resource_stabilization_ms=job.get_option(RESOURCE_STABILIZATION_TIMEOUT),
         )

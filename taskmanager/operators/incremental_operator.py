@@ -1,7 +1,7 @@
 """Keyed operators whose state may be larger than memory, and whose snapshots may be incremental: all changes of their state go by `slots_of`, `begin_batch` or `touch`.
 
-Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, savepoints and
-full checkpoints are not. It does not know what a part of a chain holds. Operators with state of their own making derive from
+Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, full ones begin a new
+chain, savepoints are none of it. It does not know what a part of a chain holds. Operators with state of their own making derive from
 KeyedOperator, and their snapshots are full.
 """
 
@@ -55,9 +55,9 @@ class IncrementalKeyedOperator(KeyedOperator):
         backend, chain = self.backend, self._chain
         if backend is None or chain is None or not backend.tracks_all_changes:
             return super().snapshot_keyed(checkpoint_id)
-        if self._snapshot_type is not SnapshotType.CHECKPOINT:
+        if self._snapshot_type.is_savepoint:
             return super().snapshot_keyed(checkpoint_id)
-        return chain.snapshot(checkpoint_id)
+        return chain.snapshot(checkpoint_id, full=self._snapshot_type is SnapshotType.FULL_CHECKPOINT)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
         if self._chain is not None:

@@ -184,13 +184,13 @@ class IncrementalSnapshots:
         self._chain: tuple[_Link, ...] = ()
         self._taken: dict[int, _Taken] = {}
 
-    def snapshot(self, checkpoint_id: int) -> tuple[IncrementalPart, ...]:
-        """The synchronous part."""
+    def snapshot(self, checkpoint_id: int, *, full: bool = False) -> tuple[IncrementalPart, ...]:
+        """The synchronous part. `full`: it builds on nothing, and later ones on it."""
         if self._changes.unconfirmed >= MAX_UNCONFIRMED or self._changes.must_restart:
             self._chain = ()
             self._taken.clear()
             self._changes.restart()
-        links = () if self._is_due() else self._chain
+        links = () if full or self._is_due() else self._chain
         parts = self._delta(self._changes.touched(self._high_water())) if links else self._full()
         self._changes.snapshot(checkpoint_id)
         references = tuple(handle for link in links for handle in link.handles)

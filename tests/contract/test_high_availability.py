@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,29 @@ def test_job_graphs_are_found_in_order(place: Place, leader: HighAvailability) -
     leader.job_graphs.remove(graph("a").job_id)
 
     assert list(place.lead("second").job_graphs.load()) == [graph("c"), graph("b")]
+
+
+def test_job_graph_is_replaced_unless_it_was_removed(place: Place, leader: HighAvailability) -> None:
+    """Its place in the order stays; a job that is over does not come back."""
+    for name in ("a", "b", "c"):
+        leader.job_graphs.put(graph(name))
+    leader.job_graphs.remove(graph("b").job_id)
+    rescaled = replace(graph("a"), name="rescaled")
+    for each in (rescaled, graph("b")):
+        leader.job_graphs.replace(each)
+
+    assert list(place.lead("second").job_graphs.load()) == [rescaled, graph("c")]
+
+
+def test_the_time_of_a_submission_is_known(leader: HighAvailability) -> None:
+    """A replaced graph keeps it; a job that nobody submitted has none."""
+    leader.job_graphs.put(replace(graph("a"), job_id=JOB))
+    submitted_ms = leader.open_job(JOB).submitted_ms
+    leader.job_graphs.replace(replace(graph("a"), job_id=JOB, name="rescaled"))
+
+    assert submitted_ms is not None
+    assert leader.open_job(JOB).submitted_ms == submitted_ms
+    assert leader.open_job(JobID("1" * 32)).submitted_ms is None
 
 
 def test_forgotten_job_leaves_nothing(place: Place, leader: HighAvailability, stores: JobStores) -> None:

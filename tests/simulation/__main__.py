@@ -75,7 +75,11 @@ def _many(start: int, count: int, jobs: int, generation: int, *, faults: bool) -
         for report in pool.map(_one, work, chunksize=4):
             digest.update(report.story_hash.encode())
             totals.update(
-                checkpoints=report.checkpoints, restarts=report.restarts, faults=report.faults, steps=report.steps
+                checkpoints=report.checkpoints,
+                restarts=report.restarts,
+                faults=report.faults,
+                steps=report.steps,
+                adoptions=report.adoptions,
             )
             if not report.ok:
                 failed.append(report)

@@ -36,9 +36,16 @@ from coordinator.dispatcher.events import (
     SubmitJob,
 )
 from coordinator.execution.restart_strategy import restart_strategy_of
-from coordinator.jobmaster.effects import ForgetJobGraph, JobMasterEffect, JobReachedTerminalState, ReportJobStatus
+from coordinator.jobmaster.effects import (
+    ForgetJobGraph,
+    JobMasterEffect,
+    JobReachedTerminalState,
+    ReportJobStatus,
+    UpdateJobGraph,
+)
 from coordinator.jobmaster.events import (
     JobGraphForgotten,
+    JobGraphUpdated,
     JobMasterEvent,
     JobMasterStarted,
     JobMasterSuspended,
@@ -379,6 +386,9 @@ class JobMasterShell:
                 cluster.clock.after(0, lambda: self.feed(rule))
             case Reply():
                 cluster.answers[effect.request_id] = effect.answer
+            case UpdateJobGraph(graph):
+                cluster.job_graphs[graph.job_id] = graph
+                cluster.clock.after(network.delay_ms(), lambda: self.feed(JobGraphUpdated()))
             case ForgetJobGraph(job_id):
                 cluster.job_graphs.pop(job_id, None)
                 cluster.clock.after(0, lambda: self.feed(JobGraphForgotten()))

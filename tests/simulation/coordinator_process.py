@@ -16,11 +16,13 @@ from coordinator.checkpoint.configuration import CheckpointCoordinatorConfigurat
 from coordinator.checkpoint.coordinator import CheckpointCoordinator
 from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
 from coordinator.cluster_entrypoint import SUSPEND_TIMEOUT_SECONDS
+from coordinator.deletions import Deletions
 from coordinator.dispatcher import effects as dispatching
 from coordinator.dispatcher.dispatcher import Dispatcher
 from coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
+    JobGraphChanged,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
@@ -33,8 +35,14 @@ from coordinator.ha.embedded import EmbeddedHighAvailability
 from coordinator.ha.leader_table_writer import LeaderTableWriter
 from coordinator.ha.zookeeper import ZooKeeperHighAvailability
 from coordinator.high_availability import HighAvailability, JobStores, LeadershipLost
-from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus
-from coordinator.jobmaster.events import JobGraphForgotten, JobMasterStarted, JobMasterSuspended, OperationRequested
+from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus, UpdateJobGraph
+from coordinator.jobmaster.events import (
+    JobGraphForgotten,
+    JobGraphUpdated,
+    JobMasterStarted,
+    JobMasterSuspended,
+    OperationRequested,
+)
 from coordinator.jobmaster.identity import JobMasterIdentity
 from coordinator.jobmaster.job_master import JobMaster
 from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
@@ -322,12 +330,20 @@ class CoordinatorProcess(Process):
     def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
         job_id = effect.job_id
 
-        def work() -> JobGraphRemoved:
+        def remove() -> None:
             self.high_availability.job_graphs.remove(job_id)
             self.high_availability.forget_job(job_id)
+
+        def work() -> JobGraphRemoved:
+            remove()
             return JobGraphRemoved(job_id)
 
-        self.io.submit("remove job", work, self.dispatcher.tell, lambda error: JobGraphRemoved(job_id, str(error)))
+        def failed(error: BaseException) -> JobGraphRemoved:
+            if effect.is_over:
+                Deletions(self.io, self.clock, self.clock).later("remove job", remove, error)
+            return JobGraphRemoved(job_id, str(error))
+
+        self.io.submit("remove job", work, self.dispatcher.tell, failed)
 
     def _start_job_master(self, effect: dispatching.StartJobMaster) -> None:
         runner = SimulatedJobMaster(self, effect.job_graph, recovered=effect.recovered)
@@ -387,6 +403,24 @@ class SimulatedJobMaster:
         self._ended = True
         if self.actor is not None:
             self.actor.stop()
+
+    def _update_graph(self, effect: UpdateJobGraph) -> None:
+        process, graph = self._process, effect.job_graph
+
+        def work() -> JobGraphUpdated:
+            process.high_availability.job_graphs.replace(graph)
+            return JobGraphUpdated()
+
+        def updated(event: JobGraphUpdated) -> None:
+            process.of_job_master(JobGraphChanged(graph))
+            self.tell(event)
+
+        process.io.submit(
+            "store the graph",
+            work,
+            updated,
+            lambda error: process.later(STORE_RETRY_MS, lambda: self._update_graph(effect)),
+        )
 
     def _forget_graph(self) -> None:
         process = self._process
@@ -453,6 +487,7 @@ class SimulatedJobMaster:
                 **checkpoint_io.performers(self.checkpoints.stats),
                 Reply: lambda effect: process.answers.__setitem__(effect.request_id, effect.answer),
                 ReportJobStatus: lambda effect: self._report_status(effect, checkpointing),
+                UpdateJobGraph: self._update_graph,
                 ForgetJobGraph: lambda effect: self._forget_graph(),
                 JobReachedTerminalState: lambda effect: self._end(effect.status, effect.failure),
             },

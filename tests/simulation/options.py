@@ -34,10 +34,11 @@ LATER_KINDS = ("clocks", "isolate")
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 LOCAL_KINDS = ("lose machine", "damage local copies")
 
-GENERATION = 6
+GENERATION = 7
 """What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper,
 2 without a state backend that lets keys go, 3 without side outputs and a job beside the user's, 4 without sources that keep step,
-5 without machines and local recovery."""
+5 without machines and local recovery, 6 without jobs that are stopped while coordinators are killed, and without runs in which nothing
+else is."""
 
 
 @dataclass(frozen=True)
@@ -193,11 +194,11 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         if sixth.random() < 0.8:
             cluster["execution.checkpointing.data-inline-threshold"] = "0 kb"
     operations = _draw_operations(random.Random(f"{seed}/operations"))
-    if any(kind == "stop" for _, kind in operations):
+    if generation < 7 and any(kind == "stop" for _, kind in operations):
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
         kinds = [kind for kind in kinds if kind not in ("kill coordinator", "kill at storage", "replace coordinator")]
         coordinators = 0
-    return Options(
+    options = Options(
         seed=seed,
         operations=operations,
         rescale_forks=random.Random(f"{seed}/rescale").random() < 0.5
@@ -214,6 +215,20 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         faults=FaultOptions(frozenset(kinds), rng.choice([300, 800, 2000])),
         safety_ms=rng.choice([2000, 5000, 9000]),
         coordinators=coordinators if generation >= 2 else 0,
+    )
+    seventh = random.Random(f"{seed}/generation 7")
+    if generation >= 7 and faults and seventh.random() < 0.2:
+        return _only_leaders_die(options, seventh)
+    return options
+
+
+def _only_leaders_die(options: Options, rng: random.Random) -> Options:
+    """And TaskManagers wait for the next one."""
+    return replace(
+        options,
+        faults=FaultOptions(frozenset({"kill coordinator"}), rng.choice([1000, 2000])),
+        cluster_settings={**options.cluster_settings, "heartbeat.timeout": "20 s"},
+        coordinators=rng.choice([0, 1, 2, 3]),
     )
 
 

@@ -13,7 +13,10 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
+import coordinator.ha.embedded
+import coordinator.ha.zookeeper
 from dataflow.ids import CheckpointID, ExecutionAttemptID
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_graph, encode_job_graph
@@ -24,6 +27,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
 from tests.simulation.network import Livelock
 from tests.simulation.options import Options, draw_options
+from tests.simulation.oracles.adoption import AdoptionOracle
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
 from tests.simulation.oracles.owners import check_owners
@@ -60,6 +64,7 @@ class Report:
     checkpoints: int
     restarts: int
     faults: int
+    adoptions: int = 0
 
     @property
     def ok(self) -> bool:
@@ -111,6 +116,7 @@ class Simulation:
             through_wire=self.world.random("wire").random() < 0.2,
         )
         self.cluster.leads = self.leaders.leads
+        self.adoption = AdoptionOracle(options, lambda: frozenset(process.name for process in self.cluster.alive()))
         self.cluster.ensemble.on_write = self._written_to_zookeeper
         self.job.checkpoints.durable_files = self._durable_files
         if not options.has_zookeeper:
@@ -153,6 +159,7 @@ class Simulation:
             if job.alignment is not None:
                 job.alignment.observe(name, effects)
         self.leaders.observe(name, event, effects)
+        self.adoption.observe(name, event, effects)
 
     def _written_to_disk(self, process: str, path: str) -> None:
         if (session := self.cluster.sessions.get(process)) is not None:
@@ -168,6 +175,8 @@ class Simulation:
     def run(self, *, submit: bool = True) -> None:
         """To the end. Raises Violation, Stuck, or whatever a core raises."""
         with ExitStack() as stack:
+            for module in (coordinator.ha.embedded, coordinator.ha.zookeeper):
+                stack.enter_context(patch.object(module, "time", _Time(self.world)))
             if self.options.has_zookeeper:
                 stack.enter_context(zookeeper_in(self.world, self.cluster.ensemble))
             self._run(submit=submit)
@@ -231,6 +240,8 @@ class Simulation:
         outcome = job.outcome(cluster)
         if outcome is None or not self.user.settled():
             return False
+        if outcome[0] is JobStatus.FINISHED:
+            self.user.finds_job_finished(job.checkpoints.latest_completed_of(job.graph.job_id))
         if outcome[0] is JobStatus.FINISHED and self.user.stopped_at is not None:
             job.checkpoints.ended = None
             job.graph = self.user.go_on()
@@ -272,6 +283,16 @@ class Simulation:
         return "\n  ".join(lines) or "nobody is there"
 
 
+class _Time:
+    """Stands in for the module `time`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def time_ns(self) -> int:
+        return self._world.clock.now_ms * 1_000_000
+
+
 class Stuck(Exception):
     """The liveness phase is over, and the job is not."""
 
@@ -308,6 +329,7 @@ def run_seed(seed: int, *, keep_story: bool = False, options: Options | None = N
         checkpoints=sum(len(job.checkpoints.completed) for job in simulation.jobs),
         restarts=sum(job.checkpoints.restarts for job in simulation.jobs),
         faults=simulation.faults.count,
+        adoptions=simulation.adoption.adoptions,
     )
 
 

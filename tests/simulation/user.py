@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from coordinator.checkpoint.metadata import parse_metadata
 from coordinator.execution.execution_graph import with_parallelism
 from coordinator.jobmaster.operations import (
     Acknowledged,
@@ -47,6 +48,8 @@ class User:
         """The job that runs now."""
         self.stopped_at: str | None = None
         """Where to go on from, once the job has finished."""
+        self._stop_is_unclear = False
+        """The job was to stop, and whoever was asked died before the answer."""
         self._waiting: list[tuple[CoordinatorProcess, str, RequestID]] = []
         self._may_rescale = all(stage.partitioning is not Partitioning.BROADCAST for stage in options.job.stages)
 
@@ -123,7 +126,26 @@ class User:
                 self._answered(kind, answer)
             elif coordinator.alive and self.graph.job_id in coordinator.runners:
                 self._waiting.append((coordinator, kind, request_id))
+            elif kind == "stop":
+                self._stop_is_unclear = True
         return not self._waiting
+
+    def finds_job_finished(self, latest_checkpoint: int) -> None:
+        """Whether it was stopped, when nobody said: a savepoint later than its last checkpoint is the last thing that it did."""
+        if not self._stop_is_unclear:
+            return
+        self._stop_is_unclear = False
+        found = [
+            (metadata.checkpoint_id, f"/{path.removesuffix('/_metadata')}")
+            for path, _ in self._cluster.disk.files.list(SAVEPOINTS.strip("/"))
+            if path.endswith("/_metadata")
+            and (metadata := parse_metadata(self._cluster.disk.files.get(path), path)).job_id == self.graph.job_id
+            and metadata.snapshot_type.is_synchronous
+        ]
+        newest, path = max(found, default=(0, ""))
+        if newest > latest_checkpoint:
+            self._world.story.say("user", f"finds that the job has stopped with savepoint {newest}")
+            self.stopped_at = path
 
     def _answered(self, kind: str, answer: Answer) -> None:
         match answer:

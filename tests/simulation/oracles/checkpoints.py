@@ -87,6 +87,10 @@ class CheckpointOracle:
     def _id_of(path: str) -> int:
         return int(path.split("/")[-2])
 
+    def latest_completed_of(self, job_id: str) -> int:
+        """As whoever lists the job's checkpoints would see; 0: none. Savepoints are not among them."""
+        return max(self._of_job.get(job_id, ()), default=0)
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     def observe(self, name: str, event: Any, effects: list[Any]) -> None:

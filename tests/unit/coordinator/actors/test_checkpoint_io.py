@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from coordinator.actors import checkpoint_io
+from coordinator import deletions
 from coordinator.actors.checkpoint_io import CheckpointIo
 from coordinator.checkpoint import effects as asked
 from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
@@ -23,7 +24,7 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     CompletedCheckpointsRecoveryFailed,
 )
-from coordinator.checkpoint.metadata import parse_metadata
+from coordinator.checkpoint.metadata import build_metadata, parse_metadata
 from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from coordinator.checkpoint.stats import CheckpointStatsTracker
 from coordinator.ha.embedded import EmbeddedHighAvailability
@@ -32,6 +33,7 @@ from coordinator.jobmaster.effects import LoadSavepoint
 from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from dataflow.elements import SnapshotType
 from dataflow.failures import CheckpointFailureReason
+from dataflow.handles import CheckpointMetadata
 from dataflow.ids import CheckpointID, JobID
 from dataflow.messages import JobStatus
 from runtime.clock import SystemClock
@@ -55,9 +57,15 @@ class Desk:
         self.stores = EmbeddedHighAvailability(self.store, None, durable=True).open_job(JOB)
         self.told: queue.Queue[Any] = queue.Queue()
         self.statistics = CheckpointStatsTracker(5)
+        self.name = name
+        self.submitted_at(None)
+
+    def submitted_at(self, submitted_ms: int | None) -> None:
+        name = self.name
+        stores = replace(self.stores, submitted_ms=submitted_ms)
         storages = StateStorages(lambda url: self.files if url == f"memory://{name}" else named_memory_storage(url))
         self.checkpoint_io = CheckpointIo(
-            JOB, f"memory://{name}", storages, self.stores, self.io, self.timers, self.clock, self.told.put,
+            JOB, f"memory://{name}", storages, stores, self.io, self.timers, self.clock, self.told.put,
             silent_logger(),
         )  # fmt: skip
         self.performers = self.checkpoint_io.performers(self.statistics)
@@ -216,7 +224,7 @@ def test_a_deletion_that_failed_is_tried_again(desk, monkeypatch, effect):
         delete_prefix(prefix)
         gone.set()
 
-    monkeypatch.setattr(checkpoint_io, "DELETE_PAUSES_MS", (1, 1, 1))
+    monkeypatch.setattr(deletions, "DELETE_PAUSES_MS", (1, 1, 1))
     monkeypatch.setattr(desk.files, "delete_prefix", sometimes)
     desk.checkpoint_io.performers(desk.statistics)[type(effect)](effect)
     assert gone.wait(30)
@@ -259,6 +267,18 @@ def test_leftovers_of_killed_tasks_are_deleted(desk):
         desk.files.put(path, b"state")
     desk.tell(asked.DeleteLeftovers(frozenset({"shared/segment-a-3-0"}), frozenset({"chk-7"}), CheckpointID(9)))
     assert [path for path, _ in desk.files.list("")] == stays
+
+
+def test_a_checkpoint_that_nothing_points_to_is_deleted(desk):
+    """Its coordinator died before the pointer. What an earlier job of this id left is older than the submission, and stays."""
+    for number, timestamp_ms in ((4, 900), (5, 2_000), (6, 2_000), (9, 2_000)):
+        metadata = CheckpointMetadata(JOB, "job", CheckpointID(number), timestamp_ms, SnapshotType.CHECKPOINT, ())
+        desk.files.put(f"chk-{number}/_metadata", build_metadata(metadata, f"chk-{number}"))
+        desk.files.put(f"chk-{number}/segment-a-{number}-0", b"state")
+    desk.files.put("chk-3/_metadata", b"no metadata")
+    desk.submitted_at(1_000)
+    desk.tell(asked.DeleteLeftovers(frozenset(), frozenset({"chk-6"}), CheckpointID(9)))
+    assert {path.partition("/")[0] for path, _ in desk.files.list("")} == {"chk-3", "chk-4", "chk-6", "chk-9"}
 
 
 def test_the_end_of_a_job(desk):

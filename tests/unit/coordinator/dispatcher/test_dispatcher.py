@@ -68,7 +68,7 @@ def test_a_store_that_fails_leaves_nothing() -> None:
     core = started()
     core.handle(SubmitJob(R, GRAPH), 0)
 
-    assert core.handle(JobGraphStoreFailed(JOB, "disk full"), 1) == [RemoveJobGraph(JOB)]
+    assert core.handle(JobGraphStoreFailed(JOB, "disk full"), 1) == [RemoveJobGraph(JOB, is_over=False)]
     (reply,) = core.handle(JobGraphRemoved(JOB), 2)
     assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
     assert reply.answer.failure == SerializedFailure("the job could not be stored: disk full", Blame.EXTERNAL)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.execution.execution_graph import with_parallelism
 from coordinator.execution.reactive import ReactiveParallelism
 from tests.simulation.jobs import job, vertex
 
@@ -24,6 +25,14 @@ def test_vertices_with_the_greatest_parallelism_follow_the_slots() -> None:
     reactive = ReactiveParallelism(graph(vertex("source", 4, source=True), vertex("sums", 4), vertex("sink", 2)))
     assert reactive.slots_wanted == 128
     assert [found(reactive, slots) for slots in (0, 1, 3, 500)] == [None, [1, 1, 1], [3, 3, 2], [128, 128, 2]]
+
+
+def test_who_follows_is_read_from_what_was_submitted() -> None:
+    """Not from the parallelism that a former leader gave the job."""
+    submitted = graph(vertex("source", 4, source=True), vertex("sums", 4), vertex("sink", 2))
+    scaled_down = with_parallelism(submitted, ReactiveParallelism(submitted).of(1) or {})
+    assert {one.parallelism for one in scaled_down.vertices} == {1}
+    assert found(ReactiveParallelism(scaled_down), 3) == [3, 3, 2]
 
 
 def test_slot_sharing_groups_need_slots_of_their_own() -> None:

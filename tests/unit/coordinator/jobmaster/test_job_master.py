@@ -28,9 +28,16 @@ from coordinator.checkpoint.events import (
     StopWithSavepointRequested,
 )
 from coordinator.execution.restart_strategy import FixedDelayRestartStrategy
-from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, LoadSavepoint, ReportJobStatus
+from coordinator.jobmaster.effects import (
+    ForgetJobGraph,
+    JobReachedTerminalState,
+    LoadSavepoint,
+    ReportJobStatus,
+    UpdateJobGraph,
+)
 from coordinator.jobmaster.events import (
     JobGraphForgotten,
+    JobGraphUpdated,
     JobMasterStarted,
     JobMasterSuspended,
     OperationRequested,
@@ -140,10 +147,15 @@ class Story:
             0,
         )
         self.now_ms = 0
+        self.graph_store_answers = True
+        """At once."""
 
     def take(self, event: Any, at_ms: int | None = None) -> list[Any]:
         self.now_ms = self.now_ms if at_ms is None else at_ms
-        return list(self.core.handle(event, self.now_ms))
+        effects = list(self.core.handle(event, self.now_ms))
+        if self.graph_store_answers and any(isinstance(effect, UpdateJobGraph) for effect in effects):
+            effects += self.take(JobGraphUpdated())
+        return effects
 
     def hears(
         self, who: str, message: object, session: LeaderSessionID = SESSION, at_ms: int | None = None
@@ -651,6 +663,37 @@ def test_a_rescale_waits_for_its_checkpoint_and_answers_when_the_job_runs() -> N
     story.enters("a", attempt(1), ExecutionState.RUNNING)
     effects = story.enters("a", attempt(1, subtask=1), ExecutionState.RUNNING)
     assert statuses(effects) == [JobStatus.RUNNING] and answer(effects) == Acknowledged()
+
+
+def rescaling() -> tuple[Story, list[Any]]:
+    """ONE, on its way to two subtasks: the slots and the checkpoint are there, and its graph is being stored."""
+    story = Story().run()
+    story.graph_store_answers = False
+    key = CheckpointRequestID("client-r")
+    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    story.operate(RescaleJob({JobVertexID("source"): 2}))
+    return story, story.hears("a", OfferSlots(ONE.job_id, A, offers("a", 1)))
+
+
+def test_a_rescaled_job_is_deployed_when_the_next_leader_would_find_it() -> None:
+    """Its graph goes into the store while the old tasks end; they may be faster."""
+    story, effects = rescaling()
+    (stored,) = [effect.job_graph for effect in effects if isinstance(effect, UpdateJobGraph)]
+    assert [(v.parallelism, v.submitted_parallelism) for v in stored.vertices] == [(2, 1)]
+    assert messages(story.enters("a", attempt(), ExecutionState.CANCELED), SubmitTasks) == []
+
+    (submitted,) = messages(story.take(JobGraphUpdated()), SubmitTasks)
+    assert [task.attempt_id for task in submitted.tasks] == [attempt(1), attempt(1, subtask=1)]
+
+
+def test_a_job_is_not_forgotten_before_its_graph_is_stored() -> None:
+    """It would come back, and the next leader run it again."""
+    story, _ = rescaling()
+    story.operate(CancelJob())
+    effects = story.enters("a", attempt(), ExecutionState.CANCELED)
+    assert statuses(effects) == [JobStatus.CANCELED] and ForgetJobGraph(ONE.job_id) not in effects
+
+    assert ForgetJobGraph(ONE.job_id) in story.take(JobGraphUpdated())
 
 
 def test_a_rescale_whose_slots_do_not_come_leaves_the_job_alone() -> None:

@@ -19,6 +19,7 @@ from coordinator.jobmaster.operations import CancelJob
 from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from coordinator.jobmaster.scheduler_effects import RestartDelayTimer
 from dataflow.failures import SerializedFailure
+from dataflow.handles import TaskStateSnapshot
 from dataflow.ids import (
     AllocationID,
     CheckpointID,
@@ -53,6 +54,7 @@ from tests.simulation.jobs import job, vertex
 from tests.unit.coordinator.jobmaster.test_job_master import Story, messages, offers, statuses
 
 A, B = ResourceID("a"), ResourceID("b")
+OWN = "own"
 TWO = job("two", [vertex("source", 2, source=True)], [], {})
 """Two tasks without an edge between them."""
 SUBTASKS = [ExecutionVertexID(JobVertexID("source"), index) for index in (0, 1)]
@@ -79,7 +81,7 @@ def report(
 
 
 def reconciliation(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
-    found = Reconciliation(SUBTASKS)
+    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN)
     for resource in dict.fromkeys(resource for resource, _ in reports):
         found.report(resource, [each for owner, each in reports if owner == resource])
     return found
@@ -134,7 +136,7 @@ def test_a_complete_set_is_adopted_though_something_older_has_failed() -> None:
 
 def test_what_ends_or_has_ended_cannot_be_adopted() -> None:
     """Known at once, whoever else reports."""
-    for state in (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED, ExecutionState.FINISHED):
+    for state in (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED):
         decision = decide(reconciliation((A, report(0)), (B, report(1, state))))
         assert decision == Refused(f"{old(1)} is {state.value}")
 
@@ -148,10 +150,67 @@ def test_a_job_that_was_being_stopped_cannot_be_adopted() -> None:
 
 def test_another_parallelism_cannot_be_adopted() -> None:
     """A rescale that the job's graph does not know of."""
-    found = Reconciliation(SUBTASKS[:1])
+    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN)
     found.report(A, [report(0), report(1)])
 
     assert decide(found) == Refused(f"{old(1)} is no subtask of the job: it ran with another parallelism")
+
+
+def test_what_has_finished_is_accounted_for() -> None:
+    """Without a slot: it may have been given back."""
+    found = reconciliation((A, report(0, ExecutionState.FINISHED)), (B, report(1)))
+    decision = found.decide(lambda resource, _: resource == B)
+
+    assert isinstance(decision, Adoptable)
+    assert [each.report.attempt_id for each in decision.executions] == [old(0), old(1)]
+    assert decision.running == (old(1),)
+
+
+def test_a_checkpoint_knows_who_has_finished_when_nobody_reports_it() -> None:
+    """Its TaskManager is gone; the attempt is one that never was."""
+    decision = reconciliation((B, report(1))).decide(lambda *_: True, SUBTASKS[:1])
+
+    assert isinstance(decision, Adoptable)
+    assert [each.report.attempt_id for each in decision.executions] == [old(0, 0, OWN), old(1)]
+
+
+def test_what_runs_again_has_not_finished() -> None:
+    """Another execution graph has it, whatever the checkpoint says."""
+    found = reconciliation((A, report(0, graph="older")), (B, report(1)))
+
+    assert found.decide(lambda *_: True, SUBTASKS[:1]) == Waiting(1)
+
+
+def one_region(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
+    found = Reconciliation(SUBTASKS, lambda _: SUBTASKS[0], OWN)
+    for resource, each in reports:
+        found.report(resource, [each])
+    return found
+
+
+def test_an_attempt_older_than_its_region_counts_for_nothing() -> None:
+    """It had finished, and then the region was restarted; its successor is missing."""
+    found = one_region((A, report(0, ExecutionState.FINISHED)), (B, report(1, number=4)))
+
+    assert decide(found) == Waiting(1)
+    found.report(ResourceID("c"), [report(0, number=4)])
+    assert isinstance(decide(found), Adoptable)
+
+
+def test_a_finished_subtask_has_the_number_of_its_region() -> None:
+    """So that the region is of one number for the next leader, too."""
+    decision = one_region((B, report(1, number=4))).decide(lambda *_: True, SUBTASKS[:1])
+
+    assert isinstance(decision, Adoptable)
+    assert [each.report.attempt_id for each in decision.executions] == [old(0, 4), old(1, 4)]
+
+
+def test_what_ended_before_a_rescale_is_in_nobodys_way() -> None:
+    """A TaskManager remembers subtasks that the job has not any more."""
+    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN)
+    found.report(A, [report(0), report(1, ExecutionState.FINISHED, number=2)])
+
+    assert isinstance(decide(found), Adoptable)
 
 
 def test_states_that_change_while_others_are_waited_for_count() -> None:
@@ -294,6 +353,33 @@ def test_a_new_job_does_not_wait() -> None:
     story = Story(TWO, reconciliation_timeout_ms=700)
 
     assert statuses(story.take(JobMasterStarted())) == [JobStatus.CREATED]
+
+
+def test_a_job_with_finished_subtasks_is_adopted() -> None:
+    """One is reported; nothing is sent to it, and its next attempt has an id that never was."""
+    story = recovering()
+    reports(story, A, report(0))
+    effects = reports(story, B, report(1, ExecutionState.FINISHED))
+
+    assert statuses(effects) == [JobStatus.RUNNING]
+    assert messages(effects, CancelTask) == messages(effects, SubmitTasks) == []
+    assert [m.attempt_id for m in messages(effects, NotifyCheckpointComplete)] == [old(0)]
+    assert story.checkpoints.changes == [(str(old(0)), "RUNNING"), (str(old(1)), "FINISHED")]
+    assert statuses(story.enters(A, old(0), ExecutionState.FINISHED)) == [JobStatus.FINISHED]
+
+
+def test_a_subtask_that_had_finished_in_the_checkpoint_needs_no_report() -> None:
+    """Its TaskManager ended with it."""
+    story = Story(TWO, reconciliation_timeout_ms=700)
+    ended = {SUBTASKS[1]: TaskStateSnapshot(is_task_finished=True)}
+    story.checkpoints.answers[RestoreLatest] = [
+        StateRestored(CheckpointRequestID("restore-0"), CheckpointID(5), assignments=ended)
+    ]
+    story.take(JobMasterStarted(recovered=True))
+    effects = reports(story, A, report(0))
+
+    assert statuses(effects) == [JobStatus.RUNNING]
+    assert [str(e.attempt_id) for e in story.core.scheduler.graph.executions] == ["old_source_0_3", "g_source_1_0"]
 
 
 def test_the_adopted_tasks_are_sent_to_under_the_new_session() -> None:

@@ -130,6 +130,19 @@ def test_the_chain_begins_anew_when_its_deltas_are_many_or_large() -> None:
     assert [2, 1] == lengths[-2:]
 
 
+def test_a_full_snapshot_begins_a_new_chain() -> None:
+    """It builds on nothing, and what follows builds on it."""
+    backend, state = aggregate(1000)
+    chain = backend.incremental_snapshots("op")
+    write(chain.snapshot(1))
+    chain.completed(1)
+    (full,) = write(chain.snapshot(2, full=True))
+    chain.completed(2)
+    state.fold_batch(backend.slots([pa.array([5])]), pa.array([1]))
+
+    assert full in write(chain.snapshot(3))
+
+
 def test_what_never_completes_is_not_remembered_for_ever() -> None:
     """After many snapshots without one that completes the next is full."""
     backend, _ = aggregate(10)

@@ -1,0 +1,57 @@
+"""Deletions that nobody waits for: tried again when the storage is away for a moment, and then given up.
+
+What is left behind costs space, not correctness. Decides how often and when; does not know what is deleted. Mirrors Flink's
+CheckpointsCleaner and the retries of DispatcherResourceCleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from coordinator.high_availability import LeadershipLost
+from runtime.clock import Clock
+
+DELETE_PAUSES_MS = (1_000, 2_000, 4_000)
+"""Before what could not be deleted is tried again, and again; then it stays."""
+
+
+class SlowWork(Protocol):
+    """IoExecutor."""
+
+    def submit(
+        self,
+        name: str,
+        work: Callable[[], Any],
+        tell: Callable[[Any], object],
+        failed: Callable[[BaseException], Any],
+    ) -> None:
+        """Run `work`; `failed` hears why it failed."""
+        ...
+
+
+class Timers(Protocol):
+    """TimerService."""
+
+    def schedule(self, at_ms: int, callback: Callable[[], None]) -> object:
+        """Call back then."""
+        ...
+
+
+class Deletions:
+    """Thread-safe."""
+
+    def __init__(self, io: SlowWork, timers: Timers, clock: Clock) -> None:
+        self._io = io
+        self._timers = timers
+        self._clock = clock
+
+    def until_gone(self, name: str, work: Callable[[], None], failures: int = 0) -> None:
+        """Do it; storage that is away for a moment must not make it stay for ever. `work` may be done several times."""
+        self._io.submit(name, work, lambda _: None, lambda error: self.later(name, work, error, failures))
+
+    def later(self, name: str, work: Callable[[], None], error: BaseException, failures: int = 0) -> None:
+        """It failed with this error, after so many failures before: try it again in a while."""
+        if failures < len(DELETE_PAUSES_MS) and not isinstance(error, LeadershipLost):
+            at_ms = self._clock.now_ms() + DELETE_PAUSES_MS[failures]
+            self._timers.schedule(at_ms, lambda: self.until_gone(name, work, failures + 1))
