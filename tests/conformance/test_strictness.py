@@ -104,6 +104,10 @@ def test_every_kind_is_covered() -> None:
             "step 0: error: expected False, got 'data in flight cannot be restored",
         ),
         (
+            {"kind": "pipeline", "cases": [{"op": "invariants", "expect": {"speed": "a million rows a second"}}]},
+            "step 0: speed: expected 'a million rows a second', got 'nothing: no job here shows that'",
+        ),
+        (
             {"kind": "operator_state", "cases": [{"op": "redistribute", "compare": "balanced", "new_parallelism": 1,
                                                   "old": [{"s": {"mode": "split", "parts": ["a"]}}] * 2,
                                                   "expect": {"subtasks": [{}, {}]}}]},
