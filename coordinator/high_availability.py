@@ -45,6 +45,11 @@ class PointerStore(Protocol):
         """All of them; they are held from now on."""
         ...
 
+    @property
+    def checkpoint_ids(self) -> Sequence[CheckpointID]:
+        """Of all of them; holds none."""
+        ...
+
     def release(self) -> None:
         """Leadership is over: hold none of them any more, delete none."""
         ...

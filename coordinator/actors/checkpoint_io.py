@@ -43,7 +43,7 @@ from coordinator.jobmaster.effects import LoadSavepoint
 from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from coordinator.snapshots import NoSnapshot, read_snapshot
 from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import JobID
+from dataflow.ids import CheckpointID, JobID
 from runtime.actor import Performer
 from runtime.clock import Clock
 from runtime.logs import Logger
@@ -231,7 +231,9 @@ class CheckpointIo:
         def work() -> None:
             storage, directory = self._storages.locate(self._job_directory, "")
             there = [path for path, _ in storage.list(directory)]
-            orphans = [at for at in suspects(there, effect.kept_locations, effect.before) if self._is_orphan(at)]
+            suspected = suspects(there, effect.kept_locations, effect.before)
+            pointed_to = frozenset(self._pointers.checkpoint_ids if suspected else ())
+            orphans = [location for location in suspected if self._is_orphan(location, pointed_to)]
             found = leftovers(there, effect.kept_files, effect.kept_locations, effect.before, orphans)
             if found:
                 self._logger.info("files of processes that were killed", count=len(found), first=found[0])
@@ -239,9 +241,9 @@ class CheckpointIo:
 
         self._quietly("delete leftovers", work)
 
-    def _is_orphan(self, location: str) -> bool:
-        """Whether the metadata there is of this job, taken since it was submitted. An earlier job of the same id may have left a
-        checkpoint for its user."""
+    def _is_orphan(self, location: str, pointed_to: frozenset[CheckpointID]) -> bool:
+        """Whether nothing points to the metadata there, and it is of this job, taken since that was submitted. An earlier job of the
+        same id may have left a checkpoint for its user; one that is being given up goes with its pointer."""
         if self._submitted_ms is None:
             return False
         storage, path = self._storages.locate(self._job_directory, metadata_path(location))
@@ -249,7 +251,8 @@ class CheckpointIo:
             metadata = parse_metadata(storage.get(path), location)
         except MetadataError:
             return False
-        return metadata.job_id == self._job_id and metadata.timestamp_ms >= self._submitted_ms
+        is_own = metadata.job_id == self._job_id and metadata.timestamp_ms >= self._submitted_ms
+        return is_own and metadata.checkpoint_id not in pointed_to
 
     def _delete(self, directory: str, paths: Sequence[str]) -> None:
         """Everything below the directory, and these files. Goes on after a failure, and raises the last one."""

@@ -271,14 +271,21 @@ def test_leftovers_of_killed_tasks_are_deleted(desk):
 
 def test_a_checkpoint_that_nothing_points_to_is_deleted(desk):
     """Its coordinator died before the pointer. What an earlier job of this id left is older than the submission, and stays."""
-    for number, timestamp_ms in ((4, 900), (5, 2_000), (6, 2_000), (9, 2_000)):
+    desk.stores.pointers.add(CheckpointID(7), b"being given up")
+    for number, timestamp_ms in ((4, 900), (5, 2_000), (6, 2_000), (7, 2_000), (9, 2_000)):
         metadata = CheckpointMetadata(JOB, "job", CheckpointID(number), timestamp_ms, SnapshotType.CHECKPOINT, ())
         desk.files.put(f"chk-{number}/_metadata", build_metadata(metadata, f"chk-{number}"))
         desk.files.put(f"chk-{number}/segment-a-{number}-0", b"state")
     desk.files.put("chk-3/_metadata", b"no metadata")
     desk.submitted_at(1_000)
     desk.tell(asked.DeleteLeftovers(frozenset(), frozenset({"chk-6"}), CheckpointID(9)))
-    assert {path.partition("/")[0] for path, _ in desk.files.list("")} == {"chk-3", "chk-4", "chk-6", "chk-9"}
+    assert {path.partition("/")[0] for path, _ in desk.files.list("")} == {
+        "chk-3",
+        "chk-4",
+        "chk-6",
+        "chk-7",
+        "chk-9",
+    }
 
 
 def test_the_end_of_a_job(desk):
