@@ -1,9 +1,10 @@
 """KeyIndex for keys that are byte strings: one string or binary column, or the encoded rows of several columns.
 
-The table's entries are 8 bytes: the upper 32 bits of XXH64 of the key, then its slot. A probe that meets another key is
-settled by those 32 bits nearly always, so the key's bytes are read once, to confirm. Positions are the top bits of the same
-32, so growing needs no key at all and reads and writes sequentially. Bytes lie in an arena that only grows at its end;
-what removed keys leave behind is squeezed out, into a new arena, when it is more than half.
+The table's entries are 8 bytes: the upper 32 bits of XXH64 of the key, then its slot + 1, or 0. A probe that meets another key
+is settled by those 32 bits nearly always, so the key's bytes are read once, to confirm. Positions are the top bits of the same
+32, so growing needs no key at all and reads and writes sequentially. Entries move to a larger table a few at a time, with the
+batches that follow, as those of `int_key_index` do. Bytes lie in an arena that only grows at its end; what removed keys leave
+behind is squeezed out, into a new arena, when it is more than half.
 """
 
 from __future__ import annotations
@@ -50,14 +51,20 @@ from taskmanager.state.slots import (
 
 _MIN_BITS = 8
 _BLOCK = 64
-_EMPTY = np.int64(-1)
+_EMPTY = np.int64(0)
 _SLOT_BITS = np.uint64(32)
 _SLOT_MASK = np.int64(0xFFFFFFFF)
+_MOVED, _FIRST = 0, 1
+"""Indexes into the progress of growing: places of the old table that were moved, and the one at which that began."""
+_MOVED_PER_ROW = 4
+"""So the old table, at most half full when growing begins, is empty before it is three quarters full."""
 
 USED, GARBAGE = 0, 1
 """Indexes into the counters of the arena: bytes used, and how many of them belong to removed keys."""
 ROW, NEEDED = 0, 1
 """What `_lookup_or_insert` reports: the row it stopped at, and the bytes for which the arena has no room (0: no slot)."""
+
+_NO_TABLE: Int64Array = np.zeros(0, np.int64)
 
 
 @inlined
@@ -86,26 +93,60 @@ def _tag_of(entry: Any) -> Any:
 
 
 @inlined
-def _guess(offsets: Any, data: Any, first: Any, count: Any, table: Any, shift: Any, spans: Any, arena: Any, guesses: Any, tags: Any) -> None:  # fmt: skip
+def _slot_of(entry: Any) -> Any:
+    """-1 for an empty entry."""
+    return (entry & _SLOT_MASK) - 1
+
+
+@inlined
+def _entry_of(tag: Any, slot: Any) -> Any:
+    return np.int64((tag << _SLOT_BITS) | np.uint64(slot + 1))
+
+
+@inlined
+def _is_in_old(tag: Any, old: Any, shift: Any, progress: Any) -> Any:
+    """Whether the key's place is in the part of the old table that was not moved yet. An empty old table has no such part."""
+    if old.shape[0] == 0:
+        return False
+    home = _position(tag, shift + np.uint64(1))
+    return ((home - progress[_FIRST]) & (old.shape[0] - 1)) >= progress[_MOVED]
+
+
+@inlined
+def _first_with_tag(tag: Any, table: Any, shift: Any) -> Any:
+    """The first entry that may be this key's; an empty one if there is none."""
+    mask = table.shape[0] - 1
+    position = _position(tag, shift)
+    while table[position] != _EMPTY and _tag_of(table[position]) != tag:
+        position = (position + 1) & mask
+    return table[position]
+
+
+@inlined
+def _guess(
+    offsets: Any, data: Any, first: Any, count: Any, table: Any, shift: Any, old: Any, progress: Any, spans: Any, arena: Any,
+    guesses: Any, tags: Any,
+) -> None:  # fmt: skip
     """For a block of rows: the hash, and the slot that it leads to (-1: none), whose key is still to be compared.
 
     In passes over the block, each of which asks for the memory that the next one needs, so that the waiting for memory
     overlaps: with a million keys that is five times as fast as one row after the other.
     """
-    mask = table.shape[0] - 1
     for row in range(count):
         start = offsets[first + row]
         tag = xxh64(data, start, offsets[first + row + 1] - start) >> _SLOT_BITS
         tags[row] = np.int64(tag)
-        prefetch(table, np.int64(tag >> shift))
+        if _is_in_old(tag, old, shift, progress):
+            prefetch(old, _position(tag, shift + np.uint64(1)))
+        else:
+            prefetch(table, _position(tag, shift))
     for row in range(count):
         tag = np.uint64(tags[row])
-        position = _position(tag, shift)
-        while table[position] != _EMPTY and _tag_of(table[position]) != tag:
-            position = (position + 1) & mask
-        entry = table[position]
-        guesses[row] = -1 if entry == _EMPTY else entry & _SLOT_MASK
-        if entry != _EMPTY:
+        if _is_in_old(tag, old, shift, progress):
+            guesses[row] = _slot_of(_first_with_tag(tag, old, shift + np.uint64(1)))
+        else:
+            guesses[row] = _slot_of(_first_with_tag(tag, table, shift))
+        if guesses[row] >= 0:
             prefetch(spans, 2 * guesses[row])
     for row in range(count):
         if guesses[row] >= 0:
@@ -118,19 +159,32 @@ def _is_key_of(slot: Any, data: Any, start: Any, length: Any, spans: Any, arena:
     return spans[2 * slot + 1] - known == length and _equal(data, start, arena, known, length)
 
 
-@kernel(VOID(RO_I64s, RO_U8s, RO_BOOLs, I64s, I64s, U64, I64s, U8s, I64s, I64s, I32s, BOOLs, I64s, I32s))
+@inlined
+def _find(tag: Any, data: Any, start: Any, length: Any, table: Any, shift: Any, spans: Any, arena: Any) -> Any:
+    """Where the entry of this key is, or would be."""
+    mask = table.shape[0] - 1
+    position = _position(tag, shift)
+    while True:
+        entry = table[position]
+        if entry == _EMPTY:
+            return position
+        if _tag_of(entry) == tag and _is_key_of(_slot_of(entry), data, start, length, spans, arena):
+            return position
+        position = (position + 1) & mask
+
+
+@kernel(VOID(RO_I64s, RO_U8s, RO_BOOLs, I64s, I64s, U64, I64s, I64s, I64s, U8s, I64s, I64s, I32s, BOOLs, I64s, I32s))
 def _lookup_or_insert(
-    offsets: Any, data: Any, valid: Any, report: Any, table: Any, shift: Any, spans: Any, arena: Any,
+    offsets: Any, data: Any, valid: Any, report: Any, table: Any, shift: Any, old: Any, progress: Any, spans: Any, arena: Any,
     arena_counters: Any, counters: Any, free: Any, live: Any, scratch: Any, slots: Any,
 ) -> None:  # fmt: skip
     """Fill slots from row `report[ROW]`. `valid`: empty if every row is; rows that are not are left alone."""
-    mask = table.shape[0] - 1
     capacity = spans.shape[0] // 2
     guesses, tags = scratch[:_BLOCK], scratch[_BLOCK:]
     first = report[ROW]
     while first < slots.shape[0]:
         count = min(_BLOCK, slots.shape[0] - first)
-        _guess(offsets, data, first, count, table, shift, spans, arena, guesses, tags)
+        _guess(offsets, data, first, count, table, shift, old, progress, spans, arena, guesses, tags)
         for row in range(first, first + count):
             if valid.shape[0] > 0 and not valid[row]:
                 continue
@@ -141,73 +195,95 @@ def _lookup_or_insert(
                 slots[row] = np.int32(slot)
                 continue
             tag = np.uint64(tags[row - first])
-            position = _position(tag, shift)
-            while True:
-                entry = table[position]
-                if entry == _EMPTY:
-                    if counters[FREE] == 0 and counters[HIGH] == capacity:
-                        report[ROW], report[NEEDED] = row, 0
-                        return
-                    used = arena_counters[USED]
-                    if used + length > arena.shape[0]:
-                        report[ROW], report[NEEDED] = row, length
-                        return
-                    slot = np.int64(next_slot(counters, free, live))
-                    table[position] = np.int64((tag << _SLOT_BITS) | np.uint64(slot))
-                    copy_bytes(data, start, arena, used, length)
-                    spans[2 * slot], spans[2 * slot + 1] = used, used + length
-                    arena_counters[USED] = used + length
-                    break
-                slot = entry & _SLOT_MASK
-                if _tag_of(entry) == tag and _is_key_of(slot, data, start, length, spans, arena):
-                    break
-                position = (position + 1) & mask
+            in_old = _is_in_old(tag, old, shift, progress)
+            if in_old:
+                position = _find(tag, data, start, length, old, shift + np.uint64(1), spans, arena)
+                slot = _slot_of(old[position])
+            else:
+                position = _find(tag, data, start, length, table, shift, spans, arena)
+                slot = _slot_of(table[position])
+            if slot < 0:
+                if counters[FREE] == 0 and counters[HIGH] == capacity:
+                    report[ROW], report[NEEDED] = row, 0
+                    return
+                used = arena_counters[USED]
+                if used + length > arena.shape[0]:
+                    report[ROW], report[NEEDED] = row, length
+                    return
+                slot = np.int64(next_slot(counters, free, live))
+                if in_old:
+                    old[position] = _entry_of(tag, slot)
+                else:
+                    table[position] = _entry_of(tag, slot)
+                copy_bytes(data, start, arena, used, length)
+                spans[2 * slot], spans[2 * slot + 1] = used, used + length
+                arena_counters[USED] = used + length
             slots[row] = np.int32(slot)
         first += count
     report[ROW] = slots.shape[0]
 
 
-@kernel(VOID(RO_I64s, RO_U8s, I64s, U64, I64s, U8s, I64s, I32s))
-def _lookup(offsets: Any, data: Any, table: Any, shift: Any, spans: Any, arena: Any, scratch: Any, slots: Any) -> None:
-    mask = table.shape[0] - 1
+@kernel(VOID(RO_I64s, RO_U8s, I64s, U64, I64s, I64s, I64s, U8s, I64s, I32s))
+def _lookup(
+    offsets: Any, data: Any, table: Any, shift: Any, old: Any, progress: Any, spans: Any, arena: Any, scratch: Any, slots: Any
+) -> None:  # fmt: skip
     guesses, tags = scratch[:_BLOCK], scratch[_BLOCK:]
     first = 0
     while first < slots.shape[0]:
         count = min(_BLOCK, slots.shape[0] - first)
-        _guess(offsets, data, first, count, table, shift, spans, arena, guesses, tags)
+        _guess(offsets, data, first, count, table, shift, old, progress, spans, arena, guesses, tags)
         for row in range(first, first + count):
             start = offsets[row]
             length = offsets[row + 1] - start
             found = guesses[row - first]
             if found >= 0 and not _is_key_of(found, data, start, length, spans, arena):
                 tag = np.uint64(tags[row - first])
-                position = _position(tag, shift)
-                found = np.int64(-1)
-                while table[position] != _EMPTY:
-                    slot = table[position] & _SLOT_MASK
-                    if _tag_of(table[position]) == tag and _is_key_of(slot, data, start, length, spans, arena):
-                        found = slot
-                        break
-                    position = (position + 1) & mask
+                if _is_in_old(tag, old, shift, progress):
+                    found = _slot_of(old[_find(tag, data, start, length, old, shift + np.uint64(1), spans, arena)])
+                else:
+                    found = _slot_of(table[_find(tag, data, start, length, table, shift, spans, arena)])
             slots[row] = np.int32(found)
         first += count
 
 
-@kernel(VOID(I64s, I64s, U64))
-def _rehash(old: Any, table: Any, shift: Any) -> None:
-    """Start at an empty entry, so that a run that wraps around the end is met in its own order."""
-    old_mask = old.shape[0] - 1
+@inlined
+def _put(entry: Any, table: Any, shift: Any) -> None:
+    """A key that is not there yet."""
     mask = table.shape[0] - 1
-    first = 0
-    while old[first] != _EMPTY:
-        first += 1
-    for step in range(old.shape[0]):
-        entry = old[(first + step) & old_mask]
+    position = _position(_tag_of(entry), shift)
+    while table[position] != _EMPTY:
+        position = (position + 1) & mask
+    table[position] = entry
+
+
+@kernel(VOID(I64s, I64s, I64, I64s, U64))
+def _move(old: Any, progress: Any, count: int, table: Any, shift: Any) -> None:
+    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run over it."""
+    mask = old.shape[0] - 1
+    done = 0
+    while progress[_MOVED] < old.shape[0]:
+        place = (progress[_FIRST] + progress[_MOVED]) & mask
+        entry = old[place]
+        progress[_MOVED] += 1
+        done += 1
         if entry != _EMPTY:
-            position = _position(_tag_of(entry), shift)
-            while table[position] != _EMPTY:
-                position = (position + 1) & mask
-            table[position] = entry
+            _put(entry, table, shift)
+            old[place] = _EMPTY
+        elif done >= count:
+            return
+    place = progress[_FIRST]
+    while old[place & mask] != _EMPTY:
+        _put(old[place & mask], table, shift)
+        old[place & mask] = _EMPTY
+        place += 1
+
+
+@kernel(I64(I64s))
+def _first_empty(table: Any) -> int:
+    position = 0
+    while table[position] != _EMPTY:
+        position += 1
+    return position
 
 
 @kernel(VOID(RO_I32s, I64, I64s, U64, I64s, U8s, I64s, I64s, I32s, BOOLs))
@@ -227,7 +303,7 @@ def _remove(
         length = spans[2 * slot + 1] - start
         arena_counters[GARBAGE] += length
         hole = _position(xxh64(arena, start, length) >> _SLOT_BITS, shift)
-        while table[hole] & _SLOT_MASK != slot:
+        while _slot_of(table[hole]) != slot:
             hole = (hole + 1) & mask
         candidate = hole
         while True:
@@ -246,7 +322,8 @@ class BytesKeyIndex:
     """Byte strings to slots; a null is a key like any other."""
 
     __slots__ = (
-        "_arena", "_arena_counters", "_found", "_guard", "_null_slot", "_one", "_scratch", "_shift", "_spans", "_table", "allocator",
+        "_arena", "_arena_counters", "_found", "_guard", "_null_slot", "_old", "_one", "_progress", "_scratch", "_shift", "_spans", "_table",
+        "allocator",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -255,7 +332,10 @@ class BytesKeyIndex:
         self._spans: Int64Array = np.zeros(2 * capacity, np.int64)  # start and end in the arena, by slot
         self._arena: BytesArray = np.zeros(16 * capacity, np.uint8)
         self._arena_counters: Int64Array = np.zeros(2, np.int64)
-        self._table: Int64Array = np.full(2 * capacity, _EMPTY, np.int64)
+        self._table: Int64Array = np.zeros(2 * capacity, np.int64)
+        self._old: Int64Array = _NO_TABLE
+        """The smaller table, while its entries move."""
+        self._progress: Int64Array = np.zeros(2, np.int64)
         self._shift = np.uint64(32 - _MIN_BITS)
         self._scratch: Int64Array = np.zeros(2 * _BLOCK, np.int64)
         self._null_slot = NO_SLOT
@@ -276,9 +356,10 @@ class BytesKeyIndex:
         mask = np.zeros(0, np.bool_) if valid is None else valid
         if self._guard.is_needed:
             self._guard.before_write(allocator.candidates(length + 1))
+        self._move_on(_MOVED_PER_ROW * length)
         while True:
             _lookup_or_insert(
-                offsets, data, mask, report, self._table, self._shift, self._spans, self._arena,
+                offsets, data, mask, report, self._table, self._shift, self._old, self._progress, self._spans, self._arena,
                 self._arena_counters, allocator.counters, allocator.free, allocator.live, self._scratch, slots,
             )  # fmt: skip
             if report[ROW] == length:
@@ -287,6 +368,7 @@ class BytesKeyIndex:
                 self._grow_arena(int(report[NEEDED]))
             else:
                 self._grow()
+                self._move_on(_MOVED_PER_ROW * (length - int(report[ROW])))
         if valid is not None:
             if self._null_slot == NO_SLOT and not valid.all():
                 if len(allocator) == allocator.capacity:
@@ -299,7 +381,7 @@ class BytesKeyIndex:
     def lookup(self, offsets: Int64Array, data: BytesArray, valid: BoolArray | None) -> Slots:
         """The slot of each row's key, -1 where it is not known."""
         slots = np.empty(len(offsets) - 1, np.int32)
-        _lookup(offsets, data, self._table, self._shift, self._spans, self._arena, self._scratch, slots)
+        self._lookup(offsets, data, slots)
         if valid is not None:
             slots[~valid] = self._null_slot
         return slots
@@ -309,13 +391,21 @@ class BytesKeyIndex:
         offsets = self._one
         offsets[1] = len(key)
         data = np.frombuffer(key, np.uint8)
-        _lookup(offsets, data, self._table, self._shift, self._spans, self._arena, self._scratch, self._found)
+        self._lookup(offsets, data, self._found)
         return int(self._found[0])
+
+    def _lookup(self, offsets: Int64Array, data: BytesArray, slots: Slots) -> None:
+        _lookup(
+            offsets, data, self._table, self._shift, self._old, self._progress, self._spans, self._arena, self._scratch, slots
+        )  # fmt: skip
 
     def remove(self, slots: Slots) -> None:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
+        if not len(slots):
+            return
         allocator = self.allocator
         self._guard.before_write(slots)
+        self._move_on(len(self._table))
         _remove(
             slots, self._null_slot, self._table, self._shift, self._spans, self._arena,
             self._arena_counters, allocator.counters, allocator.free, allocator.live,
@@ -334,13 +424,22 @@ class BytesKeyIndex:
         return FrozenBytes(lambda: [self._spans, self.allocator.live], self._arena, self._null_slot)
 
     def _grow(self) -> None:
+        self._move_on(len(self._table))
         capacity = 2 * self.allocator.capacity
         self.allocator.grow(capacity)
         grow_in_place(self, "_spans", 2 * capacity)
-        table: Int64Array = np.full(2 * capacity, _EMPTY, np.int64)
+        self._old = self._table
+        self._progress[_MOVED], self._progress[_FIRST] = 0, _first_empty(self._old)
+        self._table = np.zeros(2 * capacity, np.int64)  # memory that is not touched before it is used
         self._shift -= np.uint64(1)
-        _rehash(self._table, table, self._shift)
-        self._table = table
+
+    def _move_on(self, places: int) -> None:
+        """Move some entries to the new table, if there is an old one."""
+        old = self._old
+        if len(old):
+            _move(old, self._progress, places, self._table, self._shift)
+            if self._progress[_MOVED] == len(old):
+                self._old = _NO_TABLE
 
     def _grow_arena(self, needed: int) -> None:
         used, garbage = (int(count) for count in self._arena_counters)
@@ -355,7 +454,7 @@ class BytesKeyIndex:
             # as large as before: what was garbage is room now; the old one stays as it is for whom it was frozen
             self._arena = grown(squeezed, max(len(self._arena), used))
         if used + needed > len(self._arena):
-            self._arena = grown(self._arena, doubled(len(self._arena), used + needed))
+            grow_in_place(self, "_arena", doubled(len(self._arena), used + needed))
 
 
 class FrozenBytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taskmanager.state.bytes_key_index import BytesKeyIndex
 from taskmanager.state.int_key_index import IntKeyIndex
 from taskmanager.state.key_index import KeyIndex
 
@@ -194,42 +196,59 @@ def test_empty_batches() -> None:
         assert [len(column) for column in index.keys(np.zeros(0, np.int32))] == [0] * len(types)
 
 
+GROWING: dict[str, tuple[list[pa.DataType], Callable[[list[int]], list[pa.Array]]]] = {
+    "int64": ([pa.int64()], lambda keys: [pa.array(keys, pa.int64())]),
+    "string": ([pa.string()], lambda keys: [pa.array([f"key {key}" for key in keys], pa.string())]),
+    "pair": (
+        [pa.int64(), pa.int32()],
+        lambda keys: [pa.array(keys, pa.int64()), pa.array([key % 7 for key in keys], pa.int32())],
+    ),
+}
+"""Types of keys, and how numbers are such."""
+
+
+@pytest.mark.parametrize("name", GROWING)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["insert", "look", "remove"]), st.lists(st.integers(0, 3000), max_size=60)),
         max_size=60,
     )
 )
-def test_entries_move_to_a_larger_table_in_steps(steps: list[tuple[str, list[int]]]) -> None:
+def test_entries_move_to_a_larger_table_in_steps(name: str, steps: list[tuple[str, list[int]]]) -> None:
     """Whatever happens before all have moved: a key keeps its slot, and an unknown one is not found."""
-    index = KeyIndex([pa.field("k", pa.int64())])
-    index.lookup_or_insert([pa.array(range(10_000, 10_000 + 8100))])  # 8,192 fit: the next growth moves 16,384 places
-    known = {10_000 + number: number for number in range(8100)}
+    types, columns = GROWING[name]
+    index = index_of(types)
+    first = list(range(10_000, 10_000 + 8100))
+    index.lookup_or_insert(columns(first))  # 8,192 fit: the next growth moves 16,384 places
+    known = {key: number for number, key in enumerate(first)}
     for number, (step, keys) in enumerate(steps):
         if step == "insert":
             keys = [*keys, *range(5000 + 40 * number, 5000 + 40 * number + 40)]
-            for key, slot in zip(keys, index.lookup_or_insert([pa.array(keys, pa.int64())]).tolist(), strict=True):
+            for key, slot in zip(keys, index.lookup_or_insert(columns(keys)).tolist(), strict=True):
                 assert known.setdefault(key, slot) == slot
         elif step == "remove":
             gone = [key for key in dict.fromkeys(keys) if key in known][:2]
             index.remove(np.array([known.pop(key) for key in gone], np.int32))
         asked = [*keys, 10_000, 18_099]
-        assert index.lookup([pa.array(asked, pa.int64())]).tolist() == [known.get(key, -1) for key in asked]
+        assert index.lookup(columns(asked)).tolist() == [known.get(key, -1) for key in asked]
     everything = list(known)
-    assert index.lookup([pa.array(everything, pa.int64())]).tolist() == [known[key] for key in everything]
+    assert index.lookup(columns(everything)).tolist() == [known[key] for key in everything]
     assert len(set(known.values())) == len(known) == len(index)
 
 
-def test_growing_is_spread_over_batches() -> None:
+@pytest.mark.parametrize("name", GROWING)
+def test_growing_is_spread_over_batches(name: str) -> None:
     """After growing most entries are still where they were; some batches later none is."""
-    index = KeyIndex([pa.field("k", pa.int64())])
-    table = index._table
-    assert isinstance(table, IntKeyIndex)
+    types, columns = GROWING[name]
+    index = index_of(types)
+    table: Any = getattr(index._table, "_index", index._table)
+    assert isinstance(table, IntKeyIndex | BytesKeyIndex)
     for first in range(0, 1 << 17, 1 << 10):
-        index.lookup_or_insert([pa.array(range(first, first + (1 << 10)))])
-    index.lookup_or_insert([pa.array([-1])])
+        index.lookup_or_insert(columns(list(range(first, first + (1 << 10)))))
+    index.lookup_or_insert(columns([-1]))
     assert table._progress[0] <= 128
-    assert table._old is not None
+    assert table._old is not None and len(table._old) == 1 << 18
     for first in range(1 << 17, (1 << 17) + (1 << 16), 1 << 10):
-        index.lookup_or_insert([pa.array(range(first, first + (1 << 10)))])
-    assert table._old is None
+        index.lookup_or_insert(columns(list(range(first, first + (1 << 10)))))
+    assert table._old is None or not len(table._old)
