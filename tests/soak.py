@@ -1,7 +1,7 @@
 """A soak: standalone Spark, three ZooKeeper servers, two coordinators, and something killed every few seconds.
 
-Kills, in turn: the leading coordinator, a TaskManager's process, the executor that hosts one, the leader of the ZooKeeper ensemble.
-After each, a checkpoint that was triggered later must complete. At the end the job is stopped with a savepoint and every row of its
+Kills, in turn and on a fixed beat, whether or not the fault before is over: the leading coordinator, a TaskManager's process, the
+executor that hosts one, the leader of the ZooKeeper ensemble. After each, a checkpoint that was triggered later must complete. At the end the job is stopped with a savepoint and every row of its
 output is checked: each key has counted 1, 2, 3, ... without a hole or a repetition. Resident memory and open files of the processes
 are sampled by role; their growth from the first third of the time to the last is printed, and too much of it is a failure.
 
@@ -11,7 +11,6 @@ are sampled by role; their growth from the first third of the time to the last i
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import re
@@ -21,9 +20,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
@@ -38,6 +39,7 @@ from snapline.spark.java import ensure_java
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
 
+WATCH_SECONDS = 0.5
 SAMPLE_SECONDS = 2.0
 RECOVERY_SECONDS = 120.0
 TASK_MANAGERS = 2
@@ -47,100 +49,144 @@ FILES_SLACK = 15
 """From the first third of the time to the last, beyond GROWTH_MAX. The first third is warm-up in short soaks."""
 
 
+@dataclass(frozen=True)
+class _Fault:
+    """Something was killed."""
+
+    name: str
+    at: float
+    """time.monotonic()"""
+    at_ms: int
+    """Since the epoch."""
+
+
 class Soak:
-    """The cluster, its job, and what is done to it."""
+    """The cluster, its job, and what is done to it. One thread kills, another watches: neither waits for the other."""
 
     def __init__(self, cluster: HighAvailabilityCluster, ensemble: ZooKeeperEnsemble, job_id: str) -> None:
         self._cluster = cluster
         self._ensemble = ensemble
         self._job_id = job_id
+        self._task_managers: list[int] = []
+        """Processes, as the leader said last."""
+        self._completed_ms = 0
+        """When the latest completed checkpoint was triggered."""
+        self._open: list[_Fault] = []
+        """No checkpoint that was triggered later has completed yet."""
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._problem: BaseException | None = None
         self.faults: dict[str, int] = {}
         self.recovery_s: dict[str, list[float]] = {}
         self.samples: dict[str, list[tuple[float, int]]] = {}
         """By role: largest resident memory (MiB) and number of open files of its processes."""
 
     def run(self, seconds: float, every_seconds: float) -> None:
-        """Faults in turn. Raises AssertionError when the job does not come back."""
-        deadline = time.monotonic() + seconds
-        kinds: Iterator[tuple[str, Callable[[], None]]] = itertools.cycle(
-            [
-                ("leader", self._kill_leader),
-                ("taskmanager", self._kill_task_manager),
-                ("executor", self._kill_executor),
-                ("zookeeper", self._kill_zookeeper),
-            ]
-        )
-        self._await_checkpoint(0)
-        while time.monotonic() < deadline:
-            name, kill = next(kinds)
+        """A fault every so often, in turn, whether or not the one before is over. Raises AssertionError when the job does not come
+        back."""
+        watcher = threading.Thread(target=self._watch, name="soak-watcher", daemon=True)
+        watcher.start()
+        try:
+            wait_until(lambda: self._is_fine() and self._completed_ms > 0, "the first checkpoint", RECOVERY_SECONDS)
             began = time.monotonic()
-            kill()
-            self._await_checkpoint(round(time.time() * 1000))
-            self.faults[name] = self.faults.get(name, 0) + 1
-            self.recovery_s.setdefault(name, []).append(time.monotonic() - began)
-            print(f"{name} killed; a new checkpoint after {time.monotonic() - began:.1f} s", flush=True)
-            while time.monotonic() < min(deadline, began + every_seconds):
-                self._sample()
-                time.sleep(SAMPLE_SECONDS)
+            for number in range(1, int(seconds // every_seconds) + 1):
+                self._strike(number)
+                while time.monotonic() < began + number * every_seconds and self._is_fine():
+                    time.sleep(0.1)
+            wait_until(
+                lambda: self._is_fine() and not self._open, "a checkpoint after the last fault", RECOVERY_SECONDS
+            )
+        finally:
+            self._over.set()
+            watcher.join()
 
-    def _await_checkpoint(self, triggered_after_ms: int) -> None:
-        def completed() -> bool:
-            try:
-                with self._cluster.client() as client:
-                    history = client.list_checkpoints(self._job_id).history
-            except SnaplineError:
-                return False
-            done = [c for c in history if c.status == pb.CHECKPOINT_STATUS_COMPLETED]
-            return any(c.trigger_timestamp_ms > triggered_after_ms for c in done)
+    def _strike(self, number: int) -> None:
+        """The next kind of fault that finds something to kill."""
+        kinds: list[tuple[str, Callable[[], bool]]] = [
+            ("leader", self._kill_leader),
+            ("taskmanager", self._kill_task_manager),
+            ("executor", self._kill_executor),
+            ("zookeeper", self._kill_zookeeper),
+        ]
+        for index in range(len(kinds)):
+            name, kill = kinds[(number - 1 + index) % len(kinds)]
+            fault = _Fault(name, time.monotonic(), round(time.time() * 1000))
+            if kill():
+                self.faults[name] = self.faults.get(name, 0) + 1
+                with self._lock:
+                    self._open.append(fault)
+                return
+            print(f"no {name} to kill", flush=True)
 
-        wait_until(completed, "a checkpoint after the fault", RECOVERY_SECONDS)
+    def _is_fine(self) -> bool:
+        """Raises what the watcher found out."""
+        if self._problem is not None:
+            raise self._problem
+        return True
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def _kill_leader(self) -> None:
-        self._cluster.kill_leader()
+    def _kill_leader(self) -> bool:
+        try:
+            self._cluster.kill_leader()
+        except (RuntimeError, SnaplineError):
+            return False
         self._cluster.start_coordinator()
+        return True
 
-    def _kill_task_manager(self) -> None:
-        self._signal(self._task_manager_pids()[0])
+    def _kill_task_manager(self) -> bool:
+        return any(_killed(pid) for pid in self._task_managers)
 
-    def _kill_executor(self) -> None:
-        self._signal(_parent_matching(self._task_manager_pids()[0], "CoarseGrainedExecutorBackend"))
+    def _kill_executor(self) -> bool:
+        executors = (_parent_matching(pid, "CoarseGrainedExecutorBackend") for pid in self._task_managers)
+        return any(_killed(pid) for pid in executors)
 
-    def _kill_zookeeper(self) -> None:
-        killed = self._ensemble.kill_leader()
+    def _kill_zookeeper(self) -> bool:
+        try:
+            killed = self._ensemble.kill_leader()
+        except RuntimeError:
+            return False
         killed.start()
-
-    def _task_manager_pids(self) -> list[int]:
-        pids: list[int] = []
-
-        def found() -> bool:
-            nonlocal pids
-            try:
-                with self._cluster.client() as client:
-                    pids = [m.pid for m in client.list_task_managers() if Path(f"/proc/{m.pid}").exists()]
-            except SnaplineError:
-                return False
-            return bool(pids)
-
-        wait_until(found, "TaskManagers", RECOVERY_SECONDS)
-        return pids
-
-    @staticmethod
-    def _signal(pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
+        return True
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
-    def _sample(self) -> None:
-        by_role = {"coordinator": [c.pid for c in self._cluster.coordinators if c.is_alive]}
+    def _watch(self) -> None:
+        """The other thread."""
+        sampled = 0.0
+        try:
+            while not self._over.wait(WATCH_SECONDS):
+                self._look()
+                if time.monotonic() > sampled + SAMPLE_SECONDS:
+                    sampled = time.monotonic()
+                    self._sample()
+        except BaseException as problem:
+            self._problem = problem
+
+    def _look(self) -> None:
+        """Which faults are over."""
         try:
             with self._cluster.client() as client:
-                by_role["taskmanager"] = [m.pid for m in client.list_task_managers()]
+                history = list(client.list_checkpoints(self._job_id).history)
+                self._task_managers = [manager.pid for manager in client.list_task_managers()]
         except SnaplineError:
-            pass
+            history = []
+        done = [c.trigger_timestamp_ms for c in history if c.status == pb.CHECKPOINT_STATUS_COMPLETED]
+        self._completed_ms = max([*done, self._completed_ms])
+        with self._lock:
+            for fault in [each for each in self._open if each.at_ms < self._completed_ms]:
+                self._open.remove(fault)
+                seconds = time.monotonic() - fault.at
+                self.recovery_s.setdefault(fault.name, []).append(seconds)
+                print(f"{fault.name} killed; a new checkpoint after {seconds:.1f} s", flush=True)
+            late = [each for each in self._open if time.monotonic() > each.at + RECOVERY_SECONDS]
+        assert not late, f"{late[0].name} was killed {RECOVERY_SECONDS} s ago, and no checkpoint has completed since"
+
+    def _sample(self) -> None:
+        by_role = {"coordinator": [c.pid for c in tuple(self._cluster.coordinators) if c.is_alive]}
+        by_role["taskmanager"] = self._task_managers
         by_role["driver"] = [p.pid for p in self._cluster.task_managers if p.poll() is None]
-        by_role["daemon"] = [_parent_of(pid) for pid in by_role.get("taskmanager", []) if _parent_of(pid) > 1]
+        by_role["daemon"] = [_parent_of(pid) for pid in by_role["taskmanager"] if _parent_of(pid) > 1]
         for role, pids in by_role.items():
             seen = [_resources(pid) for pid in pids if Path(f"/proc/{pid}").exists()]
             if seen:
@@ -193,12 +239,27 @@ def _parent_of(pid: int) -> int:
 
 
 def _parent_matching(pid: int, text: str) -> int:
-    """The nearest ancestor with the text in its command line."""
+    """The nearest ancestor with the text in its command line; 0: there is none (any more)."""
     while pid > 1:
-        if text in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            return 0
+        if text in command:
             return pid
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    raise RuntimeError(f"no process with {text} above it")
+        pid = _parent_of(pid)
+    return 0
+
+
+def _killed(pid: int) -> bool:
+    """Whether there was such a process."""
+    if pid <= 1:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextmanager
