@@ -227,7 +227,7 @@ def _only_leaders_die(options: Options, rng: random.Random) -> Options:
     return replace(
         options,
         faults=FaultOptions(frozenset({"kill coordinator"}), rng.choice([1000, 2000])),
-        cluster_settings={**options.cluster_settings, "heartbeat.timeout": "20 s"},
+        cluster_settings={**options.cluster_settings, "heartbeat.timeout": "8 s"},
         coordinators=rng.choice([0, 1, 2, 3]),
     )
 

@@ -399,10 +399,16 @@ class SimulatedClient:
         return read()
 
     def _fire(self, watch: Callable[[Any], Any]) -> None:
+        connection = self._connection
+
         def arrive() -> None:
-            if self._state == KazooState.CONNECTED and self._hears() and watch in self._watches:
-                self._watches.remove(watch)
-                watch(None)
+            if connection != self._connection or watch not in self._watches:
+                return
+            if not self._hears():  # it is sent again for as long as the connection is thought to live
+                self._process.later(RECONNECT_MS, arrive)
+                return
+            self._watches.remove(watch)
+            watch(None)
 
         self._process.later(self._delay_ms(), arrive)
 
