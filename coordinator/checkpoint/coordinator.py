@@ -394,7 +394,7 @@ class CheckpointCoordinator:
             checkpoint_id=checkpoint_id,
             timestamp_ms=triggering.timestamp_ms,
             properties=properties,
-            location=request.target_location or checkpoint_location(checkpoint_id),
+            location=_location_of(request, checkpoint_id),
             plan=triggering.plan,
             master_hooks=self.hooks.hook_ids,
             tasks_restored_as_finished=self._restoration.tasks_as_finished,
@@ -472,9 +472,21 @@ class CheckpointCoordinator:
         abort = self._in_flight.abort_unacknowledged
         for attempt in failed:
             abort(attempt, CheckpointFailureReason.TASK_FAILURE, f"{attempt} is gone.", self._now_ms, self._out)
+        again: list[CheckpointTriggerRequest] = []
         for attempt in finished:
-            reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
-            abort(attempt, reason, f"{attempt} finished without acknowledging.", self._now_ms, self._out)
+            again += self._in_flight.task_finished(attempt, self._now_ms, self._out)
+        for request in again:
+            self._begin_again(request)
+
+    def _begin_again(self, request: CheckpointTriggerRequest) -> None:
+        """Without the tasks that have finished meanwhile."""
+        if self._triggering is not None and self._triggering.request.request_id == request.request_id:
+            self._end_triggering()
+        self._sequence += 1
+        repeated = replace(
+            request, timestamp_ms=self._now_ms, sequence=self._sequence, repetition=request.repetition + 1
+        )
+        self._decided(self._decider.submit(repeated, self._inputs()))
 
     def _task_failed(self, event: TaskFailed) -> None:
         reason = CheckpointFailureReason.TASK_FAILURE
@@ -622,3 +634,10 @@ class CheckpointCoordinator:
             RestoreSavepoint: self._restore_requested,
             Shutdown: self._shutdown,
         }
+
+
+def _location_of(request: CheckpointTriggerRequest, checkpoint_id: CheckpointID) -> str:
+    """Another one for each repetition: the files of the one before are being deleted."""
+    if not request.target_location:
+        return checkpoint_location(checkpoint_id)
+    return f"{request.target_location}-{request.repetition + 1}" if request.repetition else request.target_location

@@ -202,6 +202,23 @@ class CheckpointsInFlight:
             if not entry.pending.is_acknowledged_by(attempt):
                 self.abort(entry.pending, reason, now_ms, out, detail=detail)
 
+    def task_finished(self, attempt: ExecutionAttemptID, now_ms: int, out: Effects) -> list[CheckpointTriggerRequest]:
+        """It ended while checkpoints waited for it, which therefore end, too. Returns the requests that can be met without it: all
+        that somebody waits for, but those that have stopped the other tasks."""
+        reason, detail = (
+            CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
+            f"{attempt} finished without acknowledging.",
+        )
+        again: list[CheckpointTriggerRequest] = []
+        for entry in tuple(self._entries.values()):
+            if entry.pending.is_acknowledged_by(attempt):
+                continue
+            is_wanted = not entry.request.is_periodic and not entry.pending.properties.is_synchronous
+            self.abort(entry.pending, reason, now_ms, out, detail=detail, begins_again=is_wanted)
+            if is_wanted:
+                again.append(entry.request)
+        return again
+
     def abort_pending(
         self,
         reason: CheckpointFailureReason,
@@ -229,8 +246,9 @@ class CheckpointsInFlight:
         attempt: ExecutionAttemptID | None = None,
         detail: str = "",
         owns_directory: bool = True,
+        begins_again: bool = False,
     ) -> None:
-        """It will never complete."""
+        """It will never complete. `begins_again`: who asked for it will get another one."""
         checkpoint_id = pending.checkpoint_id
         entry = self._entries.pop(checkpoint_id)
         if entry in self._acknowledged:
@@ -244,7 +262,8 @@ class CheckpointsInFlight:
         states = pending.task_states
         paths = self._publication.paths_outside(location, states)
         out.append(DiscardCheckpoint(checkpoint_id, location, states, paths))
-        out.append(CheckpointRequestFailed(entry.request.request_id, reason, detail, checkpoint_id))
+        if not begins_again:
+            out.append(CheckpointRequestFailed(entry.request.request_id, reason, detail, checkpoint_id))
         self._stats.report_failed(checkpoint_id, now_ms, reason.name, detail)
         out.append(PersistStatistics())
         verdict = self._failures.handle_failure(checkpoint_id, pending.properties, reason, attempt, detail)

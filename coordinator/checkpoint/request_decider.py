@@ -32,6 +32,8 @@ class CheckpointTriggerRequest:
     sequence: int
     """Rises with every request; breaks ties."""
     resume_periodic: bool = False
+    repetition: int = 0
+    """How often it was begun again, because a task finished that had to take part."""
     """A stop-with-savepoint took over from a running periodic trigger, which goes on if this never gets into flight."""
 
     @property

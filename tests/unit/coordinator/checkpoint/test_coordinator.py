@@ -280,8 +280,10 @@ def test_shutdown_while_the_id_is_drawn() -> None:
 
 def test_finished_task_that_did_not_acknowledge_ends_the_checkpoint() -> None:
     """Nobody waits for the timeout of a task that cannot answer any more, and it counts against no tolerance."""
-    job = Coordinator(tolerable_failures=0)
-    job.trigger("a", 1)
+    job = Coordinator(tolerable_failures=0, interval_ms=100)
+    job.tell(StartCheckpointScheduler(100))
+    job.tell(CheckpointRequested(CheckpointRequestID("a"), is_periodic=True))
+    job.tell(CheckpointIdDrawn(CheckpointRequestID("a"), CheckpointID(1)))
 
     effects = job.tell(running(job.sources[0], state=ExecutionState.FINISHED))
 
