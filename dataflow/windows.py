@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from dataflow.arrow_columns import Int64Array
 from dataflow.errors import InvalidArgument
 
 AGGREGATE_FUNCTIONS = ("count", "sum", "min", "max", "mean")
@@ -172,6 +173,10 @@ class PaneGeometry:
     def last_window(self, pane_start_ms: int) -> int:
         """Start of the last window that begins at or before the pane."""
         return pane_start_ms - (pane_start_ms - self.offset_ms) % self.slide_ms
+
+    def last_windows(self, times_ms: Int64Array) -> Int64Array:
+        """The same for many panes, or any other times."""
+        return times_ms - (times_ms - self.offset_ms) % self.slide_ms
 
     def windows_of(self, pane_start_ms: int) -> range:
         """Starts of the windows that hold the pane, last first."""

@@ -7,7 +7,7 @@ it. There are no times in it. Mirrors Flink's GlobalWindows with CountTrigger, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,11 @@ from dataflow.kernel import VOID, I64s, RO_I32s, kernel
 from dataflow.state import StateError, ValueStateDescriptor
 from dataflow.state_format import KeyedStateHeader
 from dataflow.windows import GlobalWindows
-from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from taskmanager.state.adopted_state import AdoptedState
 from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.keyed_state import KeyedState
 from taskmanager.state.slots import SlotAllocator, Slots, grown
 
 STATE_PREFIX = "global-window-"
@@ -40,7 +40,7 @@ def _number_in_key(slots: Any, counts: Any, numbers: Any) -> None:
         counts[slot] += 1
 
 
-class GlobalWindowState(KeyedState):
+class GlobalWindowState(AdoptedState):
     """One window per key: its contents' entry, and the rows since it fired."""
 
     def __init__(self, name: str, contents: WindowContents) -> None:
@@ -67,9 +67,6 @@ class GlobalWindowState(KeyedState):
         self.entry_of = grown(self.entry_of, capacity, _NONE)
         self.since_fired = grown(self.since_fired, capacity)
 
-    def flush(self) -> None:
-        """Nothing is done row by row."""
-
     def occupied(self, high_water: int) -> BoolArray:
         return self.entry_of[:high_water] >= 0
 
@@ -92,7 +89,9 @@ class GlobalWindowState(KeyedState):
         self.contents.restore(entries, contents)
 
     def get_batch(self, slots: Slots) -> pa.Array:
-        return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
+        return _as_column(
+            self.descriptor.storage_type, self.entry_of[slots], self.since_fired[slots], self.contents.get
+        )
 
     def clear_batch(self, slots: Slots) -> None:
         slots = np.unique(slots)
@@ -110,15 +109,29 @@ class _FrozenWindows:
         self._entry_of, self._since, self._columns = entry_of, since, columns
 
     def get(self, slots: Slots) -> pa.Array:
-        entries = self._entry_of[slots]
-        present = entries >= 0
-        found = pa.array(np.cumsum(present) - 1, mask=~present)
-        children = [column.get(entries[present]).take(found) for column in self._columns]
-        children.append(pa.array(self._since[slots]))
-        return pa.Array.from_buffers(self._type, len(slots), [bitmap_of(present)], children=children)
+        return _as_column(
+            self._type,
+            self._entry_of[slots],
+            self._since[slots],
+            lambda entries: [column.get(entries) for column in self._columns],
+        )
+
+    def occupied(self) -> BoolArray:
+        return self._entry_of >= 0
 
 
-class CountWindowOperator(KeyedOperator):
+def _as_column(
+    data_type: pa.DataType, entries: Slots, since: Int64Array, get: Callable[[Slots], list[pa.Array]]
+) -> pa.Array:
+    """A struct for each key; null for a key without an entry."""
+    present = entries >= 0
+    found = pa.array(np.cumsum(present) - 1, mask=~present)
+    children = [column.take(found) for column in get(entries[present])]
+    children.append(pa.array(since))
+    return pa.Array.from_buffers(data_type, len(entries), [bitmap_of(present)], children=children)
+
+
+class CountWindowOperator(IncrementalKeyedOperator):
     """Fires within the batch."""
 
     def __init__(self, key_columns: tuple[str, ...], assigner: GlobalWindows, maker: ContentsMaker) -> None:

@@ -1,8 +1,7 @@
 """Keyed operators whose state may be larger than memory, and whose snapshots may be incremental: all changes of their state go by `slots_of`, `begin_batch` or `touch`.
 
 Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, full ones begin a new
-chain, savepoints are none of it. It does not know what a part of a chain holds. Operators with state of their own making derive from
-KeyedOperator, and their snapshots are full.
+chain, savepoints are none of it. It does not know what a part of a chain holds.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from dataflow.elements import SnapshotType
 from dataflow.ids import CheckpointID
 from taskmanager.operators.contract import KeyedSnapshotPart
 from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.state.adopted_state import NOTHING_DUE
 from taskmanager.state.incremental import IncrementalSnapshots
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
@@ -48,14 +48,16 @@ class IncrementalKeyedOperator(KeyedOperator):
             key_schema, context.key_group_range, context.max_parallelism, store, memory_bytes - memory_bytes // 3
         )
 
+    def due_outside_ms(self, state_name: str) -> int:
+        """When the first key that is not in memory is due, by what this adopted state says; NOTHING_DUE: there is none."""
+        return NOTHING_DUE if self.backend is None else self.backend.due_outside_ms(state_name)
+
     def announce_snapshot(self, snapshot_type: SnapshotType) -> None:
         self._snapshot_type = snapshot_type
 
     def snapshot_keyed(self, checkpoint_id: CheckpointID) -> tuple[KeyedSnapshotPart, ...]:
         backend, chain = self.backend, self._chain
-        if backend is None or chain is None or not backend.tracks_all_changes:
-            return super().snapshot_keyed(checkpoint_id)
-        if self._snapshot_type.is_savepoint:
+        if backend is None or chain is None or self._snapshot_type.is_savepoint:
             return super().snapshot_keyed(checkpoint_id)
         return chain.snapshot(checkpoint_id, full=self._snapshot_type is SnapshotType.FULL_CHECKPOINT)
 

@@ -9,6 +9,9 @@ Flink's IntervalJoinOperator and TemporalRowTimeJoinOperator.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +23,17 @@ from dataflow.kernel import I64, I64s, RO_I64s, kernel
 from dataflow.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
 from dataflow.state_format import KeyedStateHeader
 from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.operators.stateless import conform
 from taskmanager.operators.timed_rows import TimedRows
+from taskmanager.state.adopted_state import reduce_lists
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import Slots
 
 ROWS_PER_SLICE = 16_384
+SIDE_NAMES = ("left", "right")
+DueTimes = Callable[[Any, Int64Array], Int64Array]
+"""As TimedRows takes it."""
 _FOREVER = 2**62
 _NO_ROWS: Slots = np.zeros(0, np.int32)
 
@@ -57,7 +64,7 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return conform(batch, schema)
 
 
-class _JoinOperator(KeyedOperator):
+class _JoinOperator(IncrementalKeyedOperator):
     """Two TimedRows over one key."""
 
     def __init__(self, left: JoinSide, right: JoinSide, late_output_tag: str) -> None:
@@ -70,9 +77,20 @@ class _JoinOperator(KeyedOperator):
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
     ) -> None:
-        self._rows = [TimedRows(name, side.schema) for name, side in zip(("left", "right"), self._sides, strict=True)]
+        self._rows = [
+            TimedRows(name, side.schema, due_of)
+            for name, side, due_of in zip(SIDE_NAMES, self._sides, self.due_times(), strict=True)
+        ]
         for state in self._rows:
             backend.adopt_state(state)
+
+    @abstractmethod
+    def due_times(self) -> tuple[DueTimes | None, DueTimes | None]:
+        """When keys have to be in memory because of their rows, for each side."""
+
+    def _load_due(self, side: int) -> None:
+        assert self.backend is not None  # noqa: S101 - there are rows
+        self.backend.load_due(SIDE_NAMES[side], self.watermark_ms, ROWS_PER_SLICE)
 
     def _timed(self, batch: pa.RecordBatch, input_index: int) -> tuple[pa.RecordBatch, Int64Array]:
         """The batch in the declared columns, with times; late rows are gone."""
@@ -106,6 +124,20 @@ class IntervalJoinOperator(_JoinOperator):
         self._bounded = lower is not None and upper is not None
         self._lower_ms = -_FOREVER if lower is None else lower
         self._upper_ms = _FOREVER if upper is None else upper
+
+        # a left row can meet right rows up to time + upper; a right row left rows up to time - lower
+        self._reaches = (max(self._upper_ms, 0), max(-self._lower_ms, 0))
+
+    def due_times(self) -> tuple[DueTimes | None, DueTimes | None]:
+        """When the last of a key's rows meets no partner any more: only to be forgotten."""
+        if not self._bounded:
+            return None, None
+        left, right = (partial(self._forgotten_at, reach) for reach in self._reaches)
+        return left, right
+
+    @staticmethod
+    def _forgotten_at(reach_ms: int, rows: Any, times: Int64Array) -> Int64Array:
+        return reduce_lists(rows, times + reach_ms, np.maximum)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         batch, times = self._timed(batch, input_index)
@@ -147,9 +179,10 @@ class IntervalJoinOperator(_JoinOperator):
             return
         self.watermark_ms = watermark.timestamp_ms
         if self._rows and self._bounded:
-            # a left row can meet right rows up to time + upper; a right row left rows up to time - lower
-            for state, reach in zip(self._rows, (self._upper_ms, -self._lower_ms), strict=True):
-                limit = watermark.timestamp_ms - max(reach, 0)
+            for side, (state, reach) in enumerate(zip(self._rows, self._reaches, strict=True)):
+                if self.due_outside_ms(SIDE_NAMES[side]) <= watermark.timestamp_ms:
+                    self._load_due(side)  # there is no hurry: what is more than that waits for the next watermark
+                limit = watermark.timestamp_ms - reach
                 earliest = state.earliest_ms()
                 if earliest is not None and earliest <= limit:
                     gone = state.up_to(limit)
@@ -167,6 +200,10 @@ class TemporalJoinOperator(_JoinOperator):
         self._keep_unmatched = spec.how == "left"
         self._pending: Watermark | None = None
         self._due: Slots = _NO_ROWS
+
+    def due_times(self) -> tuple[DueTimes | None, DueTimes | None]:
+        """Left rows are due at their times; a version is nobody's business before there are left rows."""
+        return (lambda rows, times: reduce_lists(rows, times, np.minimum)), None
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if input_index == 0:
@@ -194,13 +231,23 @@ class TemporalJoinOperator(_JoinOperator):
             self.output.emit_watermark(watermark)
 
     def _begin(self, watermark: Watermark) -> None:
-        left = self._rows[0]
-        due = left.up_to(watermark.timestamp_ms)
-        if len(due):
-            self._due = due[np.argsort(left.times[due], kind="stable")]
+        if self._take_due():
             self._pending = watermark
         else:
             self._forget_versions()
+
+    def _take_due(self) -> bool:
+        """The next left rows, of keys in memory, in the order of their times. False when none are due any more."""
+        left = self._rows[0]
+        while not len(self._due):
+            load = self.due_outside_ms(SIDE_NAMES[0]) <= self.watermark_ms
+            if load:
+                self._load_due(0)
+            due = left.up_to(min(self.watermark_ms, self.due_outside_ms(SIDE_NAMES[0])))
+            self._due = due[np.argsort(left.times[due], kind="stable")]
+            if not load:
+                break
+        return len(self._due) > 0
 
     @property
     def has_pending_work(self) -> bool:
@@ -224,7 +271,7 @@ class TemporalJoinOperator(_JoinOperator):
             self.output.emit_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self._touch(slots)
         left.remove(part)
-        if not len(self._due):
+        if not self._take_due():
             self._pending = None
             self._forget_versions()
             self.output.emit_watermark(watermark)

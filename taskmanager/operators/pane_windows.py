@@ -5,14 +5,15 @@ which rows are late (the end of their last window plus the allowed lateness lies
 output, or dropped), and what a watermark makes due: each window whose end it has passed, in the order of their starts, in
 slices, so that a barrier does not wait behind a million keys. With allowed lateness panes stay after the results, and every
 batch that changes a window whose result is out emits the changed results again. Without rows for it, a window does not
-exist. Windows of processing time are the same with the task's clock for a watermark. Mirrors Flink's WindowOperator with
+exist. Windows of processing time are the same with the task's clock for a watermark. Keys that are not in memory are loaded when their
+first window is due, some at a time. Mirrors Flink's WindowOperator with
 EventTimeTrigger; a batch costs its rows, however many windows overlap, and a window the entries of its panes.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -23,17 +24,19 @@ from dataflow.state import StateError
 from dataflow.state_format import KeyedStateHeader
 from dataflow.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
 from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.operators.window_contents import ContentsMaker, FiredWindows
 from taskmanager.operators.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
+from taskmanager.state.adopted_state import NOTHING_DUE
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import Slots
 
 STATE_PREFIX = "windows-"
 WINDOWS_PER_SLICE = 1_024
+KEYS_PER_LOAD = 16_384
 
 
-class PaneWindowOperator(KeyedOperator):
+class PaneWindowOperator(IncrementalKeyedOperator):
     """One or two inputs, one state."""
 
     def __init__(
@@ -82,8 +85,16 @@ class PaneWindowOperator(KeyedOperator):
             assert batch is not None  # noqa: S101 - one of the two is given
             contents = self._maker.of_batch(batch.schema)
         if contents is not None:
-            self._windows = WindowState(self._state_name, contents)
+            self._windows = WindowState(self._state_name, contents, self._due_of)
             backend.adopt_state(self._windows)
+
+    def _due_of(self, panes: Int64Array, fired: Int64Array) -> Int64Array:
+        """When the next window that holds the pane is due, or, when all were emitted, when the pane goes."""
+        geometry = self._geometry
+        last = geometry.last_windows(panes)
+        following = geometry.last_windows(np.clip(fired, panes - geometry.size_ms, last)) + geometry.slide_ms
+        lasting_ms = np.where(following <= last, 0, self._lateness_ms)
+        return np.minimum(following, last) + geometry.size_ms - 1 + lasting_ms
 
     def _restored_field(self, header: KeyedStateHeader) -> pa.Field | None:
         fields = [field for field in header.state_fields if field.name.startswith(STATE_PREFIX)]
@@ -141,7 +152,8 @@ class PaneWindowOperator(KeyedOperator):
         last_due = self._last_due_start(self._time_ms)
         entries = windows.entries_of_rows(slots, numbers, max(last_due, NEVER_FIRED))
         windows.contents.fold(entries, batch, input_index)
-        self._note_panes(windows, self._last_gone_start())
+        if windows.window_count != len(self._known_panes):
+            self._note_panes(windows, self._last_gone_start())
         if self._lateness_ms and first - geometry.size_ms < last_due:
             self._emit_late_updates(windows, entries, slots, panes)
         if self._by_clock:
@@ -153,17 +165,30 @@ class PaneWindowOperator(KeyedOperator):
 
     def _note_panes(self, windows: WindowState, last_gone: int) -> None:
         """Windows of panes that are new will fire, unless they are over; panes go with their last window."""
-        if windows.window_count == len(self._known_panes):
-            return
         for pane in windows.window_starts:
             if pane in self._known_panes:
                 continue
             self._known_panes.add(pane)
             heapq.heappush(self._to_drop, (self._geometry.last_window(pane), pane))
-            for start in self._geometry.windows_of(pane):
-                if start > last_gone and start not in self._known_windows:
-                    self._known_windows.add(start)
-                    heapq.heappush(self._to_fire, start)
+            self._note_windows(start for start in self._geometry.windows_of(pane) if start > last_gone)
+
+    def _note_windows(self, starts: Iterable[int]) -> None:
+        for start in starts:
+            if start not in self._known_windows:
+                self._known_windows.add(start)
+                heapq.heappush(self._to_fire, start)
+
+    def _load_due(self, windows: WindowState) -> None:
+        """Keys that are due come into memory, those that are due first. Windows of their panes may have fired for other keys."""
+        assert self.backend is not None  # noqa: S101 - there are windows
+        self.backend.load_due(self._state_name, self._time_ms, KEYS_PER_LOAD)
+        last_due = self._last_due_start(self._time_ms)
+        self._note_panes(windows, NEVER_FIRED)
+        for pane in windows.window_starts:
+            self._note_windows(start for start in self._geometry.windows_of(pane) if start <= last_due)
+
+    def _due_outside_ms(self) -> int:
+        return NOTHING_DUE if self._windows is None else self.due_outside_ms(self._state_name)
 
     def _state_for(self, batch: pa.RecordBatch, input_index: int) -> WindowState:
         """The state, once it is clear that the batch's columns are what it was made for."""
@@ -186,7 +211,7 @@ class PaneWindowOperator(KeyedOperator):
 
     def _without_late_rows(self, batch: pa.RecordBatch, panes: Int64Array) -> tuple[pa.RecordBatch, Int64Array]:
         geometry = self._geometry
-        last_windows = panes - (panes - geometry.offset_ms) % geometry.slide_ms
+        last_windows = geometry.last_windows(panes)
         if geometry.has_gaps:
             inside = panes < last_windows + geometry.size_ms
             batch, panes, last_windows = batch.filter(pa.array(inside)), panes[inside], last_windows[inside]
@@ -210,9 +235,9 @@ class PaneWindowOperator(KeyedOperator):
                 _, rows = np.unique(entries[passed], return_index=True)
                 changed = entries[passed][np.sort(rows)]
                 self._emit(windows, changed, None, windows.starts_of(changed))
-                windows.fired[changed] = windows.starts_of(changed)
+                windows.set_fired(changed, windows.starts_of(changed))
             return
-        last_windows = panes - (panes - geometry.offset_ms) % geometry.slide_ms
+        last_windows = geometry.last_windows(panes)
         changed_slots: dict[int, list[Slots]] = {}
         for back in range(-(-geometry.size_ms // geometry.slide_ms)):
             starts = last_windows - back * geometry.slide_ms
@@ -224,7 +249,7 @@ class PaneWindowOperator(KeyedOperator):
             found = found[np.isin(windows.slots_of(found), np.concatenate(changed_slots[start]))]
             grouped, offsets = _grouped(found, windows.slots_of(found))
             self._emit(windows, grouped, offsets, np.full(len(offsets) - 1, start, np.int64))
-            windows.fired[grouped] = np.maximum(windows.fired[grouped], start)
+            windows.set_fired(grouped, np.maximum(windows.fired[grouped], start))
 
     # --- watermarks -----------------------------------------------------------------------------------------------------
 
@@ -236,6 +261,7 @@ class PaneWindowOperator(KeyedOperator):
         return bool(
             (self._to_fire and self._to_fire[0] <= last_due)
             or (self._to_drop and self._to_drop[0][0] <= last_due - self._lateness_ms)
+            or self._due_outside_ms() <= watermark_ms
         )
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -254,9 +280,11 @@ class PaneWindowOperator(KeyedOperator):
 
     def _arm(self) -> None:
         """Ask for a timer when the first window ends."""
-        if not self._to_fire:
+        at_ms = self._due_outside_ms() + 1
+        if self._to_fire:
+            at_ms = min(at_ms, self._to_fire[0] + self._geometry.size_ms)
+        if at_ms > NOTHING_DUE:
             return
-        at_ms = self._to_fire[0] + self._geometry.size_ms
         if self._armed_at_ms is None or at_ms < self._armed_at_ms:
             self._armed_at_ms = at_ms
             self.context.processing_time.register_timer(at_ms, self._on_timer)
@@ -280,11 +308,8 @@ class PaneWindowOperator(KeyedOperator):
         if work is None:
             return
         if windows is not None:
-            if work.position == work.size and not self._next_windows(work, windows):
-                self._drop_passed(windows)
-                self._finish_work(work)
-                return
-            self._emit_slice(work, windows)
+            if work.position < work.size or self._next_windows(work, windows):
+                self._emit_slice(work, windows)
             if work.position < work.size:
                 return
             self._drop_passed(windows)
@@ -305,13 +330,15 @@ class PaneWindowOperator(KeyedOperator):
         self._emit(windows, entries, offsets, starts)
         self._touch(windows, entries)
         if self._lateness_ms or offsets is not None:
-            windows.fired[entries] = starts if offsets is None else np.repeat(starts, np.diff(offsets))
+            windows.set_fired(entries, starts if offsets is None else np.repeat(starts, np.diff(offsets)))
         else:
             windows.remove(entries)
 
     def _next_windows(self, work: _Work, windows: WindowState) -> bool:
-        """Take the next due windows. False when there are none."""
-        last_due = self._last_due_start(self._time_ms)
+        """Take the next due windows, of keys that are in memory. False when there are none, for now."""
+        if self._due_outside_ms() <= self._time_ms and not self._goes_before_outside():
+            self._load_due(windows)
+        last_due = self._last_due_start(min(self._time_ms, self._due_outside_ms()))
         one_pane = self._geometry.panes_per_window == 1 and not self._geometry.has_gaps
         at_most = WINDOWS_PER_SLICE if one_pane else 1
         while self._to_fire and self._to_fire[0] <= last_due:
@@ -330,6 +357,10 @@ class PaneWindowOperator(KeyedOperator):
                 return True
         return False
 
+    def _goes_before_outside(self) -> bool:
+        """Whether a window in memory is due before all that is not."""
+        return bool(self._to_fire) and self._to_fire[0] <= self._last_due_start(self._due_outside_ms() - 1)
+
     def _take_window(self, work: _Work, windows: WindowState, start: int) -> None:
         """The entries of all panes of a window, key by key, of keys whose result is not out."""
         entries = windows.entries_of_windows(self._panes_present(start))
@@ -338,9 +369,18 @@ class PaneWindowOperator(KeyedOperator):
             fresh = np.maximum.reduceat(windows.fired[entries], offsets[:-1]) < start
             if not fresh.all():
                 lengths = np.diff(offsets)
-                entries = entries[np.repeat(fresh, lengths)]
+                of_fresh = np.repeat(fresh, lengths)
+                self._skip(windows, entries[~of_fresh], start)
+                entries = entries[of_fresh]
                 offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[fresh])])
         work.take(entries, offsets, np.full(len(offsets) - 1, start, np.int64))
+
+    def _skip(self, windows: WindowState, entries: Slots, start: int) -> None:
+        """The window's result is out for the keys of these entries, of which some may not say so."""
+        behind = entries[windows.fired[entries] < start]
+        if len(behind):
+            self._touch(windows, behind)
+            windows.set_fired(behind, np.full(len(behind), start))
 
     def _panes_present(self, start: int) -> list[int]:
         panes = self._geometry.panes_of(start)

@@ -69,6 +69,9 @@ class RowContents(WindowContents):
     def clear(self, entries: Slots) -> None:
         self.store.remove_owners(entries)
 
+    def get(self, entries: Slots) -> list[pa.Array]:
+        return [self.store.get(entries)]
+
     def freeze(self, high_water: int) -> list[FrozenColumn]:
         return [self.store.freeze(high_water)]
 
@@ -244,6 +247,9 @@ class ReducedContents(WindowContents):
 
     def clear(self, entries: Slots) -> None:
         self._store.remove_owners(entries)
+
+    def get(self, entries: Slots) -> list[pa.Array]:
+        return [self._store.get(entries)]
 
     def freeze(self, high_water: int) -> list[FrozenColumn]:
         return [self._store.freeze(high_water)]

@@ -92,6 +92,11 @@ class RowStore:
         """The rows of these numbers."""
         return pa.RecordBatch.from_arrays([column.get(rows) for column in self._columns], schema=self.schema)
 
+    def get(self, owners: Slots) -> pa.Array:
+        """The rows of each owner, a column of `type`."""
+        offsets, rows = self._chains.entries(owners)
+        return _lists(self.type, offsets, [column.get(rows) for column in self._columns])
+
     def column(self, name: str, rows: Slots) -> pa.Array:
         """One column of rows."""
         return self._columns[self.schema.get_field_index(name)].get(rows)
@@ -150,8 +155,13 @@ class _FrozenRows:
 
     def get(self, slots: Slots) -> pa.Array:
         offsets, rows = self._chains.entries(slots)
-        structs = pa.StructArray.from_arrays(
-            [column.get(rows) for column in self._columns], fields=list(self._type.value_type)
-        )
-        bitmap = bitmap_of(np.diff(offsets) > 0)
-        return pa.Array.from_buffers(self._type, len(slots), [bitmap, pa.py_buffer(offsets)], children=[structs])
+        return _lists(self._type, offsets, [column.get(rows) for column in self._columns])
+
+    def occupied(self) -> BoolArray:
+        return self._chains.occupied()
+
+
+def _lists(data_type: pa.DataType, offsets: Int64Array, columns: Sequence[pa.Array]) -> pa.Array:
+    structs = pa.StructArray.from_arrays(list(columns), fields=list(data_type.value_type))
+    buffers = [bitmap_of(np.diff(offsets) > 0), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(data_type, len(offsets) - 1, buffers, children=[structs])

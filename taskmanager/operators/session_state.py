@@ -1,33 +1,33 @@
 """Sessions per key: intervals of event time that merge, with contents by entry; in snapshots a map from start to contents.
 
 Decides how new rows and what is there become sessions: sorted by key and time, intervals that touch are one. A key's sessions
-form a chain; a calendar of buckets knows which may be due, without asking all of them. Decides nothing about watermarks.
+form a chain; a calendar knows which may be due, without asking all of them. Decides nothing about watermarks.
 Mirrors Flink's MergingWindowSet.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from dataflow.arrow_columns import BoolArray, Int64Array
 from dataflow.gather import gather_values
 from dataflow.kernel import I64, I64s, RO_I32s, RO_I64s, kernel
 from dataflow.state import MapStateDescriptor
+from taskmanager.operators.calendar import Calendar
+from taskmanager.operators.entry_maps import FrozenEntryMaps, by_start, entry_maps
 from taskmanager.operators.window_contents import WindowContents
+from taskmanager.state.adopted_state import AdoptedState, elements_of, reduce_lists
 from taskmanager.state.chains import Chains
 from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.keyed_state import KeyedState
+from taskmanager.state.copy_on_write import CopyOnWrite
 from taskmanager.state.slots import SlotAllocator, Slots, grown
 
 END, FIRED = "end", "fired"
 NEW = -1
 _BUCKETS_PER_GAP = 16
-_NOWHERE = -(2**63)
 
 
 @kernel(I64(RO_I32s, RO_I64s, RO_I64s, I64s))
@@ -45,12 +45,13 @@ def _group_intervals(slots: Any, starts: Any, ends: Any, groups: Any) -> int:
     return count + 1
 
 
-class SessionState(KeyedState):
+class SessionState(AdoptedState):
     """By entry."""
 
-    def __init__(self, name: str, contents: WindowContents, gap_ms: int) -> None:
+    def __init__(self, name: str, contents: WindowContents, gap_ms: int, lateness_ms: int) -> None:
+        """`lateness_ms`: how long a session stays after its result."""
         self.contents = contents
-        self.gap_ms = gap_ms
+        self.gap_ms, self._lateness_ms = gap_ms, lateness_ms
         fields = [*contents.fields, pa.field(END, pa.int64()), pa.field(FIRED, pa.bool_())]
         self.descriptor: MapStateDescriptor = MapStateDescriptor(name, pa.int64(), pa.struct(fields))
         self._allocator = SlotAllocator()
@@ -60,11 +61,9 @@ class SessionState(KeyedState):
         self.ends: Int64Array = np.zeros(64, np.int64)
         """Last row plus gap."""
         self.fired: BoolArray = np.zeros(64, np.bool_)
-        self._bucket_of: Int64Array = np.full(64, _NOWHERE, np.int64)
-        self._bucket_ms = max(1, gap_ms // _BUCKETS_PER_GAP)
-        self._calendar: dict[int, list[Slots]] = {}
-        self._buckets: list[int] = []
-        """Heap of the buckets in the calendar."""
+        self._guard = CopyOnWrite()
+        """Of starts, ends and `fired`."""
+        self._calendar = Calendar(max(1, gap_ms // _BUCKETS_PER_GAP))
 
     def __len__(self) -> int:
         """Sessions."""
@@ -97,6 +96,7 @@ class SessionState(KeyedState):
         group_owners = interval_slots[by_start][bounds]
         targets = self._merge_groups(groups, entries[by_start], group_owners)
         self.slot_of[targets] = group_owners
+        self._guard.before_write(targets)
         self.starts[targets] = starts[by_start][bounds]
         self.ends[targets] = np.maximum.reduceat(ends_sorted, bounds)
         group_of_interval = np.empty(len(groups), np.int64)
@@ -125,7 +125,7 @@ class SessionState(KeyedState):
             added = self._allocator.allocate(int(missing.sum()))
             self._make_room()
             targets[missing] = added
-            self.fired[added] = False
+            self.set_fired(added, fired=np.zeros(len(added), np.bool_))
             self._chains.append(owners[missing], added)
         return targets
 
@@ -135,9 +135,18 @@ class SessionState(KeyedState):
             self.slot_of = grown(self.slot_of, capacity)
             self.starts, self.ends = grown(self.starts, capacity), grown(self.ends, capacity)
             self.fired = grown(self.fired, capacity)
-            self._bucket_of = grown(self._bucket_of, capacity, _NOWHERE)
+            self._calendar.grow(capacity)
             self._chains.grow_entries(capacity)
             self.contents.grow(capacity)
+
+    def set_fired(self, entries: Slots, fired: BoolArray) -> None:
+        """Whether their results are out."""
+        self._guard.before_write(entries)
+        self.fired[entries] = fired
+
+    def still_there(self, entries: Slots) -> Slots:
+        """Those that did not become part of others."""
+        return entries[self._allocator.live[entries]]
 
     def remove(self, entries: Slots) -> None:
         """Forget sessions, each named once."""
@@ -145,113 +154,71 @@ class SessionState(KeyedState):
             return
         self._chains.unlink(self.slot_of[entries], entries)
         self.contents.clear(entries)
-        self._bucket_of[entries] = _NOWHERE
+        self._calendar.forget(entries)
         self._allocator.release(entries)
 
-    # --- calendar -------------------------------------------------------------------------------------------------------
+    # --- what is due ----------------------------------------------------------------------------------------------------
 
-    def remind(self, entries: Slots, deadlines_ms: Int64Array) -> None:
-        """Have `due` look at these entries once time has reached their deadlines."""
-        buckets = deadlines_ms // self._bucket_ms
-        moved = buckets != self._bucket_of[entries]
-        if not moved.any():
-            return
-        entries, buckets = entries[moved], buckets[moved]
-        self._bucket_of[entries] = buckets
-        for bucket in np.unique(buckets).tolist():
-            if bucket not in self._calendar:
-                self._calendar[bucket] = []
-                heapq.heappush(self._buckets, bucket)
-            self._calendar[bucket].append(entries[buckets == bucket])
+    def _deadlines(self, ends: Int64Array, fired: BoolArray) -> Int64Array:
+        return ends - 1 + np.where(fired, self._lateness_ms, 0)
+
+    def remind(self, entries: Slots) -> None:
+        """Have `due` look at these entries, which have changed, once time has reached their deadlines."""
+        self._calendar.remind(entries, self._deadlines(self.ends[entries], self.fired[entries]))
 
     def may_be_due(self, time_ms: int) -> bool:
         """Whether `due` is worth asking."""
-        return bool(self._buckets) and self._buckets[0] <= time_ms // self._bucket_ms
+        return self._calendar.may_be_due(time_ms)
 
-    def due(self, time_ms: int, lateness_ms: int) -> Slots:
+    def due(self, time_ms: int) -> Slots:
         """Entries that are over: not fired and past their end, or fired and past the lateness, too. They are not in the
         calendar any more."""
-        found: list[Slots] = []
-        kept: list[tuple[int, Slots]] = []
-        while self.may_be_due(time_ms):
-            bucket = heapq.heappop(self._buckets)
-            entries = np.unique(np.concatenate(self._calendar.pop(bucket)))
-            entries = entries[self._bucket_of[entries] == bucket]
-            over = self.ends[entries] - 1 + np.where(self.fired[entries], lateness_ms, 0) <= time_ms
-            found.append(entries[over])
-            self._bucket_of[entries[over]] = _NOWHERE
-            if not over.all():
-                kept.append((bucket, entries[~over]))
-        for bucket, entries in kept:
-            self._calendar[bucket] = [entries]
-            heapq.heappush(self._buckets, bucket)
-        return np.concatenate(found) if found else np.zeros(0, np.int32)
+        return self._calendar.take(
+            time_ms, lambda entries: self._deadlines(self.ends[entries], self.fired[entries]) <= time_ms
+        )
 
-    def live(self) -> Slots:
-        """All entries."""
-        return self._allocator.live_slots()
+    # --- AdoptedState ---------------------------------------------------------------------------------------------------
 
-    # --- KeyedState -----------------------------------------------------------------------------------------------------
+    def due_times(self, values: pa.Array) -> Int64Array:
+        _, items = elements_of(values)
+        fired = items.field(FIRED).to_numpy(zero_copy_only=False)
+        return reduce_lists(values, self._deadlines(items.field(END).to_numpy(), fired), np.minimum)
 
     def grow(self, capacity: int) -> None:
         self._chains.grow_slots(capacity)
-
-    def flush(self) -> None:
-        """Nothing is done row by row."""
 
     def occupied(self, high_water: int) -> BoolArray:
         return self._chains.occupied(high_water)
 
     def freeze(self, high_water: int) -> FrozenColumn:
         used = self._allocator.high_water
-        chains = self._chains.freeze(high_water, used)
-        numbers = self.starts[:used].copy(), self.ends[:used].copy(), self.fired[:used].copy()
-        return _FrozenSessions(self.descriptor, chains, *numbers, self.contents.freeze(used))
+        numbers = self._guard.freeze([self.starts, self.ends, self.fired], used)
+        return FrozenEntryMaps(
+            self.descriptor, self._chains.freeze(high_water, used), numbers, self.contents.freeze(used)
+        )
 
     def restore(self, slots: Slots, values: pa.Array) -> None:
-        offsets = values.offsets.to_numpy()
-        first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
-        if not length:
+        starts, items = elements_of(values)
+        if not len(starts):
             return
-        *contents, ends, fired = values.items.slice(first, length).flatten()
-        entries = self._allocator.allocate(length)
+        *contents, ends, fired = items.flatten()
+        entries = self._allocator.allocate(len(starts))
         self._make_room()
-        owners = np.repeat(slots, np.diff(offsets)).astype(np.int32)
+        owners = np.repeat(slots, np.diff(values.offsets.to_numpy())).astype(np.int32)
         self.slot_of[entries] = owners
-        self.starts[entries] = values.keys.slice(first, length).to_numpy()
+        self._guard.before_write(entries)
+        self.starts[entries] = starts.to_numpy()
         self.ends[entries] = ends.to_numpy()
         self.fired[entries] = fired.to_numpy(zero_copy_only=False)
         self._chains.append(owners, entries)
         self.contents.restore(entries, contents)
+        self.remind(entries)
 
     def get_batch(self, slots: Slots) -> pa.Array:
-        return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
+        offsets, entries = self._chains.entries(slots)
+        entries, starts = by_start(offsets, entries, gather_values(self.starts, entries))
+        ends, fired = pa.array(gather_values(self.ends, entries)), pa.array(self.fired[entries])
+        return entry_maps(self.descriptor, offsets, starts, [*self.contents.get(entries), ends, fired])
 
     def clear_batch(self, slots: Slots) -> None:
         self.remove(self._chains.entries(np.unique(slots))[1])
-
-
-class _FrozenSessions:
-    def __init__(
-        self,
-        descriptor: MapStateDescriptor,
-        chains: Any,
-        starts: Int64Array,
-        ends: Int64Array,
-        fired: BoolArray,
-        columns: Sequence[FrozenColumn],
-    ) -> None:
-        self._descriptor, self._chains = descriptor, chains
-        self._starts, self._ends, self._fired, self._columns = starts, ends, fired, columns
-
-    def get(self, slots: Slots) -> pa.Array:
-        offsets, entries = self._chains.entries(slots)
-        children = [column.get(entries) for column in self._columns]
-        children += [pa.array(gather_values(self._ends, entries)), pa.array(self._fired[entries])]
-        items = pa.StructArray.from_arrays(children, fields=list(self._descriptor.element_type))
-        data_type = self._descriptor.storage_type
-        pairs = pa.StructArray.from_arrays(
-            [pa.array(gather_values(self._starts, entries)), items], fields=[data_type.key_field, data_type.item_field]
-        )
-        buffers = [bitmap_of(np.diff(offsets) > 0), pa.py_buffer(offsets.astype(np.int32))]
-        return pa.Array.from_buffers(data_type, len(slots), buffers, children=[pairs])

@@ -3,7 +3,8 @@
 A batch becomes sessions of its own, by sorting, and these merge with those of the state that they touch. Decides what is
 late: a row whose session, after all merging, is over including the lateness; whether a late row is saved by a session depends
 on the order of rows, so that exactly the rows for which it could matter are taken one by one. With allowed lateness a session
-stays after its result, and batches that change it emit it again. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
+stays after its result, and batches that change it emit it again. Keys that are not in memory are loaded when a session of theirs is due,
+some at a time. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from dataflow.state import StateError
 from dataflow.state_format import KeyedStateHeader
 from dataflow.windows import EventTimeSessionWindows
 from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.operators.session_state import END, FIRED, SessionState
 from taskmanager.operators.window_contents import ContentsMaker, FiredWindows
+from taskmanager.state.adopted_state import NOTHING_DUE
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import Slots
 
 STATE_PREFIX = "sessions-"
+KEYS_PER_LOAD = 16_384
 _NO_ENTRIES: Slots = np.zeros(0, np.int32)
 
 
-class SessionWindowOperator(KeyedOperator):
+class SessionWindowOperator(IncrementalKeyedOperator):
     """One input."""
 
     def __init__(
@@ -74,23 +77,14 @@ class SessionWindowOperator(KeyedOperator):
         else:
             assert batch is not None  # noqa: S101 - one of the two is given
             contents = self._maker.of_batch(batch.schema)
-        self._sessions = SessionState(self._state_name, contents, self._gap_ms)
+        self._sessions = SessionState(self._state_name, contents, self._gap_ms, self._lateness_ms)
         backend.adopt_state(self._sessions)
-
-    def backend_restored(self, backend: KeyedStateBackend) -> None:
-        sessions = self._sessions
-        if sessions is not None:
-            entries = sessions.live()
-            sessions.remind(entries, self._deadlines(sessions, entries))
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
         super().open()
-        if self._sessions is not None and self._sessions.may_be_due(self.watermark_ms):
+        if self._may_be_due(self.watermark_ms):
             self._begin(Watermark(self.watermark_ms))
-
-    def _deadlines(self, sessions: SessionState, entries: Slots) -> Int64Array:
-        return sessions.ends[entries] - 1 + np.where(sessions.fired[entries], self._lateness_ms, 0)
 
     # --- rows -----------------------------------------------------------------------------------------------------------
 
@@ -102,21 +96,24 @@ class SessionWindowOperator(KeyedOperator):
         sessions = self._state_for(batch)
         alone_late = times + self._gap_ms - 1 + self._lateness_ms <= self.watermark_ms
         if not alone_late.any():
-            self._add(sessions, batch, slots, times)
+            self._changed(sessions, self._add(sessions, batch, slots, times))
             return
         doubtful = alone_late & self._may_be_saved(sessions, slots, alone_late)
         late = alone_late & ~doubtful
         begin = 0
+        changed = [_NO_ENTRIES]
         for row in [*np.flatnonzero(doubtful).tolist(), batch.num_rows]:
             part = np.flatnonzero(~late[begin:row]).astype(np.int32) + begin
             if len(part):
-                self._add(sessions, batch.take(pa.array(part)), slots[part], times[part])
+                changed.append(self._add(sessions, batch.take(pa.array(part)), slots[part], times[part]))
             if row < batch.num_rows:
                 if self._touches_a_session(sessions, slots[row : row + 1], int(times[row])):
-                    self._add(sessions, batch.slice(row, 1), slots[row : row + 1], times[row : row + 1])
+                    one = batch.slice(row, 1), slots[row : row + 1], times[row : row + 1]
+                    changed.append(self._add(sessions, *one))
                 else:
                     late[row] = True
             begin = row + 1
+        self._changed(sessions, sessions.still_there(np.unique(np.concatenate(changed))))
         if late.any():
             late_batch = batch.filter(pa.array(late))
             if self._late_output_tag:
@@ -136,14 +133,20 @@ class SessionWindowOperator(KeyedOperator):
         touches = (sessions.starts[entries] <= time_ms + self._gap_ms) & (sessions.ends[entries] >= time_ms)
         return bool(touches.any())
 
-    def _add(self, sessions: SessionState, batch: pa.RecordBatch, slots: Slots, times: Int64Array) -> None:
+    @staticmethod
+    def _add(sessions: SessionState, batch: pa.RecordBatch, slots: Slots, times: Int64Array) -> Slots:
+        """Returns the sessions that have changed, each once."""
         entries, changed = sessions.add_rows(slots, times)
         sessions.contents.fold(entries, batch)
+        return changed
+
+    def _changed(self, sessions: SessionState, changed: Slots) -> None:
+        """Results that were out are out of date: they come again, once a batch."""
         passed = sessions.ends[changed] - 1 <= self.watermark_ms
-        sessions.fired[changed] = passed
+        sessions.set_fired(changed, passed)
         if passed.any():
             self._emit(sessions, changed[passed])
-        sessions.remind(changed, self._deadlines(sessions, changed))
+        sessions.remind(changed)
 
     def _state_for(self, batch: pa.RecordBatch) -> SessionState:
         if self._sessions is None:  # restored from a snapshot that held none
@@ -162,23 +165,32 @@ class SessionWindowOperator(KeyedOperator):
         if watermark.timestamp_ms <= self.watermark_ms:
             return
         self.watermark_ms = watermark.timestamp_ms
-        if self._sessions is not None and self._sessions.may_be_due(watermark.timestamp_ms):
+        if self._may_be_due(watermark.timestamp_ms):
             self._begin(watermark)
         else:
             self.output.emit_watermark(watermark)
+
+    def _may_be_due(self, time_ms: int) -> bool:
+        sessions = self._sessions
+        return sessions is not None and (sessions.may_be_due(time_ms) or self._due_outside_ms() <= time_ms)
+
+    def _due_outside_ms(self) -> int:
+        return NOTHING_DUE if self._sessions is None else self.due_outside_ms(self._state_name)
 
     def _begin(self, watermark: Watermark) -> None:
         self._pending = watermark
         self._take_due()
 
     def _take_due(self) -> None:
-        """What is over: kept ones go, the others are to be emitted, in the order of their ends."""
-        sessions = self._sessions
-        assert sessions is not None  # noqa: S101 - something is due
-        due = sessions.due(self.watermark_ms, self._lateness_ms)
-        assert self.backend is not None  # noqa: S101 - there are sessions
-        self.backend.touch(sessions.slot_of[due])
-        sessions.remove(due[sessions.fired[due]])
+        """What is over, of keys in memory: kept ones go, the others are to be emitted, in the order of their ends."""
+        sessions, backend = self._sessions, self.backend
+        assert sessions is not None and backend is not None  # noqa: S101 - something is due
+        if self._due_outside_ms() <= self.watermark_ms:
+            backend.load_due(self._state_name, self.watermark_ms, KEYS_PER_LOAD)
+        due = sessions.due(min(self.watermark_ms, self._due_outside_ms()))
+        gone = due[sessions.fired[due]]
+        backend.touch(sessions.slot_of[gone])
+        sessions.remove(gone)
         due = due[~sessions.fired[due]]
         self._due = due[np.lexsort((sessions.slot_of[due], sessions.ends[due]))]
 
@@ -194,15 +206,17 @@ class SessionWindowOperator(KeyedOperator):
         part = self._due[: sessions.contents.windows_per_slice]
         self._due = self._due[len(part) :]
         if len(part):
+            assert self.backend is not None  # noqa: S101 - there are sessions
             self._emit(sessions, part)
+            self.backend.touch(sessions.slot_of[part])
             if self._lateness_ms:
-                sessions.fired[part] = True
-                sessions.remind(part, self._deadlines(sessions, part))
+                sessions.set_fired(part, np.ones(len(part), np.bool_))
+                sessions.remind(part)
             else:
                 sessions.remove(part)
         if not len(self._due):
-            self._take_due()  # those that the lateness does not keep
-        if not len(self._due):
+            self._take_due()  # those that the lateness does not keep, and those that were not in memory
+        if not len(self._due) and self._due_outside_ms() > self.watermark_ms:
             self._pending = None
             self.output.emit_watermark(watermark)
 

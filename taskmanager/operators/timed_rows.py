@@ -1,13 +1,13 @@
 """Keyed state of rows with an event time each: what interval and temporal joins remember of one input.
 
-Rows lie in columns, in a chain per key; a calendar of buckets knows which become old. In a snapshot: a list of structs per key.
+Rows lie in columns, in a chain per key; a calendar knows which become old. In a snapshot: a list of structs per key.
 It decides nothing about joins. Mirrors the buffers (MapState from time to rows) of Flink's IntervalJoinOperator and
 TemporalRowTimeJoinOperator.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -15,26 +15,30 @@ import pyarrow as pa
 from dataflow.arrow_columns import BoolArray, Int64Array
 from dataflow.gather import gather_values
 from dataflow.state import ListStateDescriptor
+from taskmanager.operators.calendar import Calendar
 from taskmanager.operators.row_store import RowStore, stored_schema
+from taskmanager.state.adopted_state import AdoptedState, elements_of
 from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.keyed_state import KeyedState
 from taskmanager.state.slots import Slots, grown
 
 TIME = "__time"
 BUCKET_MS = 1_000
 
 
-class TimedRows(KeyedState):
+class TimedRows(AdoptedState):
     """Rows by key, with times."""
 
-    def __init__(self, name: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, name: str, schema: pa.Schema, due_of: Callable[[pa.Array, Int64Array], Int64Array] | None = None
+    ) -> None:
+        """`due_of`: when keys are due, from their lists and the times of all elements; not given: never."""
+        self._due_of = due_of
         self.schema = stored_schema(schema)
         self._store = RowStore(pa.schema([*self.schema, pa.field(TIME, pa.int64())]))
         self.descriptor: ListStateDescriptor = ListStateDescriptor(name, pa.struct(list(self._store.schema)))
         self.times: Int64Array = np.zeros(64, np.int64)
         """By row."""
-        self._calendar: dict[int, list[Slots]] = {}
-        self._buckets: list[int] = []
+        self._calendar = Calendar(BUCKET_MS)
 
     def __len__(self) -> int:
         """Rows kept."""
@@ -51,12 +55,8 @@ class TimedRows(KeyedState):
     def _note(self, rows: Slots, times: Int64Array) -> None:
         self.times = grown(self.times, self._store.capacity)
         self.times[rows] = times
-        buckets = times // BUCKET_MS
-        for bucket in np.unique(buckets).tolist():
-            if bucket not in self._calendar:
-                self._calendar[bucket] = []
-                heapq.heappush(self._buckets, bucket)
-            self._calendar[bucket].append(rows[buckets == bucket])
+        self._calendar.grow(self._store.capacity)
+        self._calendar.remind(rows, times)
 
     def rows_of(self, slots: Slots) -> tuple[Int64Array, Slots]:
         """(offsets, rows) of keys, oldest arrival first."""
@@ -71,36 +71,27 @@ class TimedRows(KeyedState):
         return self._store.take(rows).select(self.schema.names)
 
     def earliest_ms(self) -> int | None:
-        """No row is older than this; None without rows."""
-        return self._buckets[0] * BUCKET_MS if self._buckets else None
+        """No row in the calendar is older than this; None without rows."""
+        return self._calendar.earliest_ms()
 
     def up_to(self, time_ms: int) -> Slots:
         """Take the rows at or before a time out of the calendar; they stay until `remove`."""
-        found: list[Slots] = []
-        kept: list[tuple[int, Slots]] = []
-        while self._buckets and self._buckets[0] <= time_ms // BUCKET_MS:
-            bucket = heapq.heappop(self._buckets)
-            rows = np.concatenate(self._calendar.pop(bucket))
-            over = self.times[rows] <= time_ms
-            found.append(rows[over])
-            if not over.all():
-                kept.append((bucket, rows[~over]))
-        for bucket, rows in kept:
-            self._calendar[bucket] = [rows]
-            heapq.heappush(self._buckets, bucket)
-        return np.concatenate(found) if found else np.zeros(0, np.int32)
+        return self._calendar.take(time_ms, lambda rows: self.times[rows] <= time_ms)
 
     def remove(self, rows: Slots) -> None:
-        """Forget rows that `up_to` has given out once, each named once."""
+        """Forget rows, each named once."""
+        self._calendar.forget(rows)
         self._store.remove(rows)
 
-    # --- KeyedState -----------------------------------------------------------------------------------------------------
+    # --- AdoptedState ---------------------------------------------------------------------------------------------------
+
+    def due_times(self, values: pa.Array) -> Int64Array:
+        if self._due_of is None:
+            return super().due_times(values)
+        return self._due_of(values, elements_of(values)[1].field(TIME).to_numpy())
 
     def grow(self, capacity: int) -> None:
         self._store.grow_owners(capacity)
-
-    def flush(self) -> None:
-        """Nothing is done row by row."""
 
     def occupied(self, high_water: int) -> BoolArray:
         return self._store.occupied(high_water)
@@ -114,10 +105,7 @@ class TimedRows(KeyedState):
             self._note(rows, self._store.column(TIME, rows).to_numpy())
 
     def get_batch(self, slots: Slots) -> pa.Array:
-        return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
+        return self._store.get(slots)
 
     def clear_batch(self, slots: Slots) -> None:
-        _, rows = self._store.rows_of(np.unique(slots))
-        for bucket, parts in self._calendar.items():
-            self._calendar[bucket] = [np.setdiff1d(np.concatenate(parts), rows)]
-        self._store.remove(rows)
+        self.remove(self._store.rows_of(np.unique(slots))[1])

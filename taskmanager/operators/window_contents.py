@@ -93,8 +93,12 @@ class WindowContents(ABC):
         """Forget, each named once."""
 
     @abstractmethod
-    def freeze(self, high_water: int) -> list[FrozenColumn]:
+    def get(self, entries: Slots) -> list[pa.Array]:
         """As they are now, in the order of `fields`."""
+
+    @abstractmethod
+    def freeze(self, high_water: int) -> list[FrozenColumn]:
+        """The same for later, of the entries below."""
 
     @abstractmethod
     def restore(self, entries: Slots, columns: Sequence[pa.Array]) -> None:
@@ -175,6 +179,9 @@ class AccumulatorContents(WindowContents):
     def clear(self, entries: Slots) -> None:
         for column in self.columns.values():
             column.clear(entries)
+
+    def get(self, entries: Slots) -> list[pa.Array]:
+        return [column.get(entries) for column in self.columns.values()]
 
     def freeze(self, high_water: int) -> list[FrozenColumn]:
         return [column.freeze(high_water) for column in self.columns.values()]

@@ -93,6 +93,9 @@ class JoinContents(WindowContents):
         for side in self._sides:
             side.remove_owners(entries)
 
+    def get(self, entries: Slots) -> list[pa.Array]:
+        return [side.get(entries) for side in self._sides]
+
     def freeze(self, high_water: int) -> list[FrozenColumn]:
         return [side.freeze(high_water) for side in self._sides]
 

@@ -2,30 +2,31 @@
 
 A pane is a whole tumbling window, or the part of sliding windows that they share. It gets a small number while it is alive,
 so that (pane, key slot) is one int64 and one look-up per batch finds the entries. Entries of a pane form a chain, so that
-firing costs the entries of the due windows and nothing else. Each entry knows the last window that was emitted with it. Decides no
-semantics: the operator says what is late, due and done. Mirrors Flink's window namespaces of HeapKeyedStateBackend, turned
+firing costs the entries of the due windows and nothing else; those of a key form another, so that a key can be let out of memory. Each
+entry knows the last window that was emitted with it. Decides no semantics: the operator says what is late, due and done. Mirrors Flink's window namespaces of HeapKeyedStateBackend, turned
 around: there each key holds its windows, here each window its keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from dataflow.arrow_columns import BoolArray, Int64Array
 from dataflow.elements import MIN_WATERMARK_MS
 from dataflow.gather import gather_values
 from dataflow.kernel import I64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, kernel
 from dataflow.state import MapStateDescriptor
+from taskmanager.operators.entry_maps import FrozenEntryMaps, by_start, entry_maps
 from taskmanager.operators.window_contents import WindowContents
+from taskmanager.state.adopted_state import AdoptedState, elements_of, reduce_lists
 from taskmanager.state.chains import Chains
 from taskmanager.state.columns import FrozenColumn
+from taskmanager.state.copy_on_write import CopyOnWrite
 from taskmanager.state.key_index import KeyIndex
-from taskmanager.state.keyed_state import KeyedState
 from taskmanager.state.slots import Slots, grown
 
 FIRED = "fired"
@@ -51,12 +52,6 @@ def _adopt(entries: Any, slots: Any, windows: Any, slot_of: Any, window_of: Any,
 def _pack(windows: Any, slots: Any, keys: Any) -> None:
     for row in range(slots.shape[0]):
         keys[row] = (np.int64(windows[row]) << 32) | np.int64(slots[row])
-
-
-@kernel(VOID(RO_I32s, I64, I32s))
-def _add_counts(slots: Any, amount: int, counts: Any) -> None:
-    for row in range(slots.shape[0]):
-        counts[slots[row]] += np.int32(amount)
 
 
 @kernel(VOID(RO_I64s, I64, I64, I64s, I64s))
@@ -102,11 +97,15 @@ def window_starts(times: Int64Array, size_ms: int, offset_ms: int) -> tuple[Int6
     return starts, int(bounds[0]), int(bounds[1])
 
 
-class WindowState(KeyedState):
+class WindowState(AdoptedState):
     """Contents by entry."""
 
-    def __init__(self, name: str, contents: WindowContents) -> None:
+    def __init__(
+        self, name: str, contents: WindowContents, due_of: Callable[[Int64Array, Int64Array], Int64Array]
+    ) -> None:
+        """`due_of`: when an entry is due next, by start and `fired`."""
         self.contents = contents
+        self._due_of = due_of
         self.fired: Int64Array = np.full(64, NEVER_FIRED, np.int64)
         """By entry: start of the last window that was emitted with it, or that was over before it came."""
         entry_type = pa.struct([*contents.fields, pa.field(FIRED, pa.int64())])
@@ -115,8 +114,11 @@ class WindowState(KeyedState):
         self._entry_capacity = 64
         self._slot_of: Slots = np.full(64, _FREE, np.int32)
         self._window_of: Slots = np.full(64, _FREE, np.int32)
-        self._entries_of_key: Slots = np.zeros(64, np.int32)
-        self._chains = Chains()
+        self._start_of: Int64Array = np.zeros(64, np.int64)
+        self._guard = CopyOnWrite()
+        """Of `_start_of` and `fired`."""
+        self._of_key = Chains()
+        self._of_window = Chains()
         self._numbers: dict[int, int] = {}
         """Window start to number."""
         self._starts: Int64Array = np.zeros(64, np.int64)
@@ -143,7 +145,7 @@ class WindowState(KeyedState):
             self._numbers[start_ms] = number
             if number >= len(self._starts):
                 self._starts = grown(self._starts, 2 * number)
-                self._chains.grow_slots(len(self._starts))
+                self._of_window.grow_slots(len(self._starts))
             self._starts[number] = start_ms
         return number
 
@@ -182,9 +184,12 @@ class WindowState(KeyedState):
         count = _adopt(entries, slots, windows, self._slot_of, self._window_of, new)
         if count:
             added = new[:count]
+            windows_of_added = gather_values(self._window_of, added)
+            self._guard.before_write(added)
             self.fired[added] = fired_until
-            self._chains.append(gather_values(self._window_of, added), added)
-            _add_counts(gather_values(self._slot_of, added), 1, self._entries_of_key)
+            self._start_of[added] = gather_values(self._starts, windows_of_added)
+            self._of_window.append(windows_of_added, added)
+            self._of_key.append(gather_values(self._slot_of, added), added)
         return entries
 
     def _grow_entries(self, capacity: int) -> None:
@@ -192,13 +197,20 @@ class WindowState(KeyedState):
         self._slot_of = grown(self._slot_of, capacity, _FREE)
         self._window_of = grown(self._window_of, capacity, _FREE)
         self.fired = grown(self.fired, capacity, NEVER_FIRED)
-        self._chains.grow_entries(capacity)
+        self._start_of = grown(self._start_of, capacity)
+        self._of_window.grow_entries(capacity)
+        self._of_key.grow_entries(capacity)
         self.contents.grow(capacity)
 
     def entries_of_windows(self, starts_ms: Sequence[int]) -> Slots:
         """All entries of these windows, window after window, oldest entry first."""
         numbers = np.array([self._numbers[start_ms] for start_ms in starts_ms], np.int32)
-        return self._chains.entries(numbers)[1]
+        return self._of_window.entries(numbers)[1]
+
+    def set_fired(self, entries: Slots, starts: Int64Array) -> None:
+        """These windows were emitted with these entries."""
+        self._guard.before_write(entries)
+        self.fired[entries] = starts
 
     def slots_of(self, entries: Slots) -> Slots:
         """The key slot of each entry."""
@@ -206,39 +218,36 @@ class WindowState(KeyedState):
 
     def starts_of(self, entries: Slots) -> Int64Array:
         """The window start of each entry."""
-        return self._starts[gather_values(self._window_of, entries)]
+        return gather_values(self._start_of, entries)
 
     def remove(self, entries: Slots) -> None:
         """Forget these entries, each named once."""
         if not len(entries):
             return
-        self._chains.unlink(gather_values(self._window_of, entries), entries)
-        _add_counts(gather_values(self._slot_of, entries), -1, self._entries_of_key)
+        self._of_window.unlink(gather_values(self._window_of, entries), entries)
+        self._of_key.unlink(gather_values(self._slot_of, entries), entries)
         self._slot_of[entries] = _FREE
         self._index.remove(entries)
         self.contents.clear(entries)
 
-    # --- KeyedState -----------------------------------------------------------------------------------------------------
+    # --- AdoptedState ---------------------------------------------------------------------------------------------------
+
+    def due_times(self, values: pa.Array) -> Int64Array:
+        starts, items = elements_of(values)
+        times = self._due_of(starts.to_numpy(), items.field(FIRED).to_numpy())
+        return reduce_lists(values, times, np.minimum)
 
     def grow(self, capacity: int) -> None:
-        self._entries_of_key = grown(self._entries_of_key, capacity)
-
-    def flush(self) -> None:
-        """Nothing is done row by row."""
+        self._of_key.grow_slots(capacity)
 
     def occupied(self, high_water: int) -> BoolArray:
-        return self._entries_of_key[:high_water] > 0
+        return self._of_key.occupied(high_water)
 
     def freeze(self, high_water: int) -> FrozenColumn:
-        entries = self._index.live_slots()
         used = self._index.high_water
-        return _FrozenWindows(
-            self.descriptor,
-            entries,
-            self.slots_of(entries),
-            self.starts_of(entries),
-            self.fired[:used].copy(),
-            self.contents.freeze(used),
+        numbers = self._guard.freeze([self._start_of, self.fired], used)
+        return FrozenEntryMaps(
+            self.descriptor, self._of_key.freeze(high_water, used), numbers, self.contents.freeze(used)
         )
 
     def restore(self, slots: Slots, values: pa.Array) -> None:
@@ -247,57 +256,19 @@ class WindowState(KeyedState):
             slots, values = slots[present], values.drop_null()
         if not len(slots):
             return
-        offsets = values.offsets.to_numpy()
-        first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
-        starts = values.keys.slice(first, length).to_numpy()
-        items = values.items.slice(first, length)
-        windows = np.array([self.window_number(start) for start in starts.tolist()], np.int32)
-        entries = self.entries_of_rows(np.repeat(slots, np.diff(offsets)), windows)
+        starts, items = elements_of(values)
+        distinct, windows = np.unique(starts.to_numpy(), return_inverse=True)
+        numbers = np.array([self.window_number(start) for start in distinct.tolist()], np.int32)[windows]
+        entries = self.entries_of_rows(np.repeat(slots, np.diff(values.offsets.to_numpy())), numbers)
         *contents, fired = items.flatten()
         self.contents.restore(entries, contents)
-        self.fired[entries] = fired.to_numpy()
+        self.set_fired(entries, fired.to_numpy())
 
     def get_batch(self, slots: Slots) -> pa.Array:
-        return self.freeze(int(slots.max(initial=-1)) + 1).get(slots)
+        offsets, entries = self._of_key.entries(slots)
+        entries, starts = by_start(offsets, entries, self.starts_of(entries))
+        children = [*self.contents.get(entries), pa.array(gather_values(self.fired, entries))]
+        return entry_maps(self.descriptor, offsets, starts, children)
 
     def clear_batch(self, slots: Slots) -> None:
-        entries = self._index.live_slots()
-        self.remove(entries[np.isin(self.slots_of(entries), slots)])
-
-
-class _FrozenWindows:
-    """Entries grouped by key on first use, which is in the asynchronous part of a snapshot."""
-
-    def __init__(
-        self,
-        descriptor: MapStateDescriptor,
-        entries: Slots,
-        owners: Slots,
-        starts: Int64Array,
-        fired: Int64Array,
-        columns: Sequence[FrozenColumn],
-    ) -> None:
-        self._descriptor = descriptor
-        self._entries, self._owners, self._starts = entries, owners, starts
-        self._fired, self._columns = fired, columns
-        self._sorted = False
-
-    def get(self, slots: Slots) -> pa.Array:
-        if not self._sorted:
-            order = np.lexsort((self._starts, self._owners))
-            self._entries, self._owners, self._starts = self._entries[order], self._owners[order], self._starts[order]
-            self._sorted = True
-        first = np.searchsorted(self._owners, slots, "left")
-        lengths = np.searchsorted(self._owners, slots, "right") - first
-        offsets: npt.NDArray[np.int64] = np.zeros(len(slots) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        positions = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
-        entries = self._entries[positions]
-        children = [column.get(entries) for column in self._columns]
-        item_type = self._descriptor.element_type
-        items = pa.StructArray.from_arrays([*children, pa.array(self._fired[entries])], fields=list(item_type))
-        data_type = self._descriptor.storage_type
-        keys = pa.array(self._starts[positions])
-        pairs = pa.StructArray.from_arrays([keys, items], fields=[data_type.key_field, data_type.item_field])
-        buffers = [bitmap_of(lengths > 0), pa.py_buffer(offsets.astype(np.int32))]
-        return pa.Array.from_buffers(data_type, len(slots), buffers, children=[pairs])
+        self.remove(self._of_key.entries(np.unique(slots))[1])

@@ -38,6 +38,7 @@ from dataflow.state_format import (
     with_role,
 )
 from runtime.machine import check
+from taskmanager.state.adopted_state import NOTHING_DUE, AdoptedState
 from taskmanager.state.batch_scope import BatchScope
 from taskmanager.state.columns import FrozenState
 from taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
@@ -105,8 +106,6 @@ class KeyedStateBackend:
         self._asked_for: set[str] = set()
         self._older: dict[tuple[str, pa.DataType, str], StateDescriptor] = {}
         """By name, type and serializer: how files of a snapshot declare a state otherwise than the newest one."""
-        self.tracks_all_changes = True
-        """Not those of states that the operator has made itself: its snapshots are full."""
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
@@ -190,13 +189,20 @@ class KeyedStateBackend:
         """Whether a state of this name was asked for, or came with a snapshot."""
         return name in self._states
 
-    def adopt_state(self, state: KeyedState) -> None:
+    def adopt_state(self, state: AdoptedState) -> None:
         """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first batch."""
         check(state.descriptor.name not in self._states, f"state {state.descriptor.name!r} exists already")
-        self.tracks_all_changes = False
         self._adopted.add(state.descriptor.name)
         state.grow(self._capacity)
         self._states[state.descriptor.name] = state
+
+    def due_outside_ms(self, name: str) -> int:
+        """When the first key that is not in memory is due, by what the adopted state of this name says."""
+        return NOTHING_DUE
+
+    def load_due(self, name: str, time_ms: int, limit: int) -> None:
+        """Bring keys into memory that are due at this time, those that are due first: at most so many, and no more than there is
+        room for. Slots, and entries of adopted states, that were looked up before mean nothing afterwards."""
 
     def get_timers(self, name: str = "user-timers") -> KeyedTimers:
         """The timers of this name."""
@@ -260,8 +266,6 @@ class KeyedStateBackend:
                 fields.append(FrozenField(timers_field(timers.name, domain), queue.freeze(high_water)))
         later = [field.column for field in fields if isinstance(field.column, FrozenState)]
         known = np.zeros(high_water, np.bool_) if also is None else also
-        for name in self._adopted:
-            known |= self._states[name].occupied(high_water)
 
         def occupied() -> BoolArray:
             for column in later:

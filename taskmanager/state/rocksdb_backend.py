@@ -2,8 +2,8 @@
 
 A batch's keys are loaded before its rows are processed, all that are missing in one read; keys that were not used lately make
 room, in one write. So what is used often costs what it does in `hashmap`, and state may be larger than memory. A key goes as
-a whole: its row holds all its states and timers; one key's list or map has to fit. States that an operator has made itself
-(windows, joins) stay in memory. Snapshots are files like those of `hashmap`: first what lies outside, by key groups, then
+a whole: its row holds all its states and timers; one key's list or map has to fit. Timers, and states that an operator has made
+itself (windows, joins), say when a key has to be back. Snapshots are files like those of `hashmap`: first what lies outside, by key groups, then
 what is in memory, as a delta over it. It does not know operators, barriers or storage. Mirrors Flink's
 RocksDBKeyedStateBackend, which reads and writes each entry by itself.
 """
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, pairwise
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray
+from dataflow.arrow_columns import BoolArray, Int64Array
 from dataflow.handles import KeyGroupRange
 from dataflow.state import StateDescriptor, descriptor_of
 from dataflow.state_evolution import convert
@@ -28,8 +29,9 @@ from dataflow.state_format import (
     read_header,
     with_role,
 )
+from taskmanager.state.adopted_state import NEVER_DUE, NOTHING_DUE, AdoptedState
 from taskmanager.state.cell_encoding import check_encodable, encode_rows
-from taskmanager.state.cold_rows import ColdRows
+from taskmanager.state.cold_rows import ColdRows, RowColumns
 from taskmanager.state.cold_snapshot import ColdSnapshot
 from taskmanager.state.hot_keys import CHANGED, LOADED, STORED, HotKeys
 from taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
@@ -50,6 +52,8 @@ _ROOM = 3
 _OVERHEAD_BYTES = 64
 """Per key: its place in the index, flags."""
 _CHUNK_ROWS = 8192
+_FIRST_ADOPTED = 1 << 15
+"""Numbers of queues: timers from 0 on, adopted states from here on."""
 _CLEANUP_ROWS = 256
 """Of states with a time-to-live: so many keys outside are looked at when there have been as many rows."""
 
@@ -70,7 +74,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._cold = ColdRows(store, [field.type for field in self.key_fields], max_parallelism)
         self._memory_bytes = memory_bytes
         self._hot = HotKeys(self._capacity)
-        self._spills = True
+        self._due: dict[str, _DueOutside] = {}
+        """Of adopted states, by name."""
         self._stored_keys = 0
         """Keys with a row outside, those in memory among them."""
         self._row_bytes = 32.0
@@ -121,9 +126,18 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         slots = self.slots(key_columns)
         return np.where(known | self._hot.have(slots, STORED), slots, np.int32(-1))
 
-    def adopt_state(self, state: KeyedState) -> None:
+    def adopt_state(self, state: AdoptedState) -> None:
+        check_encodable(state.descriptor.name, state.descriptor.storage_type)
         super().adopt_state(state)
-        self._spills = False
+        self._due[state.descriptor.name] = _DueOutside(_FIRST_ADOPTED + len(self._due), state.due_times)
+
+    def due_outside_ms(self, name: str) -> int:
+        earliest = self._due[name].earliest_outside
+        return NOTHING_DUE if earliest is None else earliest
+
+    def load_due(self, name: str, time_ms: int, limit: int) -> None:
+        due = self._due[name]
+        self._load_due(due.number, due, time_ms, max(1, min(limit, self._most_keys // 2)))
 
     # -- between memory and outside -----------------------------------------------------------------------------------
 
@@ -152,26 +166,30 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         queues = self._queues()
         for group in self._cold.decode([row for row in rows if row is not None]):
             numbers = found[group.rows]
+            self._forget_due(group, [keys[at] for at in numbers.tolist()])
             for field, column in group.columns:
                 if field.name in self._states:
                     self._restore_state(field, slots[numbers], column)
-                    continue
-                number, queue = queues[field.name]
-                queue.restore(slots[numbers], column)
-                self._cold.forget_timers(number, _earliest(column, [keys[at] for at in numbers.tolist()]))
+                else:
+                    queues[field.name][1].restore(slots[numbers], column)
 
     def _make_room(self) -> None:
         """Let keys go when there are more than memory is meant for."""
-        if not self._spills or self.scope.is_open:
+        if self.scope.is_open:
             return
         self._batches += 1
         count = len(self._index)
         if count >= self._sample_at or self._batches % _SAMPLE_EVERY_BATCHES == 0:
             self._sample()
-        limit = max(1, int(self._memory_bytes / (self._row_bytes + _OVERHEAD_BYTES)))
+        limit = self._most_keys
         if count > limit:
             going = self._hot.next_to_go(min(count, count - limit + limit // 16), self._index.high_water)
             self._let_go(going)
+
+    @property
+    def _most_keys(self) -> int:
+        """So many may be in memory."""
+        return max(1, int(self._memory_bytes / (self._row_bytes + _OVERHEAD_BYTES)))
 
     def _sample(self) -> None:
         """How large rows are in memory: columns have up to twice the room that they use, and some more while they are rewritten."""
@@ -193,17 +211,14 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._have_left = True
         columns = [(state.descriptor.to_field(), state.get_batch(slots)) for state in self._states.values()]
         empty = np.ones(len(slots), np.bool_)
+        keys = self._cold.keys_of(self._index.keys(slots))
         for _, column in columns:
             empty &= np.asarray(column.is_null())
-        keys = self._cold.keys_of(self._index.keys(slots))
-        for name, (number, queue) in self._queues().items():
+        for name, (_, queue) in self._queues().items():
             timers = queue.take_slots(slots)
             empty &= np.diff(np.asarray(timers.offsets)) == 0
-            entries = list(_earliest(timers, keys))
-            if entries:
-                self._cold.note_timers(number, entries)
-                queue.expect(min(time for time, _ in entries))
             columns.append((pa.field(name, timers.type), timers))
+        self._note_due(columns, keys)
         stored = self._hot.have(slots, STORED)
         written = np.flatnonzero(self._hot.have(slots, CHANGED) & ~empty)
         gone = np.flatnonzero(empty & stored)
@@ -249,13 +264,37 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _make_timers(self, name: str) -> KeyedTimers:
         def make(domain: str) -> SpilledTimerQueue:
             column = f"{name}/{domain}"
-            return SpilledTimerQueue(lambda timestamp, limit: self._load_due(column, timestamp, limit))
+            return SpilledTimerQueue(lambda timestamp, limit: self._load_due(*self._queues()[column], timestamp, limit))
 
         return KeyedTimers(name, self.scope, self._capacity, make)
 
-    def _load_due(self, column: str, timestamp: int, limit: int) -> None:
-        """Load the keys whose timers are due first, so many timers or all."""
-        number, queue = self._queues()[column]
+    def _due_entries(
+        self, columns: Iterable[tuple[pa.Field, pa.Array]], keys: Sequence[bytes]
+    ) -> Iterator[tuple[int, _Queue, list[tuple[int, bytes]]]]:
+        """When these keys are due, by queue, from columns of their rows."""
+        queues = self._queues()
+        for field, column in columns:
+            if field.name in self._due:
+                due = self._due[field.name]
+                yield due.number, due, due.entries(column, keys)
+            elif field.name in queues:
+                yield *queues[field.name], _earliest(column, keys)
+
+    def _note_due(self, columns: Iterable[tuple[pa.Field, pa.Array]], keys: Sequence[bytes]) -> None:
+        """These keys are outside from now on."""
+        for number, queue, entries in self._due_entries(columns, keys):
+            if entries:
+                self._cold.note_timers(number, entries)
+                queue.expect(min(time for time, _ in entries))
+
+    def _forget_due(self, rows: RowColumns, keys: Sequence[bytes]) -> None:
+        """These rows count no more."""
+        for number, _, entries in self._due_entries(rows.columns, keys):
+            if entries:
+                self._cold.forget_timers(number, entries)
+
+    def _load_due(self, number: int, queue: _Queue, timestamp: int, limit: int) -> None:
+        """Load the keys that are due first, so many or all."""
         self._make_room()
         loaded = 0
         while queue.earliest_outside is not None and queue.earliest_outside <= timestamp and loaded < limit:
@@ -325,7 +364,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         files = list(inputs)
         headers = [read_header(file.read_range) for file in files]
         needed = sum(map(self._needed_bytes, headers))
-        if not self._spills or needed <= self._memory_bytes:
+        if needed <= self._memory_bytes:
             super().restore(files)
             live = self._index.live_slots()
             self._hot.add(live, LOADED | CHANGED)
@@ -339,6 +378,12 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             for batch in batches:
                 for first in range(0, batch.num_rows, _CHUNK_ROWS):
                     self._restore_outside(header, batch.slice(first, _CHUNK_ROWS))
+        outside: list[tuple[int, _Queue]] = [*self._queues().values()]
+        outside += [(due.number, due) for due in self._due.values()]
+        for number, queue in outside:
+            if queue.earliest_outside is not None:  # what was due first may have been replaced
+                first_due = self._cold.timers(number, queue.earliest_outside, 1)
+                queue.earliest_outside = first_due[0][0] if first_due else None
 
     def _needed_bytes(self, header: KeyedStateHeader) -> int:
         first, end = header.key_group_offsets.rows_of(self.key_group_range)
@@ -353,24 +398,21 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         columns = list(zip(fields, batch.columns[width:], strict=True))
         empty = np.ones(len(keys), np.bool_)
         timer_names = {field.name for field in header.timer_fields}
-        queues = self._queues()
         for field, column in columns:
-            if field.name not in timer_names:
-                empty &= np.asarray(column.is_null())
-                continue
-            number, queue = queues[field.name]
-            empty &= np.diff(np.asarray(column.offsets)) == 0
-            entries = list(_earliest(column, keys))
-            if entries:
-                self._cold.note_timers(number, entries)
-                queue.expect(min(time for time, _ in entries))
+            is_timers = field.name in timer_names
+            empty &= np.diff(np.asarray(column.offsets)) == 0 if is_timers else np.asarray(column.is_null())
         rows = self._cold.encode(columns)
         puts, gone = np.flatnonzero(~empty).tolist(), np.flatnonzero(empty).tolist()
         if header.is_delta:
-            known = np.array([row is not None for row in self._cold.read(keys)], np.bool_)
+            replaced = self._cold.read(keys)
+            known = np.array([row is not None for row in replaced], np.bool_)
+            numbers = np.flatnonzero(known)
+            for group in self._cold.decode([row for row in replaced if row is not None]):
+                self._forget_due(group, [keys[at] for at in numbers[group.rows].tolist()])
             self._stored_keys += int((~known & ~empty).sum()) - int((known & empty).sum())
         else:
             self._stored_keys += len(puts)
+        self._note_due(columns, keys)
         self._cold.write(((keys[at], rows[at]) for at in puts), [keys[at] for at in gone])
 
     # -- housekeeping -------------------------------------------------------------------------------------------------
@@ -419,6 +461,37 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return super()._make_state(descriptor)
 
 
+class _Queue(Protocol):
+    """What is known of keys outside that are due sometime."""
+
+    earliest_outside: int | None
+
+    def expect(self, timestamp: int) -> None: ...
+
+
+class _DueOutside:
+    """When keys outside are due, by an adopted state."""
+
+    __slots__ = ("_due_times", "earliest_outside", "number")
+
+    def __init__(self, number: int, due_times: Callable[[pa.Array], Int64Array]) -> None:
+        self.number = number
+        self._due_times = due_times
+        self.earliest_outside: int | None = None
+        """No key outside is due before; None: none is due ever."""
+
+    def expect(self, timestamp: int) -> None:
+        """A key with this time has left."""
+        known = self.earliest_outside
+        self.earliest_outside = timestamp if known is None else min(timestamp, known)
+
+    def entries(self, values: pa.Array, keys: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """(time, key) of the keys with these values that are due sometime."""
+        times = self._due_times(values)
+        rows = np.flatnonzero(times != NEVER_DUE)
+        return [(time, keys[row]) for time, row in zip(times[rows].tolist(), rows.tolist(), strict=True)]
+
+
 class _LoggedChanges(KeyedChanges):
     """KeyedChanges that also knows epochs: what was changed and left memory is noted outside, by epoch."""
 
@@ -446,9 +519,9 @@ class _LoggedChanges(KeyedChanges):
         self._confirmed(self._end_epoch())
 
 
-def _earliest(timers: pa.Array, keys: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+def _earliest(timers: pa.Array, keys: Sequence[bytes]) -> list[tuple[int, bytes]]:
     """(time, key) of the first timer of each key that has any; timers of a key are in order."""
     offsets = np.asarray(timers.offsets)
     rows = np.flatnonzero(np.diff(offsets))
     times = np.asarray(timers.values.field(0))[offsets[rows]]
-    return zip(times.tolist(), (keys[row] for row in rows.tolist()), strict=True)
+    return [(time, keys[row]) for time, row in zip(times.tolist(), rows.tolist(), strict=True)]

@@ -30,6 +30,8 @@ from taskmanager.operators.window_factory import create_window_operator
 from tests.unit.taskmanager.operators.driving import ROW, SCHEMA, Subtasks, ms, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
+pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")
+
 AGGREGATES = (
     Aggregate("n", "count"),
     Aggregate("total", "sum", "v"),
@@ -210,7 +212,7 @@ def tell(reference: Any, subtasks: Subtasks, story: list[Any]) -> None:
 FORMS = st.sampled_from(["aggregate", "rows", "batches"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     steps(), st.sampled_from([(20, 5), (15, 10), (10, 10), (7, 3), (5, 12)]), st.integers(-20, 20),
     st.sampled_from([0, 0, 15]), FORMS, st.integers(1, 5),
@@ -226,7 +228,7 @@ def test_sliding_windows_equal_the_reference_whatever_the_cuts(
         tell(Sliding(*shape, offset, lateness), Subtasks(create(assigner, form, lateness)), story)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(steps(), st.sampled_from([1, 5, 12, 40]), st.sampled_from([0, 0, 15]), FORMS)
 def test_session_windows_equal_the_reference_whatever_the_cuts(story: list, gap: int, lateness: int, form: str) -> None:
     """Merging in any order, late rows that a session saves or not, snapshots and rescales in between."""
@@ -258,7 +260,7 @@ class Counting:
         return []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps(), st.integers(1, 5), st.booleans(), FORMS)
 def test_count_windows_equal_the_reference_whatever_the_cuts(story: list, count: int, purge: bool, form: str) -> None:
     """Also when a batch fires a key's window several times."""
@@ -331,7 +333,7 @@ def test_windows_without_extent_are_refused(make: Any, message: str) -> None:
         make()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(ROW, min_size=1, max_size=40), st.integers(0, 130), st.integers(0, 6), st.integers(1, 4),
     st.sampled_from([SlidingEventTimeWindows(20, 5), SlidingEventTimeWindows(15, 10), EventTimeSessionWindows(6)]),

@@ -20,6 +20,8 @@ from taskmanager.operators.window_contents import AccumulatorContents
 from taskmanager.operators.window_factory import create_window_operator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
+pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")
+
 AGGREGATES = (
     Aggregate("rows", "count"),
     Aggregate("values", "count", "v"),
@@ -121,7 +123,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEPS, st.sampled_from([1, 7, 10, 50]), st.integers(-20, 20), st.sampled_from([0, 0, 15]))
 def test_windows_equal_the_reference_whatever_the_cuts(steps: list, size: int, offset: int, lateness: int) -> None:
     """Any batches, any watermarks, snapshots and rescales in between: same results, same late rows."""
