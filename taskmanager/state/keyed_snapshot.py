@@ -16,6 +16,7 @@ from dataflow.arrow_columns import BoolArray
 from dataflow.gather import gather_array
 from dataflow.handles import KeyGroupRange
 from dataflow.key_groups import assign_to_key_groups
+from dataflow.key_partition import order_by_part
 from dataflow.state import StateError
 from dataflow.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
 from runtime.machine import check
@@ -133,12 +134,11 @@ class KeyedSnapshot:
 
     def _by_key_group(self, keys: FrozenKeys, slots: Slots) -> tuple[Slots, np.ndarray[Any, np.dtype[np.int64]]]:
         """The slots ordered by key group, and where each key group's begin."""
-        row_offsets = np.zeros(len(self._range) + 1, np.int64)
         if not len(slots):
-            return slots, row_offsets
-        groups = assign_to_key_groups(keys.keys(slots), self._max_parallelism).astype(np.int64) - self._range.start
-        strange = np.flatnonzero((groups < 0) | (groups >= len(self._range)))
-        if len(strange):
+            return slots, np.zeros(len(self._range) + 1, np.int64)
+        groups = assign_to_key_groups(keys.keys(slots), self._max_parallelism).astype(np.int32) - self._range.start
+        if groups.min() < 0 or groups.max() >= len(self._range):
+            strange = np.flatnonzero((groups < 0) | (groups >= len(self._range)))
             columns = keys.keys(slots[strange[:1]])
             key = ", ".join(
                 f"{field.name}={column[0].as_py()!r}" for field, column in zip(self._key_fields, columns, strict=True)
@@ -147,5 +147,5 @@ class KeyedSnapshot:
                 f"keyed state holds the key {key} of another subtask's key group: the key was another one when the row was sent here. "
                 "Key columns have to be the same in every evaluation; compute them once, before key_by, and change nothing in place"
             )
-        np.cumsum(np.bincount(groups, minlength=len(self._range)), out=row_offsets[1:])
-        return slots[np.argsort(groups.astype(np.uint16), kind="stable")], row_offsets
+        order, row_offsets = order_by_part(groups.astype(np.uint16), len(self._range))
+        return slots[order], row_offsets
