@@ -6,6 +6,7 @@ caught; a test does so for all of them.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from coordinator.checkpoint.events import CheckpointStored
 from coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from coordinator.ha.zookeeper import FencedNodes
+from coordinator.jobmaster.reconciliation import Reconciliation, Refused
 from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from dataflow.elements import CheckpointBarrier
 from dataflow.ids import CheckpointID
@@ -32,7 +34,7 @@ from taskmanager.snapshots.local_copy import CopiedPart
 from taskmanager.snapshots.local_recovery import LocalRecovery
 from taskmanager.task import task_wiring
 from taskmanager.task.task_restore import TaskRestore
-from tests.simulation.options import Options
+from tests.simulation.options import Options, only_leaders_die
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,30 @@ def _unaligned(options: Options) -> Options:
 
 def _coordinator_dies(options: Options) -> Options:
     return replace(options, faults=replace(options.faults, enabled=options.faults.enabled | {"kill coordinator"}))
+
+
+def _leaders_die(options: Options) -> Options:
+    return only_leaders_die(options, random.Random(options.seed))
+
+
+@contextmanager
+def _adopt_nothing() -> Iterator[None]:
+    with patch.object(Reconciliation, "decide", lambda *_: Refused("planted")):
+        yield
+
+
+@contextmanager
+def _forget_who_has_finished() -> Iterator[None]:
+    original = Reconciliation.report
+
+    def report(self: Any, resource_id: Any, reports: Any) -> None:
+        original(self, resource_id, [each for each in reports if not each.state.is_terminal])
+
+    with (
+        patch.object(Reconciliation, "report", report),
+        patch.object(Reconciliation, "_known_to_have_finished", lambda *_: frozenset()),
+    ):
+        yield
 
 
 @contextmanager
@@ -367,6 +393,10 @@ CANARIES: dict[str, Canary] = {
     "forget the others": Canary("the JobMaster lets every source of a group go on", _forget_the_others, _in_step),
     "believe every copy": Canary("damaged local copies of state are restored", _believe_every_copy, _on_machines),
     "keep every copy": Canary("local copies of state outlive their job", _keep_every_copy, _on_machines),
+    "adopt nothing": Canary("a new leader restarts what runs", _adopt_nothing, _leaders_die),
+    "forget who has finished": Canary(
+        "a new leader waits for subtasks that have finished", _forget_who_has_finished, _leaders_die
+    ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }
 

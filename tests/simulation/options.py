@@ -218,11 +218,11 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     )
     seventh = random.Random(f"{seed}/generation 7")
     if generation >= 7 and faults and seventh.random() < 0.2:
-        return _only_leaders_die(options, seventh)
+        return only_leaders_die(options, seventh)
     return options
 
 
-def _only_leaders_die(options: Options, rng: random.Random) -> Options:
+def only_leaders_die(options: Options, rng: random.Random) -> Options:
     """And TaskManagers wait for the next one."""
     return replace(
         options,
