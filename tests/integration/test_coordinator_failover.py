@@ -37,15 +37,19 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
 
 
 def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> None:
-    """The leader is killed twice; no task is restarted, nothing is lost or doubled, and checkpoint ids only rise."""
+    """The leader is killed twice; no task is restarted, nothing is lost or doubled, and checkpoint ids only rise. The job takes
+    incremental checkpoints, and was rescaled before."""
     output = tmp_path / "out"
     rows, gate = 20_000, tmp_path / "gate"
-    with HighAvailabilityCluster(tmp_path, ensemble, coordinators=3, slots=(1, 1)) as cluster:
+    settings = {"execution.checkpointing.incremental": "true"}
+    with HighAvailabilityCluster(tmp_path, ensemble, coordinators=3, slots=(1, 1), settings=settings) as cluster:
         arguments = ["--output", str(output), "--rows", str(rows), "--rate", "4000", "--gate", str(gate)]
-        environment = build(cluster.environment(), arguments)
+        environment = build(cluster.environment(), [*arguments, "--parallelism", "1"])
         with ClusterClient.from_configuration(Configuration(cluster.settings)) as watcher:
             job_id = watcher.submit(environment.translate("sums").job_graph)
-            seen = 0
+            wait_until(completed_after(watcher, job_id, 1), "checkpoints")
+            watcher.rescale(job_id, 2)
+            seen = newest_checkpoint(watcher, job_id)
             for leader in range(3):
                 if leader:
                     cluster.kill_leader()
@@ -56,7 +60,8 @@ def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKee
             details = watcher.wait(job_id)  # opened when the first one led
         assert decode_job_status(details.overview.status) is JobStatus.FINISHED
         after_a_kill = ["CREATED", "RECONCILING", "RUNNING"]
-        assert statuses_logged(cluster) == ["CREATED", "RUNNING", *after_a_kill, *after_a_kill, "FINISHED"]
+        rescaled = ["CREATED", "RUNNING", "RESTARTING", "RUNNING"]
+        assert statuses_logged(cluster) == [*rescaled, *after_a_kill, *after_a_kill, "FINISHED"]
     assert_exactly_once(output, rows)
 
 
