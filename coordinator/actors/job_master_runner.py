@@ -21,7 +21,6 @@ from coordinator.actors.checkpoint_io import CheckpointIo
 from coordinator.actors.master_hook_runner import MasterHookRunner
 from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.master_hooks import MasterHooks
 from coordinator.checkpoint.stats_persistence import StatisticsUnreadable, decode_statistics
 from coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
 from coordinator.execution.restart_strategy import restart_strategy_of
@@ -166,14 +165,9 @@ class JobMasterRunner:
         hook_runner = self._hooks = MasterHookRunner(
             create_hooks(graph.master_hooks),
             checkpointing.timeout_ms,
-            services.timers,
-            services.clock,
+            IoExecutor(services.timers, services.clock, self._logger, threads=1),
             self.tell,
-            self._logger,
         )
-        hooks = MasterHooks()
-        for hook_id in hook_runner.hook_ids:
-            hooks.add(hook_id)
         checkpoints = CheckpointCoordinator(
             job_id,
             graph.name,
@@ -181,7 +175,7 @@ class JobMasterRunner:
             graph.vertices,
             graph.edges,
             store_survives_suspension=stores.survives_suspension,
-            master_hooks=hooks,
+            master_hooks=hook_runner.registered(),
             stats=self._restored_statistics(stores, checkpointing.history_size),
         )
         session = LeaderSessionID(uuid.uuid4().hex)

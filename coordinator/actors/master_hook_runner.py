@@ -12,13 +12,11 @@ from typing import Any
 
 from coordinator.checkpoint.effects import CloseMasterHook, ResetMasterHook, RestoreMasterHook, TriggerMasterHook
 from coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
+from coordinator.checkpoint.master_hooks import MasterHooks
 from coordinator.io import IoExecutor
 from dataflow.handles import MasterState
 from dataflow.master_hooks import MasterTriggerRestoreHook
 from runtime.actor import Performer
-from runtime.clock import Clock
-from runtime.logs import Logger
-from runtime.timers import TimerService
 
 
 class MasterHookRunner:
@@ -28,21 +26,22 @@ class MasterHookRunner:
         self,
         hooks: Sequence[MasterTriggerRestoreHook[object]],
         limit_ms: int,
-        timers: TimerService,
-        clock: Clock,
+        io: IoExecutor,
         tell: Callable[[Any], object],
-        logger: Logger,
     ) -> None:
+        """`io`: of one thread, and for this alone; closed with this."""
         self._hooks = {hook.identifier: hook for hook in hooks}
         self._limit_ms = limit_ms
-        self._io = IoExecutor(timers, clock, logger, threads=1)
+        self._io = io
         self._tell = tell
         self._open = dict.fromkeys(self._hooks)
 
-    @property
-    def hook_ids(self) -> tuple[str, ...]:
-        """In the order in which they are called."""
-        return tuple(self._hooks)
+    def registered(self) -> MasterHooks:
+        """For the CheckpointCoordinator, in the order in which they are called."""
+        hooks = MasterHooks()
+        for hook_id in self._hooks:
+            hooks.add(hook_id)
+        return hooks
 
     def performers(self) -> dict[type, Performer]:
         """For the job's actor."""

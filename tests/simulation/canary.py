@@ -15,16 +15,19 @@ from unittest.mock import patch
 
 from coordinator.actors import checkpoint_io
 from coordinator.checkpoint.events import CheckpointStored
+from coordinator.checkpoint.master_hooks import MasterHooks
 from coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from coordinator.ha.zookeeper import FencedNodes
 from coordinator.jobmaster.reconciliation import Reconciliation, Refused
+from coordinator.jobmaster.rescaling import Rescaling
 from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from dataflow.elements import CheckpointBarrier
 from dataflow.ids import CheckpointID
 from dataflow.watermarks import WatermarkAlignmentParams
 from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from taskmanager.network import pipelined_subpartition
+from taskmanager.operators.async_operator import AsyncOperator
 from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.sink_operator import SinkOperator
 from taskmanager.operators.source_operator import SourceOperator
@@ -34,7 +37,8 @@ from taskmanager.snapshots.local_copy import CopiedPart
 from taskmanager.snapshots.local_recovery import LocalRecovery
 from taskmanager.task import task_wiring
 from taskmanager.task.task_restore import TaskRestore
-from tests.simulation.options import Options, only_leaders_die
+from tests.simulation.job_plan import Stage
+from tests.simulation.options import RESIZING, SETTLED, Options, only_leaders_die
 
 
 @dataclass(frozen=True)
@@ -289,6 +293,53 @@ def _forget_the_others() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _never_use_more_slots() -> Iterator[None]:
+    """A job that follows its slots takes fewer when it must, and never more."""
+    with patch.object(Rescaling, "_wanted", lambda self: None):
+        yield
+
+
+def _follows_its_slots(options: Options) -> Options:
+    settings = {
+        **options.job_settings,
+        "scheduler-mode": "reactive",
+        SETTLED: "100 ms",
+        "execution.checkpointing.interval": "5 s",  # the run is long
+    }
+    faults = replace(options.faults, enabled=frozenset({RESIZING}), mean_pause_ms=800)
+    stages = tuple(replace(stage, partitioning=None) for stage in options.job.stages)
+    job = replace(options.job, stages=stages, max_parallelism=4)
+    return replace(options, job=job, job_settings=settings, faults=faults, another_job=None, operations=())
+
+
+@contextmanager
+def _forget_what_hooks_said() -> Iterator[None]:
+    original = MasterHooks.match
+
+    def match(self: Any, states: Any, *, allow_unmatched: bool) -> Any:
+        return original(self, (), allow_unmatched=allow_unmatched)
+
+    with patch.object(MasterHooks, "match", match):
+        yield
+
+
+def _hooked(options: Options) -> Options:
+    chosen = _task_managers_die(options)
+    return replace(chosen, job=replace(chosen.job, hooked=True))
+
+
+@contextmanager
+def _forget_requests_under_way() -> Iterator[None]:
+    with patch.object(AsyncOperator, "_unanswered", lambda self: []):
+        yield
+
+
+def _asks(options: Options) -> Options:
+    chosen = _exactly_once(options)
+    return replace(chosen, job=replace(chosen.job, stages=(Stage("ask", None, 2, 3, 10_000),)), pause_ms=60)
+
+
 def _in_step(options: Options) -> Options:
     """Several sources, one of which may fall behind."""
     chosen = _task_managers_die(options)
@@ -396,6 +447,13 @@ CANARIES: dict[str, Canary] = {
     "adopt nothing": Canary("a new leader restarts what runs", _adopt_nothing, _leaders_die),
     "forget who has finished": Canary(
         "a new leader waits for subtasks that have finished", _forget_who_has_finished, _leaders_die
+    ),
+    "forget what hooks said": Canary("master hooks do not get their state back", _forget_what_hooks_said, _hooked),
+    "forget requests under way": Canary(
+        "snapshots lack rows that somebody outside is asked about", _forget_requests_under_way, _asks
+    ),
+    "never use more slots": Canary(
+        "a job that follows its slots does not grow with them", _never_use_more_slots, _follows_its_slots
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

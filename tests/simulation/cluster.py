@@ -52,7 +52,10 @@ class SimulatedCluster:
         self.through_wire = through_wire
         self.configuration = Configuration(options.cluster_settings)
         self.rng = world.random("cluster")
+        self._stalls = world.random("stalls")
         self.task_managers: dict[str, TaskManagerProcess] = {}
+        self.size = options.task_managers
+        """How many there should be."""
         self.coordinator: CoordinatorProcess | None = None
         self.outcomes: dict[JobID, tuple[JobStatus, SerializedFailure | None]] = {}
         """Of jobs that are over."""
@@ -82,7 +85,7 @@ class SimulatedCluster:
                 self._start_host()
         else:
             self._start_coordinator()
-        for _ in range(self.options.task_managers):
+        for _ in range(self.size):
             self._start_task_manager()
         self._look_after()
 
@@ -98,16 +101,23 @@ class SimulatedCluster:
         elif (self.coordinator is None or not self.coordinator.alive) and not self._starting_coordinator:
             self._starting_coordinator = True
             self.world.clock.after(self.options.start_delay_ms, self._start_coordinator)
-        while len(self.alive()) + self._starting < self.options.task_managers:
+        while len(self.alive()) + self._starting < self.size:
             self._starting += 1
             self.world.clock.after(self.options.start_delay_ms, self._replace)
         for name in [name for name, process in self.task_managers.items() if not process.alive]:
             del self.task_managers[name]
         self.world.clock.after(50, self._look_after)
 
+    def resize(self, size: int) -> None:
+        """From now on there are so many TaskManagers: others are started soon, those that are too many end."""
+        self.size = size
+        for process in self.rng.sample(self.alive(), max(0, len(self.alive()) - size)):
+            process.kill()
+
     def _replace(self) -> None:
         self._starting -= 1
-        self._start_task_manager()
+        if len(self.alive()) < self.size:
+            self._start_task_manager()
 
     def _start_coordinator(self) -> None:
         self._starting_coordinator = False
@@ -159,7 +169,8 @@ class SimulatedCluster:
             self.options.slots,
             self.configuration,
             lambda: self.io_slowness_ms(),
-            lambda task: self.stall_ms(task),
+            self._stall_ms,
+            lambda task: self._slow_task_ms(task) > 0,
             self.observe,
             machine,
         )
@@ -233,6 +244,15 @@ class SimulatedCluster:
         self.world.network.send(process, connection, envelope)
         if self.duplicate(envelope.message):
             self.world.network.send(process, connection, envelope)
+
+    def _slow_task_ms(self, task: str) -> int:
+        """How long it may wait between two pieces of work."""
+        name, most_ms = self.options.stalls
+        return most_ms if name in task else 0
+
+    def _stall_ms(self, task: str) -> int:
+        most_ms = self._slow_task_ms(task)
+        return self.stall_ms(task) + (self._stalls.randint(0, most_ms) if most_ms else 0)
 
     def find_exchange(self, address: str) -> SimulatedExchange | None:
         process = self.task_managers.get(address.partition(":")[0])

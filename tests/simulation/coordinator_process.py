@@ -7,11 +7,13 @@ simulated disk. A successor finds what was durable, and nothing else.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from coordinator.actors.checkpoint_io import CheckpointIo
 from coordinator.actors.job_master_runner import STORE_RETRY_MS
+from coordinator.actors.master_hook_runner import MasterHookRunner
 from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from coordinator.checkpoint.coordinator import CheckpointCoordinator
 from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
@@ -54,6 +56,7 @@ from dataflow.config import Configuration
 from dataflow.failures import SerializedFailure
 from dataflow.ids import AllocationID, JobID, LeaderSessionID
 from dataflow.jobgraph import JobGraph
+from dataflow.master_hooks import create_hooks
 from dataflow.messages import JobStatus
 from runtime.connections import (
     CloseConnection,
@@ -138,6 +141,43 @@ class DelayedIo:
             Worker(self._process, perform).start(delay_ms)
         else:
             self._process.later(delay_ms, perform)
+
+
+class OneAtATime:
+    """The executor for master hooks: one thread, in the order of asking (IoExecutor)."""
+
+    def __init__(self, io: DelayedIo) -> None:
+        self._io = io
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._is_busy = False
+
+    def submit(
+        self,
+        name: str,
+        work: Callable[[], Any],
+        tell: Callable[[Any], object],
+        failed: Callable[[BaseException], Any],
+        limit_ms: int = 0,
+    ) -> None:
+        self._waiting.append((name, work, tell, failed))
+        if not self._is_busy:
+            self._next()
+
+    def _next(self) -> None:
+        self._is_busy = bool(self._waiting)
+        if not self._waiting:
+            return
+        name, work, tell, failed = self._waiting.popleft()
+
+        def perform() -> Any:
+            try:
+                return work()
+            finally:
+                self._next()
+
+        self._io.submit(name, perform, tell, failed)
+
+    def close(self, timeout_seconds: float = 0.0) -> None: ...
 
 
 class CoordinatorProcess(Process):
@@ -438,6 +478,12 @@ class SimulatedJobMaster:
         job_id, world = graph.job_id, process.world
         configuration = Configuration(graph.configuration)
         checkpointing = CheckpointCoordinatorConfiguration.from_configuration(configuration)
+        hooks = MasterHookRunner(
+            create_hooks(graph.master_hooks),
+            checkpointing.timeout_ms,
+            OneAtATime(process.io),  # type: ignore[arg-type]  # the part of IoExecutor that is used
+            self.tell,
+        )
         self.checkpoints = CheckpointCoordinator(
             job_id,
             graph.name,
@@ -445,6 +491,7 @@ class SimulatedJobMaster:
             graph.vertices,
             graph.edges,
             store_survives_suspension=stores.survives_suspension,
+            master_hooks=hooks.registered(),
         )
         self.session = LeaderSessionID(f"jm-{process.draw()}")
         directory = f"{CHECKPOINTS}/{job_id}"
@@ -485,6 +532,7 @@ class SimulatedJobMaster:
                 ),
                 CloseConnection: lambda effect: world.network.close(process.name, _scoped(effect.connection, scope)),
                 **checkpoint_io.performers(self.checkpoints.stats),
+                **hooks.performers(),
                 Reply: lambda effect: process.answers.__setitem__(effect.request_id, effect.answer),
                 ReportJobStatus: lambda effect: self._report_status(effect, checkpointing),
                 UpdateJobGraph: self._update_graph,

@@ -14,10 +14,13 @@ from typing import Any
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import CoordinatorHost
 from tests.simulation.disk import Disk, DiskFaults
-from tests.simulation.options import Options
+from tests.simulation.options import RESIZING, Options
 from tests.simulation.workload import Ledger
 from tests.simulation.world import Process, World
 from tests.simulation.zookeeper import ENSEMBLE
+
+LARGEST_CLUSTER = 5
+"""TaskManagers."""
 
 
 class FaultInjector:
@@ -49,6 +52,7 @@ class FaultInjector:
             "expire session": self._expire_session,
             "lose machine": self._lose_machine,
             "damage local copies": self._damage_local_copies,
+            RESIZING: self._resize,
         }
 
     @property
@@ -235,6 +239,11 @@ class FaultInjector:
             session = self._rng.choice([*ensemble.sessions, *of_candidates, *of_candidates])
             self._say(f"ZooKeeper session {session} expires")
             ensemble.end_session(session)
+
+    def _resize(self) -> None:
+        size = self._rng.randint(1, LARGEST_CLUSTER)
+        self._say(f"there are to be {size} TaskManagers instead of {self._cluster.size}")
+        self._cluster.resize(size)
 
     def _processes(self) -> list[Process]:
         alive: list[Process] = [*self._cluster.alive()]

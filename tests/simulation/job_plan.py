@@ -16,6 +16,7 @@ from dataflow.config import Configuration
 from dataflow.ids import JobID
 from dataflow.jobgraph import JobGraph, Partitioning
 from dataflow.operator_specs import (
+    AsyncSpec,
     FilterSpec,
     FlatMapRowsSpec,
     KeyedProcessSpec,
@@ -33,10 +34,13 @@ from dataflow.watermarks import WatermarkAlignmentParams, WatermarkStrategy
 from dataflow.windows import Aggregate, TumblingEventTimeWindows
 from tests.simulation.workload import (
     PROCESS_SCHEMA,
+    SCHEMA,
     SIDE,
     AddOne,
+    Ask,
     CountWithTimers,
     DropSome,
+    HookedSource,
     LedgerSink,
     LedgerTransactions,
     SimulatedRow,
@@ -53,9 +57,12 @@ class Stage:
     """A stateless operator and the edge into it."""
 
     kind: str
-    """map, filter, twice."""
+    """map, filter, twice, ask (in order), ask any."""
     partitioning: Partitioning | None
     parallelism: int
+    capacity: int = 0
+    """Of requests at a time."""
+    timeout_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,8 @@ class JobPlan:
     """Of the sink of the keyed process function's side output; 0: there is none."""
     alignment: WatermarkAlignmentParams | None = None
     """Of all sources."""
+    hooked: bool = False
+    """The first source has a master hook."""
 
     @property
     def slots(self) -> int:
@@ -104,6 +113,8 @@ class JobPlan:
     @property
     def keeps_key_order(self) -> bool:
         """Whether the rows of a key come to the keyed operator in the order of their split."""
+        if any(stage.capacity for stage in self.stages):  # what is under way goes anywhere when the job is rescaled
+            return False
         return all(plan.own_keys for plans in self.sources for plan in plans) and all(
             stage.partitioning in (None, Partitioning.FORWARD, Partitioning.HASH) and self._is_forward(index)
             for index, stage in enumerate(self.stages)
@@ -128,6 +139,7 @@ class JobPlan:
         sink = f" -{_edge_name(self.sink_partitioning)}-> {self.sink_kind}x{self.sink_parallelism}"
         raw = f", raw sink x{self.raw_sink_parallelism}" if self.raw_branch else ""
         raw += f", side sink x{self.side_parallelism}" if self.side_parallelism else ""
+        raw += ", master hook" if self.hooked else ""
         if self.alignment is not None:
             raw += f", sources {self.alignment.max_drift_ms} ms apart, looked after every {self.alignment.update_interval_ms} ms"
         return (
@@ -230,7 +242,8 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
 
     heads = []
     for number, (plans, parallelism) in enumerate(zip(plan.sources, plan.source_parallelism, strict=True)):
-        source = SimulatedSource(world, plans, plan.batch_rows)
+        source_type = HookedSource if plan.hooked and number == 0 else SimulatedSource
+        source = source_type(world, plans, plan.batch_rows)
         strategy = replace(WatermarkStrategy.for_monotonous_timestamps("t"), alignment=plan.alignment)
         spec = SourceSpec(source, tuple(source.enumerate_splits()), strategy)
         heads.append(add(f"source-{number}", spec, (), parallelism, stateful=True))
@@ -242,9 +255,13 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
             "map": MapBatchesSpec(AddOne(world)),
             "filter": FilterSpec(DropSome(DROP_MODULUS)),
             "twice": FlatMapRowsSpec(Twice()),
+            "ask": AsyncSpec(Ask(world), stage.capacity, stage.timeout_ms, True, SCHEMA),
+            "ask any": AsyncSpec(Ask(world), stage.capacity, stage.timeout_ms, False, SCHEMA),
         }
         edges = [StreamEdge(node, stage.partitioning, keys) for node in current]
-        current = [add(f"{stage.kind}-{number}", spec_of[stage.kind], edges, stage.parallelism)]
+        current = [
+            add(f"{stage.kind}-{number}", spec_of[stage.kind], edges, stage.parallelism, stateful=stage.capacity > 0)
+        ]
     if plan.keyed != "none":
         edges = [StreamEdge(node, Partitioning.HASH, ("k",)) for node in current]
         current = [add("keyed", _keyed_spec(plan, world), edges, plan.keyed_parallelism, stateful=True)]
@@ -320,6 +337,8 @@ _STAGES: dict[str, Callable[[Iterable[SimulatedRow]], Iterable[SimulatedRow]]] =
     "map": _mapped,
     "filter": _filtered,
     "twice": _doubled,
+    "ask": _mapped,
+    "ask any": _mapped,
 }
 
 

@@ -31,14 +31,24 @@ FAULT_KINDS = (
 
 FREEZING_KINDS = ("freeze", "replace coordinator")
 LATER_KINDS = ("clocks", "isolate")
+SETTLED = "jobmanager.adaptive-scheduler.resource-stabilization-timeout"
+RESIZING = "resize cluster"
+"""Only of runs whose job follows its slots."""
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 LOCAL_KINDS = ("lose machine", "damage local copies")
 
-GENERATION = 7
-"""What is drawn grows; a seed of an earlier generation is drawn as it was then: 1 is without `LATER_KINDS` and ZooKeeper,
-2 without a state backend that lets keys go, 3 without side outputs and a job beside the user's, 4 without sources that keep step,
-5 without machines and local recovery, 6 without jobs that are stopped while coordinators are killed, and without runs in which nothing
-else is."""
+GENERATION = 11
+"""What is drawn grows; a seed of an earlier generation is drawn as it was then. New with each:
+2 `LATER_KINDS` and ZooKeeper
+3 a state backend that lets keys go
+4 side outputs, a job beside the user's
+5 sources that keep step
+6 machines and local recovery
+7 jobs that are stopped while coordinators are killed, and runs in which nothing else is
+8 runs that are all about data in flight
+9 jobs that follow their slots
+10 master hooks
+11 requests to the outside"""
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,8 @@ class Options:
     """At another parallelism."""
     operations: tuple[tuple[int, str], ...] = ()
     """What the user does, and when: savepoint, checkpoint, rescale, stop (with a savepoint, and go on from it)."""
+    stalls: tuple[str, int] = ("", 0)
+    """Tasks with this in their name wait up to so long between two pieces of work, faults or not."""
     another_job: JobPlan | None = None
     """That nobody touches, and that faults of the first must not keep from its end."""
     coordinators: int = 0
@@ -88,6 +100,10 @@ class Options:
     @property
     def exactly_once(self) -> bool:
         return self.job_settings["execution.checkpointing.mode"] == "EXACTLY_ONCE"
+
+    @property
+    def is_reactive(self) -> bool:
+        return self.job_settings.get("scheduler-mode") == "reactive"
 
     @property
     def retained(self) -> int:
@@ -102,12 +118,15 @@ class Options:
         faults = ", ".join(sorted(self.faults.enabled)) or "none"
         done = ", ".join(f"{kind} at {at_ms} ms" for at_ms, kind in self.operations) or "nothing"
         beside = f"\n  another job: {self.another_job.describe()}" if self.another_job else ""
+        slow = (
+            f"\n  tasks with {self.stalls[0]!r} in their name wait up to {self.stalls[1]} ms" if self.stalls[1] else ""
+        )
         return (
             f"seed {self.seed}\n  cluster: {self.task_managers} TaskManagers with {self.slots} slots, "
             f"{f'{self.coordinators} coordinators on ZooKeeper' if self.coordinators else 'one coordinator'}, {f'{self.machines} machines, ' if self.machines else ''}messages take up to "
             f"{self.max_delay_ms} ms\n  job: {self.job.describe()}{beside}\n  sources pause up to {self.pause_ms} ms\n"
-            f"  settings: {job}\n  the user: {done}; a checkpoint is started from on the side"
-            f"{', rescaled' if self.rescale_forks else ''}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
+            f"  settings: {job}{slow}\n  the user: {done}; a checkpoint is started from on the side"
+            f"{', rescaled' if self.rescale_forks else ''}{'; it follows its slots' if self.is_reactive else ''}\n  faults for {self.safety_ms} ms, every {self.faults.mean_pause_ms} ms: {faults}"
         )
 
 
@@ -125,6 +144,10 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
             another_job = draw_job(fourth, allow_broadcast=mode in ("aligned", "at-least-once"))
     if generation >= 5:
         job = _with_alignment(job, random.Random(f"{seed}/alignment"))
+    if generation >= 10 and random.Random(f"{seed}/hook").random() < 0.25:
+        job = replace(job, hooked=True)
+    if generation >= 11:
+        job = _with_requests(job, random.Random(f"{seed}/requests"))
     task_managers = rng.randint(1, 4)
     wanted = job.slots + (another_job.slots if another_job else 0)
     slots = max(-(-wanted // task_managers), rng.randint(1, 2))
@@ -219,6 +242,12 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     seventh = random.Random(f"{seed}/generation 7")
     if generation >= 7 and faults and seventh.random() < 0.2:
         return only_leaders_die(options, seventh)
+    in_flight = random.Random(f"{seed}/in flight")
+    if generation >= 8 and in_flight.random() < 0.25 and not any(kind == "stop" for _, kind in operations):
+        options = _with_data_in_flight(options, in_flight)
+    reactive = random.Random(f"{seed}/reactive")
+    if generation >= 9 and reactive.random() < 0.15 and faults:
+        options = _reactive(options, reactive)
     return options
 
 
@@ -230,6 +259,112 @@ def only_leaders_die(options: Options, rng: random.Random) -> Options:
         cluster_settings={**options.cluster_settings, "heartbeat.timeout": "8 s"},
         coordinators=rng.choice([0, 1, 2, 3]),
     )
+
+
+def _reactive(options: Options, rng: random.Random) -> Options:
+    """The parallelism follows the slots, and TaskManagers come and go."""
+    job = options.job
+    if options.another_job is not None or any(stage.partitioning is Partitioning.BROADCAST for stage in job.stages):
+        return options
+    settings = {
+        **options.job_settings,
+        "scheduler-mode": "reactive",
+        SETTLED: f"{rng.choice([20, 100, 400])} ms",
+    }
+    enabled = options.faults.enabled | {RESIZING}
+    return replace(
+        options,
+        job_settings=settings,
+        task_managers=rng.randint(1, 4),
+        slots=rng.choice([1, 1, 2]),
+        faults=FaultOptions(enabled, options.faults.mean_pause_ms),
+    )
+
+
+def _with_data_in_flight(options: Options, rng: random.Random) -> Options:
+    """Unaligned checkpoints of a job whose queues are full, rescaled and interrupted again and again: where Flink once lost rows.
+
+    Sources do not wait, some tasks do; and whatever is restored is restored again before it was processed."""
+    names = [
+        "sink",
+        *(["keyed"] if options.job.keyed != "none" else []),
+        *(stage.kind for stage in options.job.stages),
+    ]
+    splits = sum(map(len, options.job.sources))
+    rows = rng.randint(200, 600) // splits
+    job = replace(
+        options.job,
+        sources=tuple(tuple(replace(plan, rows=rows) for plan in plans) for plans in options.job.sources),
+        batch_rows=rng.choice([1, 3]),
+        source_parallelism=tuple(rng.choice([1, 2, 3]) for _ in options.job.sources),
+        stages=tuple(
+            replace(stage, partitioning=rng.choice([None, Partitioning.REBALANCE, Partitioning.HASH]))
+            if stage.partitioning is Partitioning.BROADCAST
+            else stage
+            for stage in options.job.stages
+        ),
+        chaining=False,
+    )
+    beside = options.another_job
+    if beside is not None and any(stage.partitioning is Partitioning.BROADCAST for stage in beside.stages):
+        beside = None
+    wanted = job.slots + (beside.slots if beside else 0)
+    task_managers = rng.randint(2, 4)
+    settings = {
+        **options.job_settings,
+        "execution.checkpointing.mode": "EXACTLY_ONCE",
+        "execution.checkpointing.unaligned.enabled": "true",
+        "execution.checkpointing.aligned-checkpoint-timeout": rng.choice(["0 ms", "0 ms", "1 ms", "5 ms", "20 ms"]),
+        "execution.checkpointing.interval": f"{rng.choice([30, 60, 120])} ms",
+        "execution.checkpointing.timeout": "2 s",
+        "execution.checkpointing.max-concurrent-checkpoints": "1",
+        "execution.checkpointing.tolerable-failed-checkpoints": "-1",
+        "execution.buffer-timeout": "0 ms",
+        "execution.batch.target-rows": rng.choice(["1", "8"]),
+        "restart-strategy.fixed-delay.delay": "0 ms",
+    }
+    cluster = {
+        **options.cluster_settings,
+        "taskmanager.network.credits-per-channel": rng.choice(["1", "2"]),
+        "taskmanager.network.max-queued-batches": rng.choice(["2", "8", "16"]),
+    }
+    kinds = (
+        "kill task manager",
+        "user exception",
+        "break data stream",
+        "slow storage",
+        "slow network",
+        "failing storage",
+    )
+    enabled = {kind for kind in kinds if rng.random() < 0.4} | {rng.choice(["kill task manager", "break data stream"])}
+    enabled |= options.faults.enabled & {"replace coordinator", "freeze", "duplicate messages", *LOCAL_KINDS}
+    asked = ["rescale", "rescale", "rescale", "savepoint", "checkpoint"]
+    operations = tuple((400 + 400 * n + rng.randint(0, 400), rng.choice(asked)) for n in range(rng.randint(2, 6)))
+    return replace(
+        options,
+        job=job,
+        another_job=beside,
+        task_managers=task_managers,
+        slots=max(-(-wanted // task_managers), rng.randint(1, 2)),
+        job_settings=settings,
+        cluster_settings=cluster,
+        operations=operations,
+        rescale_forks=rng.random() < 0.7,
+        pause_ms=rng.choice([0, 2, 10]),
+        stalls=(rng.choice(names), rng.choice([10, 20, 40])),  # behind them queues are full
+        faults=FaultOptions(frozenset(enabled if options.faults.enabled else ()), rng.choice([300, 600, 1000])),
+    )
+
+
+def _with_requests(job: JobPlan, rng: random.Random) -> JobPlan:
+    """Instead of some of the maps."""
+    stages = [
+        replace(stage, kind=kind, capacity=rng.choice([1, 3, 20]), timeout_ms=rng.choice([20, 10_000]))
+        if stage.kind == "map" and (kind := rng.choice(["", "ask", "ask any"]))
+        else stage
+        for stage in job.stages
+    ]
+    return replace(job, stages=tuple(stages))
 
 
 def _with_alignment(job: JobPlan, rng: random.Random) -> JobPlan:

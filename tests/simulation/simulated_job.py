@@ -16,6 +16,7 @@ from tests.simulation.job_plan import JobPlan, build
 from tests.simulation.options import Options
 from tests.simulation.oracles.alignment import AlignmentOracle
 from tests.simulation.oracles.checkpoints import CheckpointOracle
+from tests.simulation.oracles.hooks import HookOracle
 from tests.simulation.workload import LEDGERS, Ledger
 from tests.simulation.world import World
 
@@ -49,6 +50,8 @@ class SimulatedJob:
         self.checkpoints = CheckpointOracle(world, disk, ledger, options, owns, keeps_forks=job_id != ANOTHER)
         self.alignment = AlignmentOracle(plan.alignment, owns, is_live) if plan.alignment is not None else None
         ledger.sources = self.alignment
+        self.hooks = HookOracle(ledger, owns, self.checkpoints.is_complete) if plan.hooked else None
+        ledger.hooks = self.hooks
 
     def close(self) -> None:
         LEDGERS.pop(self.name, None)

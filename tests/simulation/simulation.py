@@ -21,6 +21,7 @@ from dataflow.ids import CheckpointID, ExecutionAttemptID
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_graph, encode_job_graph
 from protos import job_pb2
+from tests.simulation.async_calls import async_calls_in
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
 from tests.simulation.disk import Disk
@@ -31,6 +32,7 @@ from tests.simulation.oracles.adoption import AdoptionOracle
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
 from tests.simulation.oracles.owners import check_owners
+from tests.simulation.oracles.reactive import has_what_slots_allow
 from tests.simulation.oracles.storage import check_storage
 from tests.simulation.simulated_job import ANOTHER, USERS, SimulatedJob
 from tests.simulation.user import User
@@ -43,6 +45,8 @@ INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
 AGAIN_MS = 40_000
 """After the last fault, jobs run again within this: processes thaw, heartbeats and the reconciliation time out, leaders are found."""
+FOLLOWED_MS = 60_000
+"""The same, and a checkpoint that somebody does not answer has timed out."""
 LATEST_EVENTS = 12
 """Of cores, that a run without end is reported with."""
 SUBMITTED_BYTES = 8
@@ -158,6 +162,8 @@ class Simulation:
             job.checkpoints.observe(name, event, effects)
             if job.alignment is not None:
                 job.alignment.observe(name, effects)
+            if job.hooks is not None:
+                job.hooks.observe(name, event, effects)
         self.leaders.observe(name, event, effects)
         self.adoption.observe(name, event, effects)
 
@@ -177,12 +183,14 @@ class Simulation:
         with ExitStack() as stack:
             for module in (coordinator.ha.embedded, coordinator.ha.zookeeper):
                 stack.enter_context(patch.object(module, "time", _Time(self.world)))
+            stack.enter_context(async_calls_in(self.world))
             if self.options.has_zookeeper:
                 stack.enter_context(zookeeper_in(self.world, self.cluster.ensemble))
             self._run(submit=submit)
 
     def _run(self, *, submit: bool) -> None:
         self.cluster.start()
+        self.job.ledger.is_held_back = self.options.is_reactive and bool(self.options.faults.enabled)
         if submit:
             for job in self.jobs:
                 self.cluster.submit(job.graph)
@@ -194,6 +202,8 @@ class Simulation:
             self.world.clock.run_until(begun_ms + self.options.safety_ms, self._is_over)
             self.faults.stop()
             self._await_running()
+            if self.options.is_reactive:
+                self._await_parallelism()
         if not self.world.clock.run_until(self.world.clock.now_ms + self.options.liveness_ms, self._is_over):
             raise Stuck(self._state())
         for job in self.jobs:
@@ -213,6 +223,19 @@ class Simulation:
 
         if not self.world.clock.run_until(self.world.clock.now_ms + AGAIN_MS, is_there):
             raise Stuck(f"not RUNNING {AGAIN_MS} ms after the last fault\n  {self._state()}")
+
+    def _await_parallelism(self) -> None:
+        """A job that follows its slots has the parallelism that they allow, soon after they are as they stay."""
+
+        def follows() -> bool:
+            return (
+                not self._is_over() and self.cluster.runs_all() and has_what_slots_allow(self.job.graph, self.cluster)
+            )
+
+        if not self.world.clock.run_until(self.world.clock.now_ms + FOLLOWED_MS, follows):
+            raise Stuck(f"the job does not have the parallelism that its slots allow\n  {self._state()}")
+        self.world.story.say("faults", "the job has followed its slots")
+        self.job.ledger.is_held_back = False
 
     def rescale_stored_jobs(self) -> None:
         """As if the jobs had been submitted with another parallelism."""

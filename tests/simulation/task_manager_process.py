@@ -104,27 +104,28 @@ class SimulatedTaskThread:
         if self.task is not None:
             self._schedule()
 
-    def _schedule(self) -> None:
+    def _schedule(self, dozes_ms: int = 0) -> None:
         if not self._scheduled:
             self._scheduled = True
             process = self._process
-            process.later(process.rng.randint(0, 1) + process.stall_ms(self.name), self._run)
+            process.later(process.rng.randint(0, 1) + process.stall_ms(self.name) + dozes_ms, self._run)
 
     def _run(self) -> None:
         task, world = self.task, self._process.world
         assert task is not None
         self._wake_number += 1
         self._bell = False
-        for _ in range(self._process.rng.randint(1, STEPS_AT_ONCE)):
+        for _ in range(1 if self._process.is_slow(self.name) else self._process.rng.randint(1, STEPS_AT_ONCE)):
             world.steps += 1
             progress = task.step(self._process.now_ms)
             if progress.kind is ProgressKind.FINISHED:
                 return
-            if progress.kind is not ProgressKind.WORKED:
+            if progress.kind is not ProgressKind.WORKED or self._process.dozes_ms:
                 break
         self._scheduled = False
+        dozes_ms, self._process.dozes_ms = self._process.dozes_ms, 0
         if progress.kind is ProgressKind.WORKED or self._bell:
-            self._schedule()
+            self._schedule(dozes_ms)
         elif progress.wake_at_ms is not None:
             number = self._wake_number
             delay_ms = max(0, progress.wake_at_ms - self._process.now_ms)
@@ -169,6 +170,7 @@ class TaskManagerProcess(Process):
         configuration: Configuration,
         upload_slowness_ms: Callable[[], int],
         stall_ms: Callable[[str], int],
+        is_slow: Callable[[str], bool],
         observe: Callable[[str, Any, list[Any]], None],
         machine: Machine,
     ) -> None:
@@ -177,6 +179,8 @@ class TaskManagerProcess(Process):
         self._disk = disk
         self.rng = world.random(f"tasks of {name}")
         self.stall_ms = stall_ms
+        self.is_slow = is_slow
+        """Tasks that do one thing at a time."""
         self._cluster = cluster
         self._clock = WorldClock(self)
         self.on_jump.append(self._wake_tasks)

@@ -27,13 +27,16 @@ from dataflow.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from dataflow.functions import AsyncFunction, KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from dataflow.state import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
 
 SCHEMA = pa.schema([("s", pa.int32()), ("i", pa.int64()), ("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
 BASE_TIME_MS = 1_000_000
 TIME_STEP_MS = 10
+HELD_BACK_MS = 50
+"""After this, a reader that has nothing looks again."""
 
 SimulatedRow = tuple[Any, ...]
 
@@ -75,6 +78,18 @@ class SourceWatch(Protocol):
         ...
 
 
+class HookWatch(Protocol):
+    """Oracle: what master hooks are called for."""
+
+    def triggered(self, checkpoint_id: int) -> bytes:
+        """It answers this."""
+        ...
+
+    def restored(self, checkpoint_id: int, state: bytes | None) -> None:
+        """It gets this back. 0: there is nothing to go on from."""
+        ...
+
+
 @dataclass
 class Ledger:
     """The outside systems of one run."""
@@ -93,6 +108,11 @@ class Ledger:
     pause_ms: int = 0
     """Sources pause up to so long between batches."""
     sources: SourceWatch | None = None
+    hooks: HookWatch | None = None
+    hook_states: dict[int, list[bytes]] = field(default_factory=dict)
+    """By checkpoint: what the master hook said, once for each leader that asked it."""
+    is_held_back: bool = False
+    """The last row of each split comes only when this is over."""
 
     def stage(self, sink: str, checkpoint_id: int, rows: list[SimulatedRow]) -> str:
         self.next_number += 1
@@ -167,6 +187,42 @@ class SimulatedSource(Source):
         return SimulatedReader(self, LEDGERS[self.world], context.execution_attempt)
 
 
+class HookedSource(SimulatedSource, WithMasterCheckpointHook):
+    """The same, with something in the outside world that belongs to all of its subtasks."""
+
+    def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[Any]:
+        return SubscriptionHook(LEDGERS[self.world])
+
+
+class SubscriptionHook(MasterTriggerRestoreHook[bytes]):
+    """Every checkpoint gets a state that no other has."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    @property
+    def identifier(self) -> str:
+        return "subscription"
+
+    def trigger_checkpoint(self, checkpoint_id: int, timestamp_ms: int) -> bytes | None:
+        self._may_fail()
+        return None if self._ledger.hooks is None else self._ledger.hooks.triggered(checkpoint_id)
+
+    def restore_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
+        self._may_fail()
+        if self._ledger.hooks is not None:
+            self._ledger.hooks.restored(checkpoint_id, state)
+
+    def reset(self) -> None:
+        self._may_fail()
+        if self._ledger.hooks is not None:
+            self._ledger.hooks.restored(0, None)
+
+    def _may_fail(self) -> None:
+        if self._ledger.user_fails("master hook"):
+            raise SimulatedUserError("the master hook does not like it")
+
+
 class SimulatedReader(SourceReader):
     """The position of a split is the number of rows emitted."""
 
@@ -209,17 +265,21 @@ class SimulatedReader(SourceReader):
         for _ in self._splits:
             split = self._splits[self._turn % len(self._splits)]
             self._turn += 1
-            if split.split_id not in self._finished and split.split_id not in self._paused:
+            if split.split_id not in self._finished and split.split_id not in self._paused and self._may_read(split):
                 return self._read(split, now_ms)
-        has_ended = all(split.split_id in self._finished for split in self._splits)
-        return Polled(InputStatus.END_OF_INPUT if has_ended else InputStatus.NOTHING_AVAILABLE)
+        if all(split.split_id in self._finished for split in self._splits):
+            return Polled(InputStatus.END_OF_INPUT)
+        return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + HELD_BACK_MS)
+
+    def _may_read(self, split: SourceSplit) -> bool:
+        return not self._ledger.is_held_back or self._positions[split.split_id] < self._plan(split).rows - 1
 
     def _read(self, split: SourceSplit, now_ms: int) -> Polled:
         plan = self._plan(split)
         if self._watch is not None:
             self._watch.reads(self._attempt, split.split_id)
         begin = self._positions[split.split_id]
-        end = min(plan.rows, begin + self._ledger.rng.randint(1, self._source.batch_rows))
+        end = min(plan.rows - self._ledger.is_held_back, begin + self._ledger.rng.randint(1, self._source.batch_rows))
         self._positions[split.split_id] = end
         ended: tuple[str, ...] = ()
         if end == plan.rows:
@@ -372,6 +432,21 @@ class DropSome:
         numbers = batch.column(1)
         quotient = pc.multiply(pc.divide(numbers, self.modulus), self.modulus)
         return pc.not_equal(numbers, quotient)
+
+
+class Ask(AsyncFunction):
+    """What the outside says is what `AddOne` says; a row that it takes too long for gets the same from elsewhere."""
+
+    def __init__(self, world: str) -> None:
+        self.world = world
+
+    async def async_invoke(self, row: Row) -> Iterable[Row]:
+        if LEDGERS[self.world].user_fails("ask"):
+            raise SimulatedUserError("nobody answers")
+        return self.timeout(row)
+
+    def timeout(self, row: Row) -> Iterable[Row]:
+        return [{**row, "v": row["v"] + 1}]
 
 
 class Twice:

@@ -33,10 +33,13 @@ class Fork:
     checkpoint_id: int
     files: dict[str, bytes]
     transactions: dict[str, Transaction]
+    hook_states: dict[int, list[bytes]]
 
     def ledger(self) -> Ledger:
         """The outside world as it was. Transactions that were not yet pre-committed or staged later never happened."""
-        return Ledger(transactions=copy.deepcopy(self.transactions), next_number=1_000_000)
+        return Ledger(
+            transactions=copy.deepcopy(self.transactions), next_number=1_000_000, hook_states=dict(self.hook_states)
+        )
 
 
 class CheckpointOracle:
@@ -157,8 +160,15 @@ class CheckpointOracle:
             return
         place = len(self.forks) if len(self.forks) < wanted else self._rng.randrange(seen)
         if place < wanted:
-            fork = Fork(checkpoint_id, self.durable_files(), copy.deepcopy(self._ledger.transactions))
+            ledger = self._ledger
+            fork = Fork(
+                checkpoint_id, self.durable_files(), copy.deepcopy(ledger.transactions), dict(ledger.hook_states)
+            )
             self.forks[place : place + 1] = [fork]
+
+    def is_complete(self, checkpoint_id: int) -> bool:
+        """Whether a checkpoint or savepoint is."""
+        return checkpoint_id in self._known
 
     def _may_commit(self, transaction: Transaction) -> None:
         if transaction.aborted:

@@ -33,5 +33,6 @@ def check_error(error: BaseException, where: str) -> None:
     if not isinstance(error, SnaplineError) and type(error).__name__ not in (
         "PointerExists",
         "CheckpointIDCounterError",
+        "SimulatedUserError",
     ):
         raise Defect(f"{where}: {type(error).__name__}: {error}") from error

@@ -13,6 +13,7 @@ import pytest
 from coordinator.actors.master_hook_runner import MasterHookRunner
 from coordinator.checkpoint.effects import CloseMasterHook, ResetMasterHook, RestoreMasterHook, TriggerMasterHook
 from coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
+from coordinator.io import IoExecutor
 from dataflow.errors import JobDefinitionError
 from dataflow.handles import MasterState
 from dataflow.ids import CheckpointID
@@ -68,7 +69,8 @@ class Desk:
         clock = SystemClock()
         self.timers = TimerService(clock)
         self.told: queue.Queue[Any] = queue.Queue()
-        self.runner = MasterHookRunner(hooks, limit_ms, self.timers, clock, self.told.put, silent_logger())
+        io = IoExecutor(self.timers, clock, silent_logger(), threads=1)
+        self.runner = MasterHookRunner(hooks, limit_ms, io, self.told.put)
 
     def ask(self, effect: Any) -> None:
         self.runner.performers()[type(effect)](effect)

@@ -1,0 +1,83 @@
+"""Calls of an AsyncFunction in simulated processes: each is answered after a while, in any order (EventLoopCalls).
+
+The function's coroutine is run when its answer is due, in one go; it awaits nothing that takes time. A task that waits for an answer
+sleeps in simulated time: `Process.dozes_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import taskmanager.async_calls
+from dataflow.functions import AsyncFunction, Row
+from tests.simulation.world import Process, World
+
+LONGEST_CALL_MS = 40
+
+
+class SimulatedCalls:
+    """Of one task."""
+
+    def __init__(self, process: Process, function: AsyncFunction, wake_up: Callable[[], None]) -> None:
+        self._process = process
+        self._rng = process.world.random(f"calls {process.world.number('async calls')}")
+        self._function = function
+        self._wake_up = wake_up
+        self._open: set[int] = set()
+        self._done: list[tuple[int, Any, BaseException | None]] = []
+
+    def submit(self, number: int, row: Row) -> None:
+        """It is under way."""
+        self._open.add(number)
+
+        def answered() -> None:
+            if number in self._open:
+                self._open.remove(number)
+                self._done.append(self._answer(number, row))
+                self._wake_up()
+
+        self._process.later(self._rng.randint(0, LONGEST_CALL_MS), answered)
+
+    def _answer(self, number: int, row: Row) -> tuple[int, Any, BaseException | None]:
+        try:
+            self._function.async_invoke(row).send(None)
+        except StopIteration as returned:
+            return number, returned.value, None
+        except Exception as error:  # whatever a user's function raises belongs to the task
+            return number, None, error
+        raise NotImplementedError("functions that wait for something are not simulated")
+
+    def take_done(self, wait_ms: int) -> list[tuple[int, Any, BaseException | None]]:
+        """What has ended; if nothing has, the task comes back later."""
+        if not self._done and wait_ms:
+            self._process.dozes_ms = wait_ms
+        done, self._done = self._done, []
+        return done
+
+    @property
+    def has_done(self) -> bool:
+        """Whether something has ended."""
+        return bool(self._done)
+
+    def forget(self, number: int) -> None:
+        """Cancel a call."""
+        self._open.discard(number)
+
+    def close(self) -> None:
+        """Cancel all."""
+        self._open.clear()
+
+
+@contextmanager
+def async_calls_in(world: World) -> Iterator[None]:
+    """Tasks of simulated processes call without an event loop."""
+
+    def create(function: AsyncFunction, wake_up: Callable[[], None]) -> SimulatedCalls:
+        assert world.current is not None
+        return SimulatedCalls(world.current, function, wake_up)
+
+    with patch.object(taskmanager.async_calls, "EventLoopCalls", create):
+        yield

@@ -1,0 +1,24 @@
+"""A job that follows its slots: the parallelism that it should have, counted in the simplest way."""
+
+from __future__ import annotations
+
+from dataflow.jobgraph import JobGraph
+from tests.simulation.cluster import SimulatedCluster
+
+
+def has_what_slots_allow(submitted: JobGraph, cluster: SimulatedCluster) -> bool:
+    """Whether the job runs with all slots of all TaskManagers, as far as it has use for them."""
+    greatest = max(vertex.parallelism for vertex in submitted.vertices)
+    of_greatest = [vertex for vertex in submitted.vertices if vertex.parallelism == greatest]
+    slots = len(cluster.alive()) * cluster.options.slots
+    most = min(slots, *(vertex.max_parallelism for vertex in of_greatest))
+    allowed = {
+        vertex.vertex_id: most if vertex.parallelism == greatest else min(vertex.parallelism, most)
+        for vertex in submitted.vertices
+    }
+    coordinator = cluster.coordinator
+    runner = None if coordinator is None else coordinator.runners.get(submitted.job_id)
+    core = None if runner is None else runner.core
+    if core is None or len(cluster.alive()) != cluster.size:
+        return False
+    return allowed == {vertex.vertex_id: vertex.parallelism for vertex in core.scheduler.graph.job_graph.vertices}
