@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import coordinator.ha.embedded
 import coordinator.ha.zookeeper
+from dataflow.config import HEARTBEAT_TIMEOUT
 from dataflow.ids import CheckpointID, ExecutionAttemptID
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_graph, encode_job_graph
@@ -211,7 +212,11 @@ class Simulation:
             if status is not JobStatus.FINISHED:
                 raise Violation(f"{job.name} is {status.value}: {failure.summary if failure else ''}")
         self.faults.stop()
-        self.world.clock.run_until(self.world.clock.now_ms + 10_000)
+        heartbeat_ms = self.cluster.configuration.get_option(HEARTBEAT_TIMEOUT)
+        rest_ms = max(
+            10_000, heartbeat_ms + 5_000
+        )  # a TaskManager may wait so long for another leader of a job that is over
+        self.world.clock.run_until(self.world.clock.now_ms + rest_ms)
         self._check_invariants_now()
         self.check_results()
 
