@@ -101,16 +101,10 @@ def partition_by_key(
     if parallelism == 1:
         check_parallelism(max_parallelism)
         return np.arange(length, dtype=np.int32), np.array([0, length], np.int64)
-    return order_by_part(owners_of(columns, max_parallelism, parallelism), parallelism)
-
-
-def order_by_part(
-    part_of: UInt16Array, parts: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """(order, bounds): rows order[bounds[i]:bounds[i + 1]] are of part i, in the order in which they came."""
-    order = np.empty(len(part_of), np.int32)
-    bounds = np.zeros(parts + 2, np.int64)
-    _counting_sort(part_of, parts, order, bounds)
+    owners = owners_of(columns, max_parallelism, parallelism)
+    order = np.empty(length, np.int32)
+    bounds = np.zeros(parallelism + 2, np.int64)
+    _counting_sort(owners, parallelism, order, bounds)
     return order, bounds[:-1]
 
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from dataflow.arrow_columns import BoolArray
 from dataflow.gather import gather_array
 from dataflow.handles import KeyGroupRange
-from dataflow.key_groups import assign_to_key_groups
-from dataflow.key_partition import order_by_part
+from dataflow.kernel import I64, BOOLs, I32s, I64s, RO_I32s, RO_U32s, U16s, kernel
+from dataflow.key_hash import hash_columns
 from dataflow.state import StateError
 from dataflow.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
 from runtime.machine import check
@@ -26,6 +26,44 @@ from taskmanager.state.slots import Slots
 
 GATHERED_BYTES = 8 << 20
 """About so much is brought into order at once, and one block at the least."""
+
+
+@kernel(I64(BOOLs, I32s))
+def _true_rows(mask: Any, rows: Any) -> int:
+    count = 0
+    for row in range(mask.shape[0]):
+        rows[count] = row
+        count += mask[row]
+    return count
+
+
+def true_rows(mask: BoolArray) -> Slots:
+    """Where it is true, ascending."""
+    rows = np.empty(len(mask) + 1, np.int32)
+    return rows[: _true_rows(mask, rows)]
+
+
+@kernel(I64(RO_U32s, I64, I64, RO_I32s, U16s, I32s, I64s))
+def _order_by_key_group(
+    hashes: Any, max_parallelism: int, start: int, slots: Any, groups: Any, ordered: Any, bounds: Any
+) -> int:
+    """A counting sort of the slots by key group. `bounds` has two entries more than there are key groups, zero on entry; all but
+    the last are the result. Returns the first row whose key group is not one of these, else -1."""
+    all_groups = np.uint32(max_parallelism)
+    count = bounds.shape[0] - 2
+    for row in range(hashes.shape[0]):
+        group = np.int64(hashes[row] % all_groups) - start
+        if group < 0 or group >= count:
+            return row
+        groups[row] = np.uint16(group)
+        bounds[group + 2] += 1
+    for following in range(2, count + 2):
+        bounds[following] += bounds[following - 1]
+    for row in range(hashes.shape[0]):
+        group = np.int64(groups[row]) + 1
+        ordered[bounds[group]] = slots[row]
+        bounds[group] += 1
+    return -1
 
 
 class FrozenField(NamedTuple):
@@ -108,7 +146,7 @@ class KeyedSnapshot:
         keys, occupied = self._keys, self._occupied
         check(keys is not None and occupied is not None, "a keyed snapshot was encoded after its release")
         assert keys is not None and occupied is not None  # noqa: S101 - for the type checker
-        slots = np.flatnonzero(occupied()).astype(np.int32)
+        slots = true_rows(occupied())
         slots, row_offsets = self._by_key_group(keys, slots)
         self.row_count = len(slots)
         metadata = {DELTA_METADATA: b"1"} if self._is_delta else None
@@ -136,10 +174,12 @@ class KeyedSnapshot:
         """The slots ordered by key group, and where each key group's begin."""
         if not len(slots):
             return slots, np.zeros(len(self._range) + 1, np.int64)
-        groups = assign_to_key_groups(keys.keys(slots), self._max_parallelism).astype(np.int32) - self._range.start
-        if groups.min() < 0 or groups.max() >= len(self._range):
-            strange = np.flatnonzero((groups < 0) | (groups >= len(self._range)))
-            columns = keys.keys(slots[strange[:1]])
+        groups, ordered = np.empty(len(slots), np.uint16), np.empty(len(slots), np.int32)
+        bounds = np.zeros(len(self._range) + 2, np.int64)
+        hashes = hash_columns(keys.keys(slots))
+        strange = _order_by_key_group(hashes, self._max_parallelism, self._range.start, slots, groups, ordered, bounds)
+        if strange >= 0:
+            columns = keys.keys(slots[strange : strange + 1])
             key = ", ".join(
                 f"{field.name}={column[0].as_py()!r}" for field, column in zip(self._key_fields, columns, strict=True)
             )
@@ -147,5 +187,4 @@ class KeyedSnapshot:
                 f"keyed state holds the key {key} of another subtask's key group: the key was another one when the row was sent here. "
                 "Key columns have to be the same in every evaluation; compute them once, before key_by, and change nothing in place"
             )
-        order, row_offsets = order_by_part(groups.astype(np.uint16), len(self._range))
-        return slots[order], row_offsets
+        return ordered, bounds[:-1]
