@@ -512,6 +512,13 @@ class ExecutionReport:
     failure: SerializedFailure | None = None
     stopping: bool = False
     """It was told to stop with a savepoint: it stands still until that is complete, or for good."""
+    confirmed_checkpoint_id: CheckpointID = CheckpointID(0)
+    """The greatest completed checkpoint that it knows of, or the one that it was restored from."""
+
+    def goes_on_from(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether it took part in this completed checkpoint or was restored from it, as the latest that there is."""
+        acknowledged = any(message.checkpoint_id == checkpoint_id for message in self.unconfirmed)
+        return acknowledged or self.confirmed_checkpoint_id >= checkpoint_id
 
 
 @dataclass(frozen=True, slots=True)

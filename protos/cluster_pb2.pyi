@@ -509,7 +509,7 @@ class AlignWatermarks(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., max_watermark_ms: _Optional[int] = ...) -> None: ...
 
 class ExecutionReport(_message.Message):
-    __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure", "stopping")
+    __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure", "stopping", "confirmed_checkpoint_id")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -518,6 +518,7 @@ class ExecutionReport(_message.Message):
     END_OF_DATA_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STOPPING_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     state: _job_pb2.ExecutionState
     allocation_id: str
@@ -526,7 +527,8 @@ class ExecutionReport(_message.Message):
     end_of_data: bool
     failure: _job_pb2.SerializedFailure
     stopping: bool
-    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., allocation_id: _Optional[str] = ..., last_checkpoint_id: _Optional[int] = ..., unconfirmed: _Optional[_Iterable[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]]] = ..., end_of_data: _Optional[bool] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., stopping: _Optional[bool] = ...) -> None: ...
+    confirmed_checkpoint_id: int
+    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., allocation_id: _Optional[str] = ..., last_checkpoint_id: _Optional[int] = ..., unconfirmed: _Optional[_Iterable[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]]] = ..., end_of_data: _Optional[bool] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., stopping: _Optional[bool] = ..., confirmed_checkpoint_id: _Optional[int] = ...) -> None: ...
 
 class ReportExecutions(_message.Message):
     __slots__ = ("job_id", "resource_id", "executions")

@@ -85,6 +85,10 @@ class SlotPool:
         """The slots on one TaskManager."""
         return tuple(self._by_resource.get(resource_id, ()))
 
+    def has_slot(self, resource_id: ResourceID, allocation_id: AllocationID) -> bool:
+        """Whether this TaskManager's slot is here."""
+        return allocation_id in self._by_resource.get(resource_id, ())
+
     @property
     def held(self) -> tuple[SlotsHeld, ...]:
         """How many slots there are on each TaskManager; the same object until that changes."""

@@ -508,16 +508,16 @@ class JobMaster:
         if not self.scheduler.is_reconciling:  # cancelled, suspended or failed meanwhile
             self._end_reconciling()
             return
-        if self._latest_completed is None:
+        latest_id = self._latest_completed
+        if latest_id is None:
             return
-        pool = self.scheduler.pool
-        match reconciliation.decide(lambda resource, slot: slot in pool.allocations_of(resource), self._had_finished):
+        match reconciliation.decide(self.scheduler.pool.has_slot, latest_id, self._had_finished):
             case Waiting(missing):
                 self._reconciling_note = f"waiting for reports of {missing} of {len(self.scheduler.graph)} subtasks"
             case Refused(reason):
                 self._give_up_reconciling(reason)
             case Adoptable() as adoptable:
-                self._adopt(adoptable, self._latest_completed)
+                self._adopt(adoptable, latest_id)
 
     def _adopt(self, adoptable: Adoptable, latest_id: CheckpointID) -> None:
         """The tasks go on. What is complete is confirmed to them, what was pending is aborted; acknowledgements of it are

@@ -9,7 +9,8 @@ waited for. Of two attempts of one subtask the later one counts; the other is ca
 
 A complete set is consistent: a region is only deployed after all its earlier attempts have ended, and as a whole, so that the
 attempts of a region have one number. An attempt with a lower one, such as one that finished before the region was restarted, counts
-for nothing. Knows no messages, timers or checkpoints. Goes beyond Flink, where a new JobMaster always restarts the job.
+for nothing; nor does one that took no part in the latest completed checkpoint: it was cut off, and a leader in between ran the job
+without it. Knows no messages, timers or checkpoints. Goes beyond Flink, where a new JobMaster always restarts the job.
 """
 
 from __future__ import annotations
@@ -125,16 +126,17 @@ class Reconciliation:
     def decide(
         self,
         has_slot: Callable[[ResourceID, AllocationID], bool],
+        latest_id: CheckpointID,
         finished: Collection[ExecutionVertexID] = (),
     ) -> Waiting | Refused | Adoptable:
-        """What to do now. `has_slot`: the slot was offered to us by this TaskManager. `finished`: subtasks that had finished in the
-        latest completed checkpoint."""
+        """What to do now. `has_slot`: the slot was offered to us by this TaskManager. `latest_id`: the latest completed checkpoint, 0
+        for none. `finished`: subtasks that had finished in it."""
         graphs = dict.fromkeys(attempt_id.execution_graph_id for attempt_id in self._reported)
         fewest_missing = len(self._subtasks)
         refusal: Refused | None = None
         complete: list[Adoptable] = []
         for graph_id in graphs:
-            newest = self._newest_of(graph_id)
+            newest = self._newest_of(graph_id, latest_id)
             why = self._why_not(newest)
             if why is not None:
                 refusal = why
@@ -154,16 +156,18 @@ class Reconciliation:
             return refusal
         return Waiting(fewest_missing)
 
-    def _newest_of(self, graph_id: str) -> dict[ExecutionVertexID, ReportedExecution]:
-        """The newest attempt of each subtask in one execution graph, without those that are older than their region."""
+    def _newest_of(self, graph_id: str, latest_id: CheckpointID) -> dict[ExecutionVertexID, ReportedExecution]:
+        """The newest attempt of each subtask in one execution graph, without those that are older than their region, and those that
+        run and do not go on from the latest checkpoint."""
         newest: dict[ExecutionVertexID, ReportedExecution] = {}
         of_region: dict[ExecutionVertexID, int] = {}
         for attempt_id, reported in self._reported.items():
-            if attempt_id.execution_graph_id != graph_id:
+            is_over = reported.report.state.is_terminal
+            if attempt_id.execution_graph_id != graph_id or not (is_over or reported.report.goes_on_from(latest_id)):
                 continue
             subtask, number = attempt_id.execution_vertex_id, attempt_id.attempt_number
             if subtask not in self._subtasks:
-                if not reported.report.state.is_terminal:
+                if not is_over:
                     newest[subtask] = reported
                 continue  # it ended before the job was rescaled
             region = self._region_of(subtask)

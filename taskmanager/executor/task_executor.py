@@ -197,6 +197,8 @@ class RunningTask:
     """The greatest that it was told of or acknowledged."""
     unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint] = field(default_factory=dict)
     """Acknowledged, and neither completed nor aborted as far as is known here."""
+    confirmed_id: CheckpointID = NO_CHECKPOINT
+    """The greatest of which it was told that it is complete."""
     end_of_data: bool = False
     stopping: bool = False
     """A stop-with-savepoint was triggered: it stands still after that."""
@@ -212,6 +214,7 @@ class RunningTask:
             tuple(self.unconfirmed.values()),
             self.end_of_data,
             stopping=self.stopping,
+            confirmed_checkpoint_id=max(self.confirmed_id, self.descriptor.restore_checkpoint_id),
         )
 
 
@@ -576,6 +579,8 @@ class TaskExecutor:
         if task is not None:
             task.last_checkpoint_id = max(task.last_checkpoint_id, message.checkpoint_id)
             _confirm(task.unconfirmed, message)
+            if isinstance(message, NotifyCheckpointComplete):
+                task.confirmed_id = max(task.confirmed_id, message.checkpoint_id)
             if isinstance(message, TriggerCheckpoint) and message.options.snapshot_type.is_synchronous:
                 task.stopping = True
             self._out.append(DeliverToTask(attempt_id, message))

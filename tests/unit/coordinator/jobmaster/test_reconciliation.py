@@ -55,6 +55,7 @@ from tests.unit.coordinator.jobmaster.test_job_master import Story, messages, of
 
 A, B = ResourceID("a"), ResourceID("b")
 OWN = "own"
+LATEST = CheckpointID(5)
 TWO = job("two", [vertex("source", 2, source=True)], [], {})
 """Two tasks without an edge between them."""
 SUBTASKS = [ExecutionVertexID(JobVertexID("source"), index) for index in (0, 1)]
@@ -77,7 +78,17 @@ def report(
 ) -> ExecutionReport:
     slot = AllocationID(f"{'ab'[subtask]}0")
     attempt = old(subtask, number, graph)
-    return ExecutionReport(attempt, state, slot, CheckpointID(seen), unconfirmed, end_of_data, failure)
+    return ExecutionReport(
+        attempt,
+        state,
+        slot,
+        CheckpointID(seen),
+        unconfirmed,
+        end_of_data,
+        failure,
+        False,
+        confirmed_checkpoint_id=LATEST,
+    )
 
 
 def reconciliation(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
@@ -88,7 +99,7 @@ def reconciliation(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliati
 
 
 def decide(found: Reconciliation) -> Waiting | Refused | Adoptable:
-    return found.decide(lambda _resource, _slot: True)
+    return found.decide(lambda _resource, _slot: True, LATEST)
 
 
 def test_every_subtask_must_be_reported() -> None:
@@ -98,7 +109,7 @@ def test_every_subtask_must_be_reported() -> None:
     assert decide(found) == Waiting(1)
     found.report(B, [report(1, ExecutionState.INITIALIZING)])
     assert isinstance(decide(found), Adoptable)
-    assert found.decide(lambda resource, _: resource == A) == Waiting(1)
+    assert found.decide(lambda resource, _: resource == A, LATEST) == Waiting(1)
 
 
 def test_a_task_manager_that_goes_takes_its_report_along() -> None:
@@ -134,6 +145,17 @@ def test_a_complete_set_is_adopted_though_something_older_has_failed() -> None:
     assert isinstance(decide(found), Adoptable)
 
 
+def test_who_took_no_part_in_the_latest_checkpoint_counts_for_nothing() -> None:
+    """A leader in between ran the job without it: it would write once more what is committed. An acknowledgement is enough."""
+    cut_off = replace(report(1), confirmed_checkpoint_id=CheckpointID(4))
+    found = reconciliation((A, report(0)), (B, cut_off))
+    assert decide(found) == Waiting(1)
+
+    acknowledged = AcknowledgeCheckpoint(TWO.job_id, old(1), LATEST)
+    found.report(B, [replace(cut_off, unconfirmed=(acknowledged,))])
+    assert isinstance(decide(found), Adoptable)
+
+
 def test_what_ends_or_has_ended_cannot_be_adopted() -> None:
     """Known at once, whoever else reports."""
     for state in (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED):
@@ -159,7 +181,7 @@ def test_another_parallelism_cannot_be_adopted() -> None:
 def test_what_has_finished_is_accounted_for() -> None:
     """Without a slot: it may have been given back."""
     found = reconciliation((A, report(0, ExecutionState.FINISHED)), (B, report(1)))
-    decision = found.decide(lambda resource, _: resource == B)
+    decision = found.decide(lambda resource, _: resource == B, LATEST)
 
     assert isinstance(decision, Adoptable)
     assert [each.report.attempt_id for each in decision.executions] == [old(0), old(1)]
@@ -168,7 +190,7 @@ def test_what_has_finished_is_accounted_for() -> None:
 
 def test_a_checkpoint_knows_who_has_finished_when_nobody_reports_it() -> None:
     """Its TaskManager is gone; the attempt is one that never was."""
-    decision = reconciliation((B, report(1))).decide(lambda *_: True, SUBTASKS[:1])
+    decision = reconciliation((B, report(1))).decide(lambda *_: True, LATEST, SUBTASKS[:1])
 
     assert isinstance(decision, Adoptable)
     assert [each.report.attempt_id for each in decision.executions] == [old(0, 0, OWN), old(1)]
@@ -178,7 +200,7 @@ def test_what_runs_again_has_not_finished() -> None:
     """Another execution graph has it, whatever the checkpoint says."""
     found = reconciliation((A, report(0, graph="older")), (B, report(1)))
 
-    assert found.decide(lambda *_: True, SUBTASKS[:1]) == Waiting(1)
+    assert found.decide(lambda *_: True, LATEST, SUBTASKS[:1]) == Waiting(1)
 
 
 def one_region(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
@@ -199,7 +221,7 @@ def test_an_attempt_older_than_its_region_counts_for_nothing() -> None:
 
 def test_a_finished_subtask_has_the_number_of_its_region() -> None:
     """So that the region is of one number for the next leader, too."""
-    decision = one_region((B, report(1, number=4))).decide(lambda *_: True, SUBTASKS[:1])
+    decision = one_region((B, report(1, number=4))).decide(lambda *_: True, LATEST, SUBTASKS[:1])
 
     assert isinstance(decision, Adoptable)
     assert [each.report.attempt_id for each in decision.executions] == [old(0, 4), old(1, 4)]

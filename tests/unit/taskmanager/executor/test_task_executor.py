@@ -442,7 +442,12 @@ def test_another_leader_is_told_what_is_known_of_checkpoints() -> None:
     assert core.handle(TaskSaid(acknowledged[3]), 6) == []
     assert core.handle(TaskSaid(EndOfDataReached(JOB, attempt())), 7) == []
 
-    expected = reported(last_checkpoint_id=CheckpointID(7), unconfirmed=(acknowledged[3],), end_of_data=True)
+    expected = reported(
+        last_checkpoint_id=CheckpointID(7),
+        unconfirmed=(acknowledged[3],),
+        end_of_data=True,
+        confirmed_checkpoint_id=CheckpointID(4),
+    )
     assert reports_to_another_leader(core) == [expected]
 
 
