@@ -34,6 +34,7 @@ from tests.simulation.world import World
 SAVEPOINTS = "/savepoints"
 ASK_AGAIN_MS = 50
 LARGEST_PARALLELISM = 4
+COORDINATOR_DIES = frozenset({"kill coordinator", "kill at storage", "replace coordinator"})
 
 
 class User:
@@ -95,10 +96,22 @@ class User:
             return
         if kind == "rescale" and not self._may_rescale:
             return
+        if self._is_stopping and self._answers_may_be_lost:
+            self._world.story.say("user", f"does not ask for {kind}: the job is being stopped")
+            return
         request_id = coordinator.operate(self.graph.job_id, self._operation(kind))
         self._world.story.say("user", f"wants {kind}")
         self._waiting.append((coordinator, kind, request_id))
         self._world.clock.after(ASK_AGAIN_MS, self._look_again)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop_is_unclear or any(kind == "stop" for _, kind, _ in self._waiting)
+
+    @property
+    def _answers_may_be_lost(self) -> bool:
+        """Then a checkpoint after the savepoint would look as if the job had not been stopped."""
+        return self._options.has_zookeeper or bool(self._options.faults.enabled & COORDINATOR_DIES)
 
     def _operation(self, kind: str) -> JobOperation:
         match kind:
