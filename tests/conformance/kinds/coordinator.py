@@ -110,7 +110,7 @@ class Harness:
         self.now_ms = config.get("start_ms", 1_000_000)
         tolerable = config.get("tolerable_failures", "unlimited")
         interval_ms = config.get("interval_ms", 10_000)
-        self.initial_delay_ms = config.get("initial_delay_ms", interval_ms)
+        self.initial_delay_ms = config.get("initial_delay_ms", max(interval_ms, config.get("min_pause_ms", 0)))
         self.next_id = config.get("first_id", 1)
         self.stop_during_id = config.get("stop_during_id", False)
         self.hook_config = {hook["id"]: hook for hook in config.get("hooks", ())}

@@ -112,6 +112,8 @@ class Replay:
                 self.play(step)
             except Exception as raised:
                 error = raised
+            if error is not None and "error" not in (step.get("expect") or {}) and not self.system.failing:
+                self.failures.append(difference(number, "error", False, error))
             self.compare(number, step.get("expect") or {}, error)
         return self.failures
 
@@ -183,8 +185,6 @@ class Replay:
             "error": error is not None,
             "leftovers": self.system.leftovers,
         }
-        if error is not None and not expect.get("error"):
-            self.failures.append(difference(number, "error", False, error))
         for key, wanted in expect.items():
             if wanted == ANY:
                 continue
