@@ -17,6 +17,8 @@ from typing import Generic, TypeVar
 from dataflow.errors import SnaplineError
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
+MAX_PORT = 65_535
 
 
 class ConfigurationError(SnaplineError):
@@ -95,6 +97,33 @@ def parse_float(text: str) -> float:
         raise ValueError("a number") from None
 
 
+def _within(parse: Callable[[str], N], at_least: N | None, at_most: N | None) -> Callable[[str], N]:
+    """The parser, for numbers within these bounds only."""
+    if at_least is None:
+        return parse
+    bounds = f"{at_least} or more" if at_most is None else f"{at_least} to {at_most}"
+
+    def parse_within(text: str) -> N:
+        try:
+            number = parse(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, {bounds}") from None
+        if not (at_least <= number and (at_most is None or number <= at_most)):
+            raise ValueError(bounds)
+        return number
+
+    return parse_within
+
+
+def parse_address(text: str) -> str:
+    """`host:port`, or several with commas between them, or nothing where ZooKeeper says it. Raises ValueError."""
+    for address in text.split(",") if text.strip() else ():
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal() or int(port) > MAX_PORT:
+            raise ValueError("host:port, such as 127.0.0.1:6123")
+    return text.strip()
+
+
 def one_of(*allowed: str) -> Callable[[str], str]:
     """A parser that admits these words, whatever their case."""
 
@@ -151,12 +180,16 @@ def _size(key: str, default: str, description: str) -> ConfigOption[int]:
     return _option(key, parse_size_bytes, default, description, "size")
 
 
-def _int(key: str, default: str, description: str) -> ConfigOption[int]:
-    return _option(key, parse_int, default, description, "int")
+def _int(
+    key: str, default: str, description: str, at_least: int | None = None, at_most: int | None = None
+) -> ConfigOption[int]:
+    return _option(key, _within(parse_int, at_least, at_most), default, description, "int")
 
 
-def _float(key: str, default: str, description: str) -> ConfigOption[float]:
-    return _option(key, parse_float, default, description, "float")
+def _float(
+    key: str, default: str, description: str, at_least: float, at_most: float | None = None
+) -> ConfigOption[float]:
+    return _option(key, _within(parse_float, at_least, at_most), default, description, "float")
 
 
 def _bool(key: str, default: str, description: str, alias: str = "") -> ConfigOption[bool]:
@@ -197,7 +230,9 @@ CHECKPOINTING_UNALIGNED = _bool(
     "Barriers overtake data in flight, which becomes part of the snapshot.",
 )
 CHECKPOINTING_FORCE_UNALIGNED = _bool(
-    "execution.checkpointing.unaligned.forced", "false", "Unaligned also where an operator asks for alignment."
+    "execution.checkpointing.unaligned.forced",
+    "false",
+    "Understood, and without effect: no operator asks for alignment.",
 )
 CHECKPOINTING_ALIGNED_TIMEOUT = _duration(
     "execution.checkpointing.aligned-checkpoint-timeout",
@@ -232,7 +267,9 @@ CHECKPOINTS_NUM_RETAINED = _int("execution.checkpointing.num-retained", "1", "Co
 INCREMENTAL_CHECKPOINTS = _bool(
     "execution.checkpointing.incremental", "false", "Write only what changed since the last checkpoint."
 )
-CHECKPOINT_HISTORY_SIZE = _int("web.checkpoints.history", "10", "Checkpoints that the statistics remember in detail.")
+CHECKPOINT_HISTORY_SIZE = _int(
+    "web.checkpoints.history", "10", "Checkpoints that the statistics remember in detail.", at_least=0
+)
 FILE_THRESHOLD = _size(
     "execution.checkpointing.data-inline-threshold",
     "20 kb",
@@ -276,9 +313,13 @@ DROP_STATE_COLUMNS = _bool(
 )
 
 # --- execution --------------------------------------------------------------------------------------------------------
-PARALLELISM_DEFAULT = _int("parallelism.default", "1", "Parallelism of operators that set none.")
+PARALLELISM_DEFAULT = _int("parallelism.default", "1", "Parallelism of operators that set none.", at_least=1)
 MAX_PARALLELISM = _int(
-    "pipeline.max-parallelism", "-1", "Number of key groups; -1: derived from the parallelism, at least 128."
+    "pipeline.max-parallelism",
+    "-1",
+    "Number of key groups; -1: derived from the parallelism, at least 128.",
+    at_least=-1,
+    at_most=32_768,
 )
 OPERATOR_CHAINING = _bool("pipeline.operator-chaining.enabled", "true", "Chain operators into one task where possible.")
 BUFFER_TIMEOUT = _duration(
@@ -287,7 +328,7 @@ BUFFER_TIMEOUT = _duration(
     "A batch waits at most this long to be filled before it is sent; 0: never waits.",
 )
 BATCH_TARGET_ROWS = _int(
-    "execution.batch.target-rows", "16384", "Rows that outgoing batches are filled up to under load."
+    "execution.batch.target-rows", "16384", "Rows that outgoing batches are filled up to under load.", at_least=1
 )
 SCHEDULER_MODE = _enum(
     "scheduler-mode",
@@ -313,10 +354,15 @@ RESTART_STRATEGY = _enum(
     "failure-rate",
     "exponential-delay",
 )
-RESTART_FIXED_DELAY_ATTEMPTS = _int("restart-strategy.fixed-delay.attempts", "1", "Restarts before the job fails.")
+RESTART_FIXED_DELAY_ATTEMPTS = _int(
+    "restart-strategy.fixed-delay.attempts", "1", "Restarts before the job fails.", at_least=0
+)
 RESTART_FIXED_DELAY_DELAY = _duration("restart-strategy.fixed-delay.delay", "1 s", "Pause before each restart.")
 RESTART_FAILURE_RATE_MAX = _int(
-    "restart-strategy.failure-rate.max-failures-per-interval", "1", "Failures within the interval before the job fails."
+    "restart-strategy.failure-rate.max-failures-per-interval",
+    "1",
+    "Failures within the interval before the job fails.",
+    at_least=0,
 )
 RESTART_FAILURE_RATE_INTERVAL = _duration(
     "restart-strategy.failure-rate.failure-rate-interval", "1 min", "The interval."
@@ -325,10 +371,10 @@ RESTART_FAILURE_RATE_DELAY = _duration("restart-strategy.failure-rate.delay", "1
 RESTART_EXPONENTIAL_INITIAL = _duration("restart-strategy.exponential-delay.initial-backoff", "100 ms", "First pause.")
 RESTART_EXPONENTIAL_MAX = _duration("restart-strategy.exponential-delay.max-backoff", "1 min", "Longest pause.")
 RESTART_EXPONENTIAL_MULTIPLIER = _float(
-    "restart-strategy.exponential-delay.backoff-multiplier", "1.5", "Growth of the pause."
+    "restart-strategy.exponential-delay.backoff-multiplier", "1.5", "Growth of the pause.", at_least=1.0
 )
 RESTART_EXPONENTIAL_JITTER = _float(
-    "restart-strategy.exponential-delay.jitter-factor", "0.1", "Random part of the pause."
+    "restart-strategy.exponential-delay.jitter-factor", "0.1", "Random part of the pause.", at_least=0.0, at_most=1.0
 )
 RESTART_EXPONENTIAL_RESET = _duration(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
@@ -339,6 +385,7 @@ RESTART_EXPONENTIAL_ATTEMPTS = _int(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff",
     "-1",
     "Restarts before the job fails; -1: any number.",
+    at_least=-1,
 )
 TASK_CANCELLATION_INTERVAL = _duration(
     "task.cancellation.interval", "30 s", "Time between two attempts to cancel a task."
@@ -351,7 +398,10 @@ TASK_CANCELLATION_TIMEOUT = _duration(
 HEARTBEAT_INTERVAL = _duration("heartbeat.interval", "10 s", "Time between heartbeat requests.")
 HEARTBEAT_TIMEOUT = _duration("heartbeat.timeout", "50 s", "Silence after which a peer counts as lost.")
 HEARTBEAT_RPC_FAILURE_THRESHOLD = _int(
-    "heartbeat.rpc-failure-threshold", "2", "Consecutive failed sends after which a peer counts as lost; -1: never."
+    "heartbeat.rpc-failure-threshold",
+    "2",
+    "Consecutive failed sends after which a peer counts as lost; -1: never.",
+    at_least=-1,
 )
 REGISTRATION_INITIAL_TIMEOUT = _duration("cluster.registration.initial-timeout", "100 ms", "First wait for an answer.")
 REGISTRATION_MAX_TIMEOUT = _duration("cluster.registration.max-timeout", "30 s", "Longest wait for an answer.")
@@ -364,22 +414,24 @@ REGISTRATION_REFUSED_DELAY = _duration(
 TASKMANAGER_REGISTRATION_TIMEOUT = _duration(
     "taskmanager.registration.timeout", "5 min", "A TaskManager that cannot register within this ends itself."
 )
-TASKMANAGER_SLOTS = _int("taskmanager.numberOfTaskSlots", "1", "Slots per TaskManager.")
+TASKMANAGER_SLOTS = _int("taskmanager.numberOfTaskSlots", "1", "Slots per TaskManager.", at_least=1)
 TASKMANAGER_INSTANCES = _int(
     "taskmanager.instances",
     "0",
     "TaskManagers that a Spark application starts; 0: as many as its cores and the job allow.",
+    at_least=0,
 )
 TASKMANAGER_SLOT_TIMEOUT = _duration(
     "taskmanager.slot.timeout", "10 s", "An allocated slot that is not used is free again after this."
 )
 TASKMANAGER_MEMORY_NETWORK_BATCHES = _int(
-    "taskmanager.network.credits-per-channel", "8", "Batches that may be on their way to one input channel."
+    "taskmanager.network.credits-per-channel", "8", "Batches that may be on their way to one input channel.", at_least=1
 )
 TASKMANAGER_QUEUE_BATCHES = _int(
     "taskmanager.network.max-queued-batches",
     "8",
     "Batches that may wait in one subpartition before its producer pauses.",
+    at_least=1,
 )
 TASKMANAGER_QUEUE_BYTES = _size(
     "taskmanager.network.max-queued-bytes",
@@ -416,17 +468,19 @@ RECONCILIATION_TIMEOUT = _duration(
     "10 s",
     "How long a new leader waits for reports of what runs before it restarts a job.",
 )
-COORDINATOR_ADDRESS = _string(
+COORDINATOR_ADDRESS = _option(
     "jobmanager.rpc.address",
+    parse_address,
     "127.0.0.1:6123",
     "host:port under which the coordinator is reached, and on which it listens.",
+    "string",
 )
 COORDINATOR_BIND_HOST = _string(
     "jobmanager.bind-host",
     "",
     "Where the coordinator listens when that is not the host of its address, for example 0.0.0.0.",
 )
-JOB_HISTORY_SIZE = _int("jobstore.max-capacity", "1000", "Finished jobs that the coordinator remembers.")
+JOB_HISTORY_SIZE = _int("jobstore.max-capacity", "1000", "Finished jobs that the coordinator remembers.", at_least=0)
 
 # --- high availability ------------------------------------------------------------------------------------------------
 HA_TYPE = _enum(

@@ -197,6 +197,8 @@ class LocalStorage:
         try:
             yield
         except FileNotFoundError as error:
+            if action == "write":
+                raise StorageError(f"cannot write {path}: its directory cannot be made there") from error
             raise StorageNotFound(f"there is no file at {path}") from error
         except OSError as error:
             raise StorageError(f"cannot {action} {path}: {error.strerror or error}; {_advice(error, path)}") from error

@@ -51,6 +51,7 @@ from dataflow.windows import (
     TumblingProcessingTimeWindows,
 )
 from snapline.aggregates import count, max_, mean, min_, sum_
+from snapline.client import JobFailed
 from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from snapline.environment import StreamExecutionEnvironment
 from snapline.joined import JoinedStreams
@@ -81,6 +82,7 @@ __all__ = [
     "GeneratorSource",
     "GlobalWindows",
     "JobDefinitionError",
+    "JobFailed",
     "JoinedStreams",
     "KeyedBatchProcessFunction",
     "KeyedBroadcastProcessFunction",

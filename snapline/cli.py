@@ -26,7 +26,7 @@ from runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolv
 from snapline.client import ClusterClient
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.program import run_script, translate_script
-from snapline.reporting import print_error
+from snapline.reporting import INTERRUPTED, print_error, print_interrupted
 from snapline.state_commands import state
 
 _DROP_STATE_COLUMNS_VARIABLE = ENVIRONMENT_PREFIX + DROP_STATE_COLUMNS.key.replace(".", "__").replace("-", "_")
@@ -90,7 +90,7 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def coordinator(arguments: tuple[str, ...]) -> None:
     """Run a coordinator in the foreground (`snapline coordinator --help` for its options)."""
@@ -285,7 +285,7 @@ def savepoint() -> None:
 def trigger(target: Target, job: str, directory: str) -> None:
     """Take a savepoint; prints its path."""
     with target.client() as client:
-        path = client.trigger_savepoint(client.resolve_job(job), directory)
+        path = client.trigger_savepoint(client.resolve_job(job), _absolute(directory))
     click.echo(json.dumps({"path": path}) if target.as_json else path)
 
 
@@ -317,7 +317,7 @@ def dispose(path: str, output: str) -> None:
 def stop(target: Target, job: str, directory: str, *, drain: bool) -> None:
     """Stop a job with a savepoint; prints its path."""
     with target.client() as client:
-        path = client.stop_with_savepoint(client.resolve_job(job), directory, drain=drain)
+        path = client.stop_with_savepoint(client.resolve_job(job), _absolute(directory), drain=drain)
     click.echo(json.dumps({"path": path}) if target.as_json else path)
 
 
@@ -335,8 +335,8 @@ def task_managers(target: Target) -> None:
 
 
 @cli.command()
-@click.option("--instances", default=1, help="how many TaskManagers")
-@click.option("--slots", default=1, help="slots of each")
+@click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="how many TaskManagers")
+@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="slots of each")
 @with_target
 def taskmanagers(target: Target, *, instances: int, slots: int) -> None:
     """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
@@ -418,8 +418,8 @@ def _checkpoint_row(checkpoint: pb.CheckpointOverview) -> list[str]:
 
 
 def _absolute(path: str) -> str:
-    """A relative path is one of this directory."""
-    return path if "://" in path else str(Path(path).absolute())
+    """A relative path is one of this directory; none stays none."""
+    return path if not path or "://" in path else str(Path(path).absolute())
 
 
 def _time(timestamp_ms: int) -> str:
@@ -427,12 +427,19 @@ def _time(timestamp_ms: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: one line for what a user can mend, a traceback only when asked for."""
+    """Entry point: one line for what a user can mend, a traceback only when asked for; 130 after Ctrl-C, as of a shell."""
     try:
-        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=True)
+        code = cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort as error:  # what click makes of Ctrl-C
+        print_interrupted(error.__cause__)
+        code = INTERRUPTED
     except SnaplineError as error:
         print_error(error)
-        sys.exit(1)
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def _follow(
         except KeyboardInterrupt:
             client.cancel(job_graph.job_id)
             ended.wait(30)
-            raise
+            raise KeyboardInterrupt(f"job {job_graph.name!r} ({job_graph.job_id}) was cancelled") from None
     if failure:
         raise failure[0]
     raise_unless_finished(latest[0])

@@ -11,16 +11,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataflow.errors import JobDefinitionError
+from dataflow.errors import JobDefinitionError, SnaplineError
 from dataflow.translation import Translation
 from snapline.execution import ProgramAborted, translating_only
+from snapline.reporting import ScriptFailed
 
 
 def run_script(script: Path, arguments: Sequence[str]) -> None:
-    """Run it to its end; what it raises is raised."""
+    """Run it to its end. SnaplineErrors that it raises are raised, other errors become ScriptFailed."""
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    runpy.run_path(str(script), run_name="__main__")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SnaplineError:
+        raise
+    except Exception as error:
+        raise ScriptFailed(script, error) from error
 
 
 def translate_script(script: Path, arguments: Sequence[str]) -> Translation:

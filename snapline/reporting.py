@@ -9,14 +9,36 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 from types import TracebackType
 
 from dataflow.errors import SnaplineError
 from dataflow.failures import USER_TRACEBACK
 from snapline.client import JobFailed
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 TRACEBACK_VARIABLE = "SNAPLINE_TRACEBACK"
 """Set to anything: all tracebacks are printed."""
+
+
+class ScriptFailed(SnaplineError):
+    """A job's script has raised something that is not ours to explain; `theirs` begins with its own first frame."""
+
+    def __init__(self, script: Path, cause: Exception) -> None:
+        """Frames above the script's are dropped; of one that cannot be compiled there are none."""
+        super().__init__(f"{script} failed: {type(cause).__name__}: {cause}")
+        where = cause.__traceback__
+        while where is not None and where.tb_frame.f_code.co_filename != str(script):
+            where = where.tb_next
+        self.theirs = "".join(traceback.format_exception(type(cause), cause, where))
+
+
+def print_interrupted(error: BaseException | None) -> None:
+    """Somebody has pressed Ctrl-C, and need not read where; what was done about it, if the interrupt says so."""
+    what = f": {error}" if error is not None and str(error) else ""
+    sys.stderr.write(f"snapline: interrupted{what}\n")
+    sys.stderr.flush()
 
 
 def print_error(error: SnaplineError) -> None:
@@ -27,6 +49,8 @@ def print_error(error: SnaplineError) -> None:
         told = error.failure.traceback
         if told and (asked or told.startswith(USER_TRACEBACK)):
             lines.append(told.rstrip())
+    if isinstance(error, ScriptFailed):
+        lines.append(error.theirs.rstrip())
     if asked:
         lines.append("".join(traceback.format_exception(error)).rstrip())
     sys.stderr.write("\n".join([f"snapline: {error}", *lines]) + "\n")
@@ -34,7 +58,7 @@ def print_error(error: SnaplineError) -> None:
 
 
 def print_errors_in_one_line() -> None:
-    """From now on, in this process, for SnaplineErrors that nobody catches. May be called again."""
+    """From now on, in this process, for SnaplineErrors that nobody catches, and for Ctrl-C. May be called again."""
     before = sys.excepthook
     if getattr(before, "of_snapline", False):
         return
@@ -42,6 +66,8 @@ def print_errors_in_one_line() -> None:
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
         if isinstance(error, SnaplineError):
             print_error(error)
+        elif isinstance(error, KeyboardInterrupt) and not os.environ.get(TRACEBACK_VARIABLE):
+            print_interrupted(error)
         else:
             before(kind, error, where)
 

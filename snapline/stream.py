@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from snapline.windowed import WindowedStream
 
 
+CALLING_SPECS = (MapBatchesSpec, FilterSpec, MapRowsSpec, FlatMapRowsSpec, FilterRowsSpec)
+"""Operators whose function is called as it is."""
+
+
 @dataclass(frozen=True)
 class DataStream:
     """Batches of rows (Flink: DataStream).
@@ -327,10 +331,17 @@ class DataStream:
         key_columns: tuple[str, ...] = (),
     ) -> DataStream:
         """Append an operator that reads this stream. Event time is kept as long as its column is."""
+        function = getattr(spec, "function", None) or getattr(spec, "predicate", None)
+        if isinstance(spec, CALLING_SPECS):
+            if not callable(function):
+                raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
+        elif isinstance(function, type):
+            raise JobDefinitionError(
+                f"operator {name!r}: {function.__name__} is a class: hand over {function.__name__}(...)"
+            )
         edges = self.edges
         if key_columns:
             edges = tuple(replace(e, partitioning=Partitioning.HASH, key_columns=key_columns) for e in edges)
-        function = getattr(spec, "function", None)
         stateful = stateful or hasattr(function, "snapshot_state")
         node = self.environment.graph.add(name, spec, edges, stateful=stateful, commits=commits)
         node.uid = uid
@@ -388,7 +399,7 @@ class KeyedStream:
         **aggregates: Aggregate,
     ) -> DataStream:
         """For every row, its key's aggregates so far: `running_aggregate(total=sum_("value"), n=count())`."""
-        chosen = self.named_aggregates(aggregates, name)
+        chosen = self.named_aggregates(aggregates, name, passthrough)
         self.stream.check_columns(passthrough, f"passthrough of {name!r}")
         spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough))
         return self.stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.key_columns)
@@ -427,10 +438,22 @@ class KeyedStream:
 
         return JoinedStreams(self, other)
 
-    def named_aggregates(self, aggregates: dict[str, Aggregate], where: str) -> tuple[Aggregate, ...]:
-        """Aggregates under the names of their keywords, their columns checked."""
+    def named_aggregates(
+        self, aggregates: dict[str, Aggregate], where: str, beside: Sequence[str] = ()
+    ) -> tuple[Aggregate, ...]:
+        """Aggregates under the names of their keywords, their columns checked. `beside`: what the result has besides keys."""
+        taken = {*self.key_columns, *beside}
         if not aggregates:
             raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=count()")
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise JobDefinitionError(
+                    f"{where!r}: {name}={aggregate!r} is no aggregate, such as {name}=count() or {name}=sum_('amount')"
+                )
+            if name in taken:
+                raise JobDefinitionError(
+                    f"{where!r}: the result has a column {name!r} already, beside the aggregate: give the aggregate another name"
+                )
         chosen = tuple(replace(aggregate, name=name) for name, aggregate in aggregates.items())
         self.stream.check_columns([a.column for a in chosen if a.column], f"aggregate of {where!r}")
         schema = self.stream.schema

@@ -68,7 +68,8 @@ class WindowedStream:
 
     def aggregate(self, *, uid: str = "", name: str = "window", **aggregates: Aggregate) -> DataStream:
         """One row per key and window: key columns, window_start, window_end, and a column per aggregate."""
-        chosen = self.keyed.named_aggregates(aggregates, name)
+        beside = () if isinstance(self.assigner, GlobalWindows) else ("window_start", "window_end")
+        chosen = self.keyed.named_aggregates(aggregates, name, beside)
         stream = self.keyed.stream
         spec = WindowAggregateSpec(
             self.keyed.key_columns,

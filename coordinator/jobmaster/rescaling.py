@@ -83,7 +83,8 @@ class Rescaling:
     ) -> list[RescalingEffect]:
         """A client wants another parallelism, which the job can run with."""
         if self._phase is not RescalePhase.NONE:
-            return [RescaleRefused(request_id, "only a running job can be rescaled; it is being rescaled")]
+            state = f"being rescaled, and is {self._phase.value}, for at most slot.request.timeout"
+            return [RescaleRefused(request_id, f"only a running job can be rescaled; it is {state}")]
         if self._scheduler.reactive is not None:
             summary = "the job follows its slots (scheduler-mode is reactive): start or stop TaskManagers instead"
             return [RescaleRefused(request_id, summary)]

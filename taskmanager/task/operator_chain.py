@@ -40,7 +40,7 @@ class ChainedOperator:
             self.operator.process_batch(batch, input_index)
         except (OperatorFailure, InvariantViolation):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function that calls sys.exit() fails its task, by name
             raise self.failure("process_batch", error) from error
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -49,7 +49,7 @@ class ChainedOperator:
             self.operator.process_watermark(watermark)
         except (OperatorFailure, InvariantViolation):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.failure("process_watermark", error) from error
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
@@ -62,7 +62,7 @@ class ChainedOperator:
             call()
         except (OperatorFailure, InvariantViolation):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.failure(activity, error) from error
 
 

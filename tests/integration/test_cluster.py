@@ -301,7 +301,7 @@ def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--bind", "nowhere"], "not an address: 'nowhere'"),
+        (["--bind", "nowhere"], "jobmanager.rpc.address = 'nowhere': expected host:port"),
         (["-D", "heartbeat.interval"], "give KEY=VALUE"),
         (["-D", "heartbeat.interval=soon"], "heartbeat.interval"),
         (["--config", "missing.toml"], "cannot read missing.toml"),

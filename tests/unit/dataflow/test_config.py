@@ -65,3 +65,32 @@ def test_an_older_name_is_the_same_setting():
     assert dict(Configuration({newer: "true"}).with_values({older: "false"})) == {newer: "false"}
     with pytest.raises(ConfigurationError, match=r"execution\.state-recovery\.from-local = 'yes'"):
         Configuration({older: "yes"})
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("parallelism.default", "0", "1 or more"),
+        ("execution.batch.target-rows", "0", "1 or more"),
+        ("taskmanager.numberOfTaskSlots", "two", "a whole number, 1 or more"),
+        ("pipeline.max-parallelism", "100000", "-1 to 32768"),
+        ("restart-strategy.exponential-delay.jitter-factor", "7", "0.0 to 1.0"),
+        ("jobmanager.rpc.address", "localhost", "host:port, such as 127.0.0.1:6123"),
+        ("jobmanager.rpc.address", "localhost:99999", "host:port, such as 127.0.0.1:6123"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_with_the_bounds(key, text, expected):
+    """When it is set, and not when something depends on it."""
+    with pytest.raises(ConfigurationError) as raised:
+        Configuration({key: text})
+    assert f"{key} = {text!r}: expected {expected}" == str(raised.value)
+
+
+def test_bounds_themselves_are_allowed():
+    """Also the -1 that stands for no bound, and addresses with any port."""
+    bounds = {
+        "execution.checkpointing.tolerable-failed-checkpoints": "-1",
+        "pipeline.max-parallelism": "32768",
+        "jobmanager.rpc.address": "[::1]:0",
+    }
+    assert bounds == dict(Configuration(bounds))

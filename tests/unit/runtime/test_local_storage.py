@@ -98,6 +98,12 @@ def test_a_base_below_a_file_is_named(tmp_path: Path) -> None:
     assert not storage.exists("chk-1/a")
 
 
+def test_a_place_where_no_directory_can_be_made_is_named() -> None:
+    """It is not said that a file is missing there."""
+    with pytest.raises(StorageError, match="cannot write /proc/nowhere/chk-1/a: its directory cannot be made there"):
+        LocalStorage("/proc/nowhere").create("chk-1/a", b"x")
+
+
 def test_a_directory_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says who may not write, and that every machine counts."""
     storage = LocalStorage(str(tmp_path))

@@ -10,6 +10,7 @@ from dataflow.errors import JobDefinitionError
 from snapline import StreamExecutionEnvironment
 from snapline.execution import ProgramAborted, translating_only
 from snapline.program import translate_script
+from snapline.reporting import ScriptFailed, print_error
 
 SCRIPT = """
 import sys
@@ -79,6 +80,27 @@ def test_what_is_wrong_with_the_job_is_said_as_always(tmp_path):
 
     with pytest.raises(JobDefinitionError, match="has no operators"):
         translate_script(script, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "lines"),
+    [
+        ("def f():\n    return {}['x']\n\nf()\n", "failed: KeyError: 'x'", ["line 4, in <module>", "line 2, in f"]),
+        ("x = (\n", "failed: SyntaxError: '(' was never closed", ["line 1"]),
+    ],
+)
+def test_an_error_of_the_script_comes_with_its_own_frames_only(tmp_path, capsys, text, said, lines):
+    """One line of ours, then the traceback as Python prints it for a script that runs by itself."""
+    script = tmp_path / "job.py"
+    script.write_text(text)
+
+    with pytest.raises(ScriptFailed) as raised:
+        translate_script(script, [])
+
+    print_error(raised.value)
+    first, *traceback = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"snapline: {script} {said}")
+    assert lines == [line.partition(", ")[2] for line in traceback if line.startswith("  File ")]
 
 
 def test_afterwards_execute_executes_again():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -220,6 +222,24 @@ def test_a_users_exception_says_which_operator_and_which_row() -> None:
     assert 'return {"k": 10 // row["k"]}' in failure.traceback
     assert (failure.blame, failure.retryable) == (Blame.USER, True)
     assert numbers() == []
+
+
+def leave(_batch: pa.RecordBatch) -> pa.RecordBatch:
+    sys.exit(3)
+
+
+def test_a_function_that_calls_exit_fails_its_task_by_name() -> None:
+    """It is the user's failure as any other, and not the end of the TaskManager."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1])])),
+            Operator("leave", MapBatchesSpec(leave), [edge(0)]),
+        ]
+    ).run()
+    failure = job.find("leave").failure
+
+    assert (failure.operator_uid, failure.blame) == ("leave", Blame.USER)
+    assert failure.summary == "operator 'leave' (uid 'leave') failed in process_batch: SystemExit: 3"
 
 
 def test_an_operator_that_cannot_open_fails_its_task() -> None:

@@ -1,0 +1,95 @@
+"""The command line around its commands: exit codes, Ctrl-C, what becomes of paths."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from snapline import cli
+from snapline.client import RequestRefused
+
+
+class Recording:
+    """A client that notes what it was asked for; cancelling is refused, looking is interrupted."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def resolve_job(self, job: str) -> str:
+        return job
+
+    def trigger_savepoint(self, job_id: str, directory: str) -> str:
+        self.asked.append(("savepoint", directory))
+        return "path"
+
+    def stop_with_savepoint(self, job_id: str, directory: str, *, drain: bool) -> str:
+        self.asked.append(("stop", directory))
+        return "path"
+
+    def cancel(self, job_id: str) -> None:
+        raise RequestRefused("it is FINISHED")
+
+    def list_jobs(self) -> list[object]:
+        raise KeyboardInterrupt("job 'a' was cancelled")
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """What the commands talk to."""
+    recording = Recording()
+    monkeypatch.setattr(cli.Target, "client", lambda _: recording)
+    return recording
+
+
+def run(*arguments: str) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as raised:
+        cli.main(arguments)
+    return int(raised.value.code or 0)
+
+
+def test_a_relative_directory_is_one_of_where_the_command_was_started(client: Recording, tmp_path, monkeypatch):
+    """For savepoints as for everything else; the coordinator may have another directory."""
+    monkeypatch.chdir(tmp_path)
+
+    assert [run("savepoint", "a", "here"), run("savepoint", "a"), run("stop", "a", "-p", "s3://b/c")] == [0, 0, 0]
+    assert [("savepoint", str(tmp_path / "here")), ("savepoint", ""), ("stop", "s3://b/c")] == client.asked
+
+
+def test_exit_codes_and_one_line_each(client: Recording, capsys):
+    """1: refused; 2: not understood; 130: interrupted, with what was done about it."""
+    assert run("cancel", "a") == 1
+    assert run("rescale", "a", "-p", "0") == 2
+    assert run("taskmanagers", "--instances", "0") == 2
+    assert run("list") == 130
+    lines = capsys.readouterr().err.splitlines()
+    assert (lines[0], lines[-1]) == ("snapline: it is FINISHED", "snapline: interrupted: job 'a' was cancelled")
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_the_coordinators_help_is_its_own(option: str, capsys):
+    """And not that of the command which passes everything on."""
+    assert run("coordinator", option) == 0
+    assert "--checkpoint-dir DIR" in capsys.readouterr().out
+
+
+def test_a_script_that_fails_is_no_fault_of_ours(tmp_path: Path, capsys, monkeypatch):
+    """Exit code 1, and no frame of the command line."""
+    monkeypatch.setattr("sys.argv", ["snapline"])
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("os.environ", {**os.environ})
+    script = tmp_path / "job.py"
+    script.write_text("1 / 0\n")
+
+    assert run("run", "-m", "127.0.0.1:1", str(script)) == 1
+    assert f"snapline: {script} failed: ZeroDivisionError: division by zero" in (said := capsys.readouterr().err)
+    assert "snapline/cli.py" not in said

@@ -1,0 +1,70 @@
+"""What is refused while a graph of one stream is built, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from snapline import (
+    CountTrigger,
+    DataStream,
+    GlobalWindows,
+    JobDefinitionError,
+    KeyedProcessFunction,
+    Row,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+    sum_,
+)
+
+
+class Nothing(KeyedProcessFunction):
+    """Emits nothing."""
+
+    def process_element(self, row: Row, context: object) -> None:
+        return None
+
+
+@pytest.fixture
+def stream() -> DataStream:
+    """Rows with a key, a value and a time."""
+    environment = StreamExecutionEnvironment.get_execution_environment()
+    rows = environment.from_collection([{"k": 1, "v": 2, "t": 3}])
+    return rows.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps("t"))
+
+
+@pytest.mark.parametrize(
+    ("define", "said"),
+    [
+        (lambda s: s.map(5), "operator 'map': 5 is no function"),
+        (lambda s: s.map_batches(None), "operator 'map_batches': None is no function"),
+        (lambda s: s.filter([True]), "operator 'filter': [True] is no function"),
+        (lambda s: s.key_by("k").process(Nothing), "operator 'process': Nothing is a class: hand over Nothing(...)"),
+        (lambda s: s.key_by("k").running_aggregate(n="count"), "n='count' is no aggregate, such as n=count()"),
+        (lambda s: s.key_by("k").running_aggregate(k=count()), "the result has a column 'k' already"),
+        (
+            lambda s: s.key_by("k").running_aggregate(passthrough=["v"], v=sum_("v")),
+            "the result has a column 'v' already",
+        ),
+        (
+            lambda s: s.key_by("k").window(TumblingEventTimeWindows(1)).aggregate(window_end=count()),
+            "the result has a column 'window_end' already",
+        ),
+    ],
+)
+def test_what_could_not_run_is_refused_by_name(
+    stream: DataStream, define: Callable[[DataStream], object], said: str
+) -> None:
+    """Not in a task, once Spark has started; and no output has two columns of one name."""
+    with pytest.raises(JobDefinitionError) as raised:
+        define(stream)
+    assert said in str(raised.value)
+
+
+def test_names_that_are_free_are_allowed(stream: DataStream) -> None:
+    """A count window has no columns of its own, and an aggregate may be called as its column."""
+    stream.key_by("k").running_aggregate(v=sum_("v"))
+    stream.key_by("k").window(GlobalWindows(CountTrigger(2))).aggregate(window_end=count())
