@@ -29,6 +29,7 @@ from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarri
 from taskmanager.network import pipelined_subpartition
 from taskmanager.operators.async_operator import AsyncOperator
 from taskmanager.operators.event_time import WatermarkGenerator
+from taskmanager.operators.keyed_process import KeyedProcessOperator
 from taskmanager.operators.sink_operator import SinkOperator
 from taskmanager.operators.source_operator import SourceOperator
 from taskmanager.snapshots import uploader
@@ -39,6 +40,7 @@ from taskmanager.task import task_wiring
 from taskmanager.task.task_restore import TaskRestore
 from tests.simulation.job_plan import Stage
 from tests.simulation.options import RESIZING, SETTLED, Options, only_leaders_die
+from tests.simulation.workload import FOR_EVER_MS
 
 
 @dataclass(frozen=True)
@@ -340,6 +342,31 @@ def _asks(options: Options) -> Options:
     return replace(chosen, job=replace(chosen.job, stages=(Stage("ask", None, 2, 3, 10_000),)), pause_ms=60)
 
 
+@contextmanager
+def _never_wake_for_timers() -> Iterator[None]:
+    with patch.object(KeyedProcessOperator, "_arm", lambda self: None):
+        yield
+
+
+@contextmanager
+def _forget_timers_by_the_clock() -> Iterator[None]:
+    """Restored jobs do not have them."""
+    original = KeyedProcessOperator._open_function
+
+    def open_function(self: Any, backend: Any) -> None:
+        original(self, backend)
+        self._timers.processing.advance(FOR_EVER_MS, 1_000_000)
+
+    with patch.object(KeyedProcessOperator, "_open_function", open_function):
+        yield
+
+
+def _repeats(options: Options) -> Options:
+    chosen = _exactly_once(options)
+    plans = tuple(tuple(replace(plan, keys=2) for plan in plans) for plans in chosen.job.sources)
+    return replace(chosen, job=replace(chosen.job, sources=plans, keyed="process", repeat_ms=50), pause_ms=60)
+
+
 def _in_step(options: Options) -> Options:
     """Several sources, one of which may fall behind."""
     chosen = _task_managers_die(options)
@@ -452,6 +479,8 @@ CANARIES: dict[str, Canary] = {
     "forget requests under way": Canary(
         "snapshots lack rows that somebody outside is asked about", _forget_requests_under_way, _asks
     ),
+    "never wake for timers": Canary("timers by the clock do not fire by themselves", _never_wake_for_timers, _repeats),
+    "forget timers by the clock": Canary("they are not restored", _forget_timers_by_the_clock, _repeats),
     "never use more slots": Canary(
         "a job that follows its slots does not grow with them", _never_use_more_slots, _follows_its_slots
     ),

@@ -90,6 +90,8 @@ class JobPlan:
     """Of the sink of the keyed process function's side output; 0: there is none."""
     alignment: WatermarkAlignmentParams | None = None
     """Of all sources."""
+    repeat_ms: int = 0
+    """After this, by the clock, the keyed process function repeats a row; 0: it does not."""
     hooked: bool = False
     """The first source has a master hook."""
 
@@ -149,7 +151,8 @@ class JobPlan:
 
     @property
     def keyed_name(self) -> str:
-        return f"process({self.process_state})" if self.keyed == "process" else self.keyed
+        repeats = f", repeats after {self.repeat_ms} ms" if self.repeat_ms else ""
+        return f"process({self.process_state}{repeats})" if self.keyed == "process" else self.keyed
 
 
 def _edge_name(partitioning: Partitioning | None) -> str:
@@ -286,7 +289,9 @@ def _keyed_spec(plan: JobPlan, world: str) -> OperatorSpec:
             aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
             return WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(plan.bucket_ms), aggregates)
         case _:
-            function = CountWithTimers(world, plan.bucket_ms, plan.process_state, side=plan.side_parallelism > 0)
+            function = CountWithTimers(
+                world, plan.bucket_ms, plan.process_state, side=plan.side_parallelism > 0, repeat_ms=plan.repeat_ms
+            )
             return KeyedProcessSpec(("k",), function, PROCESS_SCHEMA, "t")
 
 

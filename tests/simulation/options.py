@@ -37,7 +37,7 @@ RESIZING = "resize cluster"
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 LOCAL_KINDS = ("lose machine", "damage local copies")
 
-GENERATION = 11
+GENERATION = 12
 """What is drawn grows; a seed of an earlier generation is drawn as it was then. New with each:
 2 `LATER_KINDS` and ZooKeeper
 3 a state backend that lets keys go
@@ -48,7 +48,8 @@ GENERATION = 11
 8 runs that are all about data in flight
 9 jobs that follow their slots
 10 master hooks
-11 requests to the outside"""
+11 requests to the outside
+12 timers by the clock"""
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,9 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         job = replace(job, hooked=True)
     if generation >= 11:
         job = _with_requests(job, random.Random(f"{seed}/requests"))
+    by_clock = random.Random(f"{seed}/timers by the clock")
+    if generation >= 12 and job.keyed == "process" and by_clock.random() < 0.6:
+        job = replace(job, repeat_ms=by_clock.choice([1, 5, 50, 300]))
     task_managers = rng.randint(1, 4)
     wanted = job.slots + (another_job.slots if another_job else 0)
     slots = max(-(-wanted // task_managers), rng.randint(1, 2))

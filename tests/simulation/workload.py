@@ -462,14 +462,20 @@ PROCESS_SCHEMA = pa.schema(
 )
 
 
+FOR_EVER_MS = 2**62
+LAST_TIMER_MS = 2**40
+"""Event time after that of all rows."""
 SIDE = "even"
 """Tag of the side output: rows with an even value."""
 
 
 class CountWithTimers(KeyedProcessFunction):
-    """Numbers the rows of each key, and says when a bucket of event time is over."""
+    """Numbers the rows of each key, says when a bucket of event time is over, and repeats each row after a while by the clock, at the latest
+    at the end. Times by the clock are odd, buckets end at even ones."""
 
-    def __init__(self, world: str, bucket_ms: int, state: str, *, side: bool) -> None:
+    def __init__(self, world: str, bucket_ms: int, state: str, *, side: bool, repeat_ms: int) -> None:
+        """`repeat_ms`: 0: rows are not repeated."""
+        self.repeat_ms = repeat_ms
         self.world = world
         self.bucket_ms = bucket_ms
         self.state = state
@@ -485,6 +491,8 @@ class CountWithTimers(KeyedProcessFunction):
                 self._map = context.get_map_state(MapStateDescriptor("per-split", pa.int32(), pa.int64()))
             case _:
                 self._reducing = context.get_reducing_state(ReducingStateDescriptor("sum", _add, pa.int64()))
+        if self.repeat_ms:
+            self._repeated = context.get_map_state(MapStateDescriptor("repeated", pa.string(), pa.int64()))
 
     def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
         if LEDGERS[self.world].user_fails("process"):
@@ -494,8 +502,28 @@ class CountWithTimers(KeyedProcessFunction):
         if self.side and row["v"] % 2 == 0:
             context.output(SIDE, {"k": row["k"], "s": row["s"], "i": row["i"]})
         yield {"kind": 0, "k": row["k"], "n": self._next(row), "s": row["s"], "i": row["i"]}
+        if self.repeat_ms:
+            yield from self._repeat_later(row, context)
+
+    def _repeat_later(self, row: Row, context: ProcessContext) -> Iterable[Row]:
+        timers = context.timer_service
+        now_ms = timers.current_processing_time()
+        yield from self._take(3, context.current_key, now_ms)  # too late: timers that are due come before rows
+        due_ms = (now_ms + self.repeat_ms) | 1
+        self._repeated.put(f"{row['s']}/{row['i']}", due_ms)
+        timers.register_processing_time_timer(due_ms)
+        timers.register_event_time_timer(LAST_TIMER_MS)
+
+    def _take(self, kind: int, key: int, until_ms: int) -> Iterable[Row]:
+        for name in sorted(name for name, due_ms in self._repeated.items() if due_ms <= until_ms):
+            self._repeated.remove(name)
+            split, index = name.split("/")
+            yield {"kind": kind, "k": key, "n": 0, "s": int(split), "i": int(index)}
 
     def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row]:
+        if timestamp_ms % 2 or timestamp_ms == LAST_TIMER_MS:
+            yield from self._take(2, context.current_key, timestamp_ms if timestamp_ms % 2 else FOR_EVER_MS)
+            return
         yield {"kind": 1, "k": context.current_key, "n": timestamp_ms, "s": -1, "i": -1}
 
     def _next(self, row: Row) -> int:

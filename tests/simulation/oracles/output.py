@@ -71,6 +71,14 @@ def _process(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
     _compare("sink", [(k, s, i) for _, k, _, s, i in rows], [(k, s, i) for s, i, k, _, _ in expected], exact=exact)
     fired = [(k, at) for kind, k, at, _, _ in got if kind == 1]
     _compare("timers", fired, timers(expected, plan.bucket_ms), exact=exact)
+    late = [row for row in got if row[0] == 3]
+    if late:
+        raise Violation(
+            f"timers by the clock: {len(late)} rows came before timers that were due, such as {_some(late)}"
+        )
+    if plan.repeat_ms:
+        repeated = [(k, s, i) for kind, k, _, s, i in got if kind == 2]
+        _compare("repeated rows", repeated, [(k, s, i) for s, i, k, _, _ in expected], exact=exact)
     if exact:
         numbers: dict[int, list[int]] = defaultdict(list)
         for _, k, n, _, _ in rows:
