@@ -73,7 +73,7 @@ def written(part: IncrementalPart) -> KeyedStateHandle:
     """Encoded, and kept."""
     data = part.encode()
     part.release()
-    return part.stored(ByteStreamStateHandle(data))
+    return part.stored(ByteStreamStateHandle(bytes(data)))
 
 
 def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from dataflow.kernel import (
     copy_bytes,
     kernel,
 )
+from dataflow.large_arrays import empty_array
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -67,7 +68,7 @@ def _gather_bytes(starts: Any, data: Any, rows: Any, offsets: Any, target: Any) 
 def gather_values(values: np.ndarray[Any, Any], rows: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, Any]:
     """values[rows] for a contiguous array of a fixed width up to eight bytes."""
     width = values.dtype.itemsize
-    target = np.empty(len(rows), values.dtype)
+    target = empty_array(len(rows), values.dtype)
     unsigned = _UNSIGNED[width]
     _gather_fixed(values.view(unsigned), rows, target.view(unsigned))
     return target

@@ -31,6 +31,7 @@ import pyarrow as pa
 import xxhash
 
 from dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+from dataflow.large_arrays import joined
 from dataflow.state import StateError
 
 MAGIC = b"SNAPKEYS"
@@ -163,7 +164,7 @@ def encode_keyed_state(
     max_parallelism: int,
     row_offsets: Sequence[int] | Int64Array,
     read_rows: Callable[[int, int], pa.RecordBatch],
-) -> bytes:
+) -> memoryview:
     """The file. `row_offsets`: where each key group's rows begin and, last, how many there are; `read_rows(first, end)`
     gives rows in that order. All fields of the schema carry a role (`with_role`)."""
     offsets = np.asarray(row_offsets, np.int64)
@@ -189,7 +190,7 @@ def encode_keyed_state(
         ]
     )
     prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(header), xxhash.xxh64_intdigest(header))
-    return b"".join([prefix, header, *pieces])
+    return joined([prefix, header, *pieces])
 
 
 def read_header(read_range: ReadRange) -> KeyedStateHeader:

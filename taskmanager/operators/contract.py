@@ -127,7 +127,7 @@ class KeyedSnapshotPart(Protocol):
         """What the part covers."""
         ...
 
-    def encode(self) -> bytes:
+    def encode(self) -> bytes | memoryview:
         """The file, in the format of `dataflow.state_format`. Runs in an upload thread, once."""
         ...
 

@@ -60,7 +60,7 @@ class ColdSnapshot:
         self.row_count = 0
         """Keys in the file; known once it is encoded."""
 
-    def encode(self) -> bytes:
+    def encode(self) -> bytes | memoryview:
         """The file."""
         counts = np.zeros(len(self.key_group_range), np.int64)
         batches = []

@@ -18,6 +18,7 @@ import numpy as np
 
 from dataflow.arrow_columns import BoolArray, BytesArray
 from dataflow.kernel import I64, VOID, BOOLs, I64s, RO_BOOLs, RO_I32s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel
+from dataflow.large_arrays import copied
 from taskmanager.state.slots import Slots
 
 _PAGE_BITS = 3
@@ -99,7 +100,7 @@ class FrozenArrays:
         """The arrays; in one thread, which may be another one. From then on nothing is kept."""
         live = self._live
         if live is not None:
-            result = [array.copy() for array in live]
+            result = [copied(array) for array in live]
             if self._kept.any():
                 for array, copy, width in zip(result, self._copies, self._widths, strict=True):
                     _put_back(self._kept, _PAGE * width, copy, array.view(np.uint8))

@@ -105,7 +105,7 @@ class EncodablePart(Protocol):
     def key_group_range(self) -> KeyGroupRange: ...
     @property
     def row_count(self) -> int: ...
-    def encode(self) -> bytes: ...
+    def encode(self) -> bytes | memoryview: ...
     def release(self) -> None: ...
 
 
@@ -135,7 +135,7 @@ class IncrementalPart:
         """What the part covers."""
         return self._part.key_group_range
 
-    def encode(self) -> bytes:
+    def encode(self) -> bytes | memoryview:
         """The file."""
         data = self._part.encode()
         self.rows = self._part.row_count

@@ -17,6 +17,7 @@ from dataflow.gather import gather_array
 from dataflow.handles import KeyGroupRange
 from dataflow.kernel import I64, BOOLs, I32s, I64s, RO_I32s, RO_U32s, U16s, kernel
 from dataflow.key_hash import hash_columns
+from dataflow.large_arrays import empty_array
 from dataflow.state import StateError
 from dataflow.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
 from runtime.machine import check
@@ -39,7 +40,7 @@ def _true_rows(mask: Any, rows: Any) -> int:
 
 def true_rows(mask: BoolArray) -> Slots:
     """Where it is true, ascending."""
-    rows = np.empty(len(mask) + 1, np.int32)
+    rows = empty_array(len(mask) + 1, np.int32)
     return rows[: _true_rows(mask, rows)]
 
 
@@ -141,7 +142,7 @@ class KeyedSnapshot:
         """What the snapshot covers."""
         return self._range
 
-    def encode(self) -> bytes:
+    def encode(self) -> bytes | memoryview:
         """The file."""
         keys, occupied = self._keys, self._occupied
         check(keys is not None and occupied is not None, "a keyed snapshot was encoded after its release")
@@ -174,7 +175,7 @@ class KeyedSnapshot:
         """The slots ordered by key group, and where each key group's begin."""
         if not len(slots):
             return slots, np.zeros(len(self._range) + 1, np.int64)
-        groups, ordered = np.empty(len(slots), np.uint16), np.empty(len(slots), np.int32)
+        groups, ordered = empty_array(len(slots), np.uint16), empty_array(len(slots), np.int32)
         bounds = np.zeros(len(self._range) + 2, np.int64)
         hashes = hash_columns(keys.keys(slots))
         strange = _order_by_key_group(hashes, self._max_parallelism, self._range.start, slots, groups, ordered, bounds)

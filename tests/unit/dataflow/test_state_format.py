@@ -39,7 +39,7 @@ def file_of(sizes: list[int], start: int = 3) -> bytes:
         numbers = range(first, end)
         return pa.RecordBatch.from_arrays([pa.array(numbers), pa.array([f"v{n}" for n in numbers])], schema=SCHEMA)
 
-    return encode_keyed_state(SCHEMA, groups, 128, np.cumsum([0, *sizes]), read_rows)
+    return bytes(encode_keyed_state(SCHEMA, groups, 128, np.cumsum([0, *sizes]), read_rows))
 
 
 def rows_of(data: bytes, groups: KeyGroupRange) -> list[int]:

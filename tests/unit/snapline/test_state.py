@@ -84,7 +84,7 @@ class Writer:
                 part.release()
                 path = location / f"part-{index}-{number}"
                 path.write_bytes(data)
-                handle = ByteStreamStateHandle(data) if inline else SegmentStateHandle(str(path), 0, len(data))
+                handle = ByteStreamStateHandle(bytes(data)) if inline else SegmentStateHandle(str(path), 0, len(data))
                 handles += [*part.references, part.stored(handle)]
             subtasks[index] = OperatorSubtaskState(managed_keyed=tuple(handles))
             chain.completed(self.checkpoint_id)

@@ -55,7 +55,7 @@ def snapshot(subject: Harness, checkpoint_id: int, snapshot_type: SnapshotType) 
 def stored(part: Any) -> list[KeyedFile]:
     """All files of a shared part, this one written."""
     assert isinstance(part, SharedKeyedSnapshotPart)
-    handles = [*part.references, part.stored(ByteStreamStateHandle(part.encode()))]
+    handles = [*part.references, part.stored(ByteStreamStateHandle(bytes(part.encode())))]
     return [KeyedFile(one.handle.data, one.key_group_range) for one in handles]  # type: ignore[union-attr]
 
 

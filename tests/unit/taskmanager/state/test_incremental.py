@@ -25,7 +25,7 @@ def write(parts: Sequence[IncrementalPart]) -> list[KeyedStateHandle]:
     for part in parts:
         data = part.encode()
         part.release()
-        handles += [*part.references, part.stored(ByteStreamStateHandle(data))]
+        handles += [*part.references, part.stored(ByteStreamStateHandle(bytes(data)))]
     return handles
 
 

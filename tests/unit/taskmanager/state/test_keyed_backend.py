@@ -42,14 +42,14 @@ class StoredFile:
 def snapshot_of(backend: KeyedStateBackend) -> bytes:
     frozen = backend.snapshot()
     try:
-        return frozen.encode()
+        return bytes(frozen.encode())
     finally:
         frozen.release()
 
 
 def written(parts: Sequence[EncodablePart]) -> list[StoredFile]:
     """The files of a snapshot."""
-    files = [StoredFile(part.encode()) for part in parts]
+    files = [StoredFile(bytes(part.encode())) for part in parts]
     for part in parts:
         part.release()
     return files

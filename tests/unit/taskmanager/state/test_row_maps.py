@@ -120,7 +120,7 @@ def test_maps_against_dictionaries(kind: str, batches: list[list[Any]], known_pa
             assert naive.run(rows) == subject.run(rows)
         restored = Subject(kind)
         frozen = subject.backend.snapshot()
-        restored.backend.restore([_File(frozen.encode())])
+        restored.backend.restore([_File(bytes(frozen.encode()))])
         looks = [(key, "items", 0, 0) for key in range(4)]
 
         assert naive.run(looks) == subject.run(looks) == restored.run(looks)

@@ -188,7 +188,7 @@ def test_what_has_expired_goes_without_being_asked_for() -> None:
     subject.now = 50
     subject.run([(99, operation, 1) for operation in operations])
     (first,) = chain.snapshot(1)
-    base = first.stored(ByteStreamStateHandle(first.encode()))
+    base = first.stored(ByteStreamStateHandle(bytes(first.encode())))
     chain.completed(1)
     subject.now = TTL_MS + 10
     subject.run([(100, "value", 1)])
@@ -196,7 +196,7 @@ def test_what_has_expired_goes_without_being_asked_for() -> None:
     assert 2 == subject.backend._occupied().sum()
 
     (delta,) = chain.snapshot(2)
-    files = [StoredFile(base.handle.data), StoredFile(delta.encode())]  # type: ignore[union-attr]
+    files = [StoredFile(base.handle.data), StoredFile(bytes(delta.encode()))]  # type: ignore[union-attr]
     restored = Subject(ttl())
     restored.now = 50  # a clock that goes back does not bring anything back
     restored.backend.restore(files)

@@ -1,0 +1,40 @@
+"""Arrays that are large and short-lived: made so that the operating system hands out their memory in few large pages.
+
+Touching fresh memory page by page (4 KiB) costs more than what is then written there. numpy asks for huge pages from 4 MiB on; an array
+of half of that or more is the beginning of one that large here. What is not touched takes no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+HUGE_PAGES_BYTES = 4 << 20
+"""From here on numpy asks for huge pages."""
+
+
+def empty_array(length: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """As `np.empty`."""
+    itemsize = np.dtype(dtype).itemsize
+    if 2 * length * itemsize < HUGE_PAGES_BYTES:
+        return np.empty(length, dtype)
+    return np.empty(max(length, HUGE_PAGES_BYTES // itemsize + 1), dtype)[:length]
+
+
+def copied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy of an array of one dimension."""
+    copy = empty_array(len(array), array.dtype)
+    np.copyto(copy, array)
+    return copy
+
+
+def joined(pieces: list[Any]) -> memoryview:
+    """All bytes of these buffers. Other threads of Python run meanwhile, unlike with `bytes.join`."""
+    views = [np.frombuffer(piece, np.uint8) for piece in pieces if len(piece)]
+    whole = empty_array(sum(len(view) for view in views), np.uint8)
+    position = 0
+    for view in views:
+        np.copyto(whole[position : position + len(view)], view)
+        position += len(view)
+    return memoryview(whole.data).toreadonly()
