@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         first = local_recovery(directory, "tm-1")
         state, seconds = snapshot(options, storages, base, first)
-        first.close()
+        first.close(keep=True)
         second = local_recovery(directory, "tm-2")
         found: dict[str, list[dict[str, float]]] = {"storage": [], "local disk": []}
         for _ in range(options.trials):

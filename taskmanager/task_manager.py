@@ -161,6 +161,7 @@ class TaskManager:
     def stop(self) -> list[str]:
         """Stop everything; names of the tasks that are stuck. Idempotent."""
         self._retrieval.stop()
+        in_the_middle = self._tasks.are_running
         stuck = self._tasks.stop_all(STOP_TASKS_SECONDS)
         if self._actor.is_alive():
             self._actor.stop()
@@ -168,7 +169,7 @@ class TaskManager:
         self._exchange.close()
         self._uploader.close()
         self._timers.close()
-        self._local.close()
+        self._local.close(keep=in_the_middle)
         return stuck
 
     # --- performers ---------------------------------------------------------------------------------------------------

@@ -151,6 +151,12 @@ class RunningTasks:
         with self._lock:
             return self._final.pop(attempt_id, None)
 
+    @property
+    def are_running(self) -> bool:
+        """Any of them."""
+        with self._lock:
+            return bool(self._running)
+
     def stop_all(self, timeout_seconds: float) -> list[str]:
         """Cancel everything and wait; names of the tasks that do not end in time."""
         with self._lock:

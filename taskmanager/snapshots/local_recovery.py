@@ -123,11 +123,11 @@ class LocalRecovery:
         """Nothing of the job is left here."""
         self._tell(JobGone(job_id))
 
-    def close(self) -> None:
-        """The TaskManager ends. What a job may come back for stays for the next one on this machine."""
+    def close(self, *, keep: bool) -> None:
+        """The TaskManager ends. `keep`: a job will come back for its copies, to the next one on this machine."""
         with self._lock:
             disk, self._disk = self._disk, None
-            keep = bool(self._retention.jobs)
+            keep = keep and bool(self._retention.jobs)
         if disk is not None:
             disk.close(keep=keep)
 

@@ -220,7 +220,7 @@ def test_only_what_may_be_restored_is_on_the_disk(start: Callable[[str], TaskMan
     assert {path.split("/")[2] for path in files(manager.root)} == {"chk-2"}
     manager.recovery.release_job(JOB)
     assert files(manager.root) == []
-    manager.recovery.close()
+    manager.recovery.close(keep=False)
     assert [path.name for path in manager.root.iterdir()] == ["lock"]
 
 
@@ -231,7 +231,7 @@ def test_a_task_manager_that_ends_while_its_job_runs_leaves_the_copies(
     first = start("tm-1")
     first.checkpoint(1)
     first.uploader.close()
-    first.recovery.close()
+    first.recovery.close(keep=True)
     second = start("tm-2")
     assert len(files(second.root)) == 1 and files(second.root)[0].startswith("tm-tm-2/job/chk-1/")
     second.recovery.release_job(JOB)
@@ -248,7 +248,7 @@ def test_a_task_manager_that_ends_while_its_job_runs_leaves_the_copies(
 
     assert files(second.root) == []
     recovery.release_job(JobID("another"))
-    recovery.close()
+    recovery.close(keep=False)
 
 
 def test_two_that_live_never_share_a_directory(tmp_path: Path) -> None:
