@@ -320,7 +320,7 @@ class HeartbeatMonitor(Generic[TargetT]):
 
     def _touch(self, target: TargetT, now_ms: int) -> None:
         monitored = self._targets.get(target)
-        if monitored is not None and not monitored.given_up:
+        if monitored is not None:  # also one that was given up: it stays so, but when it was heard of is the truth
             monitored.alive_at_ms = max(monitored.alive_at_ms, now_ms)
             monitored.was_heard = True
 

@@ -66,6 +66,17 @@ def test_consecutive_failed_sends_make_a_target_unreachable_once() -> None:
     assert monitor.handle(DeliveryFailed("a"), 5) == []
 
 
+def test_a_target_that_was_given_up_stays_so_and_may_be_heard_of() -> None:
+    """As in Flink: the time is kept, no timer begins again."""
+    monitor = sender()
+    monitor.handle(MonitorTarget("a"), 0)
+    assert monitor.handle(TimerFired(HeartbeatTimer("tm", "a")), 50) == [HeartbeatTimedOut("a")]
+
+    assert monitor.handle(HeartbeatReceived("a"), 70) == []
+    assert monitor.last_heartbeat_ms("a") == 70
+    assert monitor.handle(TimerFired(HeartbeatTimer("tm", "a")), 200) == []
+
+
 def test_stop_cancels_everything() -> None:
     """No timer is left."""
     monitor = sender()
