@@ -367,6 +367,14 @@ def _repeats(options: Options) -> Options:
     return replace(chosen, job=replace(chosen.job, sources=plans, keyed="process", repeat_ms=50), pause_ms=60)
 
 
+def _keyed_by(kind: str) -> Callable[[Options], Options]:
+    def options_of(options: Options) -> Options:
+        job = replace(options.job, keyed=kind, side_parallelism=0, repeat_ms=0)
+        return replace(_exactly_once(options), job=job)
+
+    return options_of
+
+
 def _in_step(options: Options) -> Options:
     """Several sources, one of which may fall behind."""
     chosen = _task_managers_die(options)
@@ -481,6 +489,8 @@ CANARIES: dict[str, Canary] = {
     ),
     "never wake for timers": Canary("timers by the clock do not fire by themselves", _never_wake_for_timers, _repeats),
     "forget timers by the clock": Canary("they are not restored", _forget_timers_by_the_clock, _repeats),
+    "lose sessions": Canary("those that are open are not restored", _lose_state, _keyed_by("session")),
+    "lose rows of a join": Canary("those that wait for partners are not restored", _lose_state, _keyed_by("join")),
     "never use more slots": Canary(
         "a job that follows its slots does not grow with them", _never_use_more_slots, _follows_its_slots
     ),

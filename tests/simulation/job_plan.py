@@ -8,9 +8,11 @@ checkpoints: it maps the rows of all splits and groups them.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
 
 from dataflow.config import Configuration
 from dataflow.ids import JobID
@@ -19,6 +21,8 @@ from dataflow.operator_specs import (
     AsyncSpec,
     FilterSpec,
     FlatMapRowsSpec,
+    IntervalJoinSpec,
+    JoinSide,
     KeyedProcessSpec,
     MapBatchesSpec,
     OperatorSpec,
@@ -31,7 +35,7 @@ from dataflow.operator_specs import (
 from dataflow.stream_graph import StreamEdge, StreamGraph
 from dataflow.translation import translate
 from dataflow.watermarks import WatermarkAlignmentParams, WatermarkStrategy
-from dataflow.windows import Aggregate, TumblingEventTimeWindows
+from dataflow.windows import Aggregate, EventTimeSessionWindows, TumblingEventTimeWindows
 from tests.simulation.workload import (
     PROCESS_SCHEMA,
     SCHEMA,
@@ -50,6 +54,9 @@ from tests.simulation.workload import (
 )
 
 DROP_MODULUS = 3
+SESSION_GAP_MS = 25
+JOINED_BETWEEN_MS = (-10, 20)
+"""The right row's time minus the left row's."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class JobPlan:
     batch_rows: int
     stages: tuple[Stage, ...]
     keyed: str
-    """none, running, window, process."""
+    """none, running, window, session, process, join (with the rows of the first source)."""
     process_state: str
     keyed_parallelism: int
     sink_kind: str
@@ -267,6 +274,8 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
         ]
     if plan.keyed != "none":
         edges = [StreamEdge(node, Partitioning.HASH, ("k",)) for node in current]
+        if plan.keyed == "join":
+            edges.append(StreamEdge(first, Partitioning.HASH, ("k",), target_input=1))
         current = [add("keyed", _keyed_spec(plan, world), edges, plan.keyed_parallelism, stateful=True)]
     if plan.side_parallelism:
         edges = [StreamEdge(node, side_output_tag=SIDE) for node in current]
@@ -288,6 +297,13 @@ def _keyed_spec(plan: JobPlan, world: str) -> OperatorSpec:
         case "window":
             aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
             return WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(plan.bucket_ms), aggregates)
+        case "session":
+            aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
+            return WindowAggregateSpec(("k",), "t", EventTimeSessionWindows(SESSION_GAP_MS), aggregates)
+        case "join":
+            side = JoinSide(("k",), "t", SCHEMA)
+            joined = pa.schema([*SCHEMA, *(field.with_name(f"right_{field.name}") for field in SCHEMA)])
+            return IntervalJoinSpec(side, side, joined, *JOINED_BETWEEN_MS)
         case _:
             function = CountWithTimers(
                 world, plan.bucket_ms, plan.process_state, side=plan.side_parallelism > 0, repeat_ms=plan.repeat_ms
@@ -361,6 +377,32 @@ def windows(rows: Iterable[SimulatedRow], size_ms: int) -> dict[tuple[int, int],
         counts[k, start] += 1
         sums[k, start] += v
     return {place: (counts[place], sums[place]) for place in counts}
+
+
+def sessions(rows: Iterable[SimulatedRow]) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """(key, start, end) to (count, sum)."""
+    found: dict[tuple[int, int, int], tuple[int, int]] = {}
+    of_key: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for _, _, k, v, t in rows:
+        of_key[k].append((t, v))
+    for k, timed in of_key.items():
+        timed.sort()
+        start, n, total = timed[0][0], 0, 0
+        for index, (t, v) in enumerate(timed):
+            n, total = n + 1, total + v
+            if index + 1 == len(timed) or timed[index + 1][0] - t >= SESSION_GAP_MS:
+                found[k, start, t + SESSION_GAP_MS] = n, total
+                start, n, total = timed[(index + 1) % len(timed)][0], 0, 0
+    return found
+
+
+def joined(left: Iterable[SimulatedRow], right: Iterable[SimulatedRow]) -> list[SimulatedRow]:
+    """Pairs."""
+    of_key: dict[int, list[SimulatedRow]] = defaultdict(list)
+    for row in right:
+        of_key[row[2]].append(row)
+    low, high = JOINED_BETWEEN_MS
+    return [(*one, *other) for one in left for other in of_key[one[2]] if low <= other[4] - one[4] <= high]
 
 
 def timers(rows: Iterable[SimulatedRow], bucket_ms: int) -> set[tuple[int, int]]:

@@ -37,7 +37,7 @@ RESIZING = "resize cluster"
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 LOCAL_KINDS = ("lose machine", "damage local copies")
 
-GENERATION = 12
+GENERATION = 13
 """What is drawn grows; a seed of an earlier generation is drawn as it was then. New with each:
 2 `LATER_KINDS` and ZooKeeper
 3 a state backend that lets keys go
@@ -49,7 +49,8 @@ GENERATION = 12
 9 jobs that follow their slots
 10 master hooks
 11 requests to the outside
-12 timers by the clock"""
+12 timers by the clock
+13 sessions and joins"""
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,9 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     by_clock = random.Random(f"{seed}/timers by the clock")
     if generation >= 12 and job.keyed == "process" and by_clock.random() < 0.6:
         job = replace(job, repeat_ms=by_clock.choice([1, 5, 50, 300]))
+    joins = random.Random(f"{seed}/sessions and joins")
+    if generation >= 13 and job.keyed != "none" and joins.random() < 0.3:
+        job = replace(job, keyed=joins.choice(["session", "join"]), side_parallelism=0, repeat_ms=0)
     task_managers = rng.randint(1, 4)
     wanted = job.slots + (another_job.slots if another_job else 0)
     slots = max(-(-wanted // task_managers), rng.randint(1, 2))

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from tests.simulation.job_plan import JobPlan, rows_before_keyed, side_rows, source_rows, timers, windows
+from tests.simulation.job_plan import (
+    JobPlan,
+    joined,
+    rows_before_keyed,
+    sessions,
+    side_rows,
+    source_rows,
+    timers,
+    windows,
+)
 from tests.simulation.workload import Ledger, SimulatedRow
 from tests.simulation.world import Violation
 
@@ -101,15 +110,39 @@ def _check_order(pairs: Iterable[tuple[int, int]]) -> None:
 
 def _windows(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
     """(k, window start, window end, n, total)"""
-    expected = windows(rows_before_keyed(plan), plan.bucket_ms)
+    of_plan = windows(rows_before_keyed(plan), plan.bucket_ms)
+    _check_windows(
+        {(k, start, start + plan.bucket_ms): window for (k, start), window in of_plan.items()}, got, exact=exact
+    )
+
+
+def _sessions(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
+    """The same."""
+    _check_windows(sessions(rows_before_keyed(plan)), got, exact=exact)
+
+
+def _join(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
+    """(left row, right row)"""
+    _compare("join", got, joined(rows_before_keyed(plan), source_rows(plan, 0)), exact=exact)
+
+
+def _check_windows(
+    expected: dict[tuple[int, int, int], tuple[int, int]], got: list[SimulatedRow], *, exact: bool
+) -> None:
     if exact:
-        rows = [(k, start, start + plan.bucket_ms, n, total) for (k, start), (n, total) in expected.items()]
-        _compare("windows", got, rows, exact=True)
+        _compare("windows", got, [(*place, *window) for place, window in expected.items()], exact=True)
         return
-    seen = {(k, start): n for k, start, _, n, _ in got}
+    seen = {(k, start, end): n for k, start, end, n, _ in got}
     for place, (n, _) in expected.items():
         if seen.get(place, 0) < n:
             raise Violation(f"window {place}: {seen.get(place, 0)} rows, at least {n} expected")
 
 
-_MAIN = {"none": _stateless, "running": _running, "process": _process, "window": _windows}
+_MAIN = {
+    "none": _stateless,
+    "running": _running,
+    "process": _process,
+    "window": _windows,
+    "session": _sessions,
+    "join": _join,
+}
