@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ LOCK = "lock"
 """In each directory; and in each root, held while directories change hands."""
 OURS = "tm-"
 TEMPORARY = ".tmp"
+ROOT_LOCK_SECONDS = 2.0
+"""How long to wait for the lock of a root; then there is no local recovery here."""
+ROOT_LOCK_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,9 @@ class LocalDirectories:
 
     def _take(self, root: Path, name: str) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (root, root.parent):  # who may exchange directories there could make up state
+            if directory.stat().st_uid not in (os.getuid(), 0):
+                raise PermissionError(f"{directory} belongs to another user; set taskmanager.state.local.root-dirs")
         with _locked(root / LOCK):
             own = root / name
             own.mkdir(mode=0o700, exist_ok=True)
@@ -166,10 +173,13 @@ def _directories(root: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Waits for whoever has it, who has it for as long as it takes to rename some directories."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Whoever has it has it for as long as it takes to rename some directories. Raises OSError when that one hangs."""
+    deadline = time.monotonic() + ROOT_LOCK_SECONDS
+    while (descriptor := _try_lock(path)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} is held by another TaskManager, or may not be written")
+        time.sleep(ROOT_LOCK_POLL_SECONDS)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
 from runtime.memory_storage import MemoryStorage
 from runtime.state_storages import StateStorages
 from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from taskmanager.snapshots import local_directories
 from taskmanager.snapshots.local_copy import CHUNK_BYTES, DamagedCopy, checksums, open_part
 from taskmanager.snapshots.local_directories import LocalDirectories
 from taskmanager.snapshots.local_recovery import LocalRecovery
@@ -297,6 +300,33 @@ def test_a_disk_that_cannot_be_used_does_not_matter(tmp_path: Path) -> None:
     assert manager.read(manager.checkpoint(1))[2].bytes_read.local == 0
     assert manager.log.warnings == ["no local recovery: the disk cannot be used"]
     manager.die()
+
+
+def test_a_task_manager_that_hangs_does_not_make_others_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the lock of the root: the others do without local copies."""
+    monkeypatch.setattr(local_directories, "ROOT_LOCK_SECONDS", 0.0)
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        with pytest.raises(TimeoutError, match="lock is held by another TaskManager"):
+            LocalDirectories([str(tmp_path)], ResourceID("a"))
+    LocalDirectories([str(tmp_path)], ResourceID("a")).close(keep=False)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
+    """State could be made up there; a directory in ours is not looked at."""
+    mine = tmp_path / "mine"
+    (mine / "tm-theirs" / JOB).mkdir(parents=True)
+    (mine / "tm-theirs" / JOB / "x").write_bytes(b"made up")
+    os.chown(mine / "tm-theirs", 12345, 12345)
+    disk = LocalDirectories([str(mine)], ResourceID("a"))
+    assert disk.inherited() == () and disk.find(JOB, "x") is None
+    disk.close(keep=False)
+
+    os.chown(mine, 12345, 12345)
+    with pytest.raises(PermissionError, match=r"belongs to another user; set taskmanager\.state\.local\.root-dirs"):
+        LocalDirectories([str(mine)], ResourceID("a"))
 
 
 def test_a_part_that_the_copy_does_not_have(tmp_path: Path) -> None:
