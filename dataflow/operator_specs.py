@@ -103,6 +103,8 @@ class RunningAggregateSpec:
     key_columns: tuple[str, ...]
     aggregates: tuple[Aggregate, ...]
     passthrough: tuple[str, ...] = ()
+    input_schema: pa.Schema | None = None
+    """None: not known before the first batch."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class WindowAggregateSpec:
     aggregates: tuple[Aggregate, ...]
     allowed_lateness_ms: int = 0
     late_output_tag: str = ""
+    input_schema: pa.Schema | None = None
+    """None: not known before the first batch."""
 
 
 @dataclass(frozen=True)

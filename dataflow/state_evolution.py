@@ -61,7 +61,7 @@ def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_co
                 f"state {name!r} is a {written.kind.value} state, and is declared as a {declared.kind.value} state",
             )
         )
-    if written.kind is StateKind.RUNNING_AGGREGATE and written.storage_type != declared.storage_type:
+    if written.kind is StateKind.RUNNING_AGGREGATE and not _goes_on(written.storage_type, declared.storage_type):
         problem = (
             f"running aggregate {name!r} is {written.storage_type} in the snapshot and {declared.storage_type} in the job: what came "
             "before is not known to another aggregate; give the operator another uid to start it without state"
@@ -92,6 +92,12 @@ def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_co
     else:
         _compare(name, _plain(written), _plain(declared), changes, problems, drop=drop_columns)
     return Evolution(tuple(changes), tuple(problems))
+
+
+def _goes_on(written: pa.StructType, declared: pa.StructType) -> bool:
+    """Whether there is nothing in the accumulators that was not there before."""
+    was = {field.name: field.type for field in written}
+    return all(was.get(field.name) == field.type for field in declared)
 
 
 def schema_problems(written: pa.Schema, declared: pa.Schema, *, drop_columns: bool) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
-from dataflow.config import Configuration
+from dataflow.config import DROP_STATE_COLUMNS, Configuration
 from dataflow.errors import SnaplineError
 from dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyedStateHandle, KeyGroupRange, OperatorState
 from dataflow.ids import CheckpointID, JobID, OperatorID
@@ -55,7 +55,11 @@ def engine_state_problems(storages: StateStorages, snapshot: Snapshot, job_graph
         for node in vertex.operators:
             state = states.get(node.operator_id)
             files = [] if state is None else list(_files(storages, state))
-            if state is not None and files and (refusal := _refusal(vertex, node, state, files)):
+            if (
+                state is not None
+                and files
+                and (refusal := _refusal(_Tried(job_graph, vertex, node, state, tuple(files), _lists(storages, state))))
+            ):
                 found[node.operator_id] = refusal
     return found
 
@@ -84,11 +88,35 @@ def _files(storages: StateStorages, operator: OperatorState) -> Iterator[_Header
         yield from (_Header(storages, handle) for handle in subtask.managed_keyed)
 
 
-def _refusal(vertex: JobVertex, node: OperatorNode, state: OperatorState, files: list[_Header]) -> str:
+def _lists(storages: StateStorages, operator: OperatorState) -> dict[str, tuple[bytes, ...]]:
+    """The elements of all subtasks."""
+    found: dict[str, tuple[bytes, ...]] = {}
+    for subtask in operator.subtasks.values():
+        for part in subtask.managed_operator:
+            for entry in part.entries:
+                elements = (read_blob_range(storages, part.handle, *place) for place in entry.offsets)
+                found[entry.name] = (*found.get(entry.name, ()), *elements)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """An operator, and what there is of its state."""
+
+    job_graph: JobGraph
+    vertex: JobVertex
+    node: OperatorNode
+    state: OperatorState
+    files: tuple[_Header, ...]
+    lists: dict[str, tuple[bytes, ...]]
+
+
+def _refusal(tried: _Tried) -> str:
     from taskmanager.operators.contract import OperatorContext, RestoredState  # these bring a compiler
     from taskmanager.operators.factory import create_operator, load_spec
     from taskmanager.task.processing_time import TaskProcessingTime
 
+    node = tried.node
     spec = load_spec(node.payload, node.uid)
     if not isinstance(spec, _OWN):
         return ""
@@ -98,21 +126,21 @@ def _refusal(vertex: JobVertex, node: OperatorNode, state: OperatorState, files:
         operator_id=node.operator_id,
         operator_uid=node.uid,
         operator_name=node.name,
-        task_name=vertex.name,
+        task_name=tried.vertex.name,
         subtask_index=0,
         parallelism=1,
-        max_parallelism=state.max_parallelism,
+        max_parallelism=tried.state.max_parallelism,
         attempt_number=0,
         execution_attempt="plan",
         key_group_range=EMPTY_KEY_GROUP_RANGE,
         processing_time=TaskProcessingTime(),
-        configuration={},
+        configuration={DROP_STATE_COLUMNS.key: tried.job_graph.configuration.get(DROP_STATE_COLUMNS.key, "false")},
         wake_up=_unused,
         open_key_value_store=_unused,
     )
     operator.setup(context, _NoOutput())
     try:
-        operator.initialize_state(RestoredState(CheckpointID(1), tuple(files), {}))
+        operator.initialize_state(RestoredState(CheckpointID(1), tried.files, tried.lists))
     except StorageError:
         raise
     except SnaplineError as error:

@@ -401,7 +401,7 @@ class KeyedStream:
         """For every row, its key's aggregates so far: `running_aggregate(total=sum_("value"), n=count())`."""
         chosen = self.named_aggregates(aggregates, name, passthrough)
         self.stream.check_columns(passthrough, f"passthrough of {name!r}")
-        spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough))
+        spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough), self.stream.schema)
         return self.stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.key_columns)
 
     def process_batches(

@@ -78,6 +78,7 @@ class WindowedStream:
             chosen,
             self.allowed_lateness_ms,
             self.late_tag,
+            stream.schema,
         )
         added = stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.keyed.key_columns)
         return replace(added, event_time_column="" if isinstance(self.assigner, GlobalWindows) else "window_end")

@@ -1,27 +1,45 @@
 """Aggregates over columns: which accumulators they need, and their results from these.
 
 Decides how the named functions of `dataflow.windows.Aggregate` map to accumulators (one set of count, sum, min, max per
-input column, shared by all aggregates over it; one count of rows), which types are refused, and the types of the results. It
-does not know where accumulators lie. Nulls as in SQL: they are skipped, and what has seen no value is null (a count is 0).
+input column, shared by all aggregates over it; one count of rows), which types are refused, and the types of the results.
+Decides, too, how they go on from those of a snapshot: an aggregate that is new gets an accumulator of its own, which starts empty; one
+that is gone takes its accumulator with it, with leave. It does not know where accumulators lie. Nulls as in SQL: they are skipped, and
+what has seen no value is null (a count is 0).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dataflow.aggregate_types import check_aggregate_type
 from dataflow.arrow_columns import bitmap_of
+from dataflow.config import DROP_STATE_COLUMNS
 from dataflow.state import RunningAggregateDescriptor, StateError
+from dataflow.state_evolution import widens
 from dataflow.windows import Aggregate
 
 Numbers = np.ndarray[Any, Any]
 ROWS = "rows"
-"""Name of the accumulator that counts rows. Those of columns are `column:<name>`."""
+"""Name of the accumulator that counts rows. Those of columns are `column:<name>`; of aggregates that were added later
+`added-<n>:<name>`."""
+
+
+class Shape(NamedTuple):
+    """An accumulator, but for its type."""
+
+    name: str
+    aggregates: tuple[str, ...]
+    """Of sum, min, max."""
+
+    @property
+    def column(self) -> str:
+        """Empty: rows are counted."""
+        return self.name.partition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,11 @@ class Accumulator:
     column_type: pa.DataType
     aggregates: tuple[str, ...]
     """Of sum, min, max."""
+
+    @property
+    def shape(self) -> Shape:
+        """Without the type."""
+        return Shape(self.name, self.aggregates)
 
     @property
     def number_type(self) -> pa.DataType:
@@ -85,6 +108,9 @@ class AggregatePlan:
         names = [aggregate.name for aggregate in aggregates]
         if len(set(names)) != len(names):
             raise ValueError(f"two aggregates have one name: {', '.join(names)}")
+        self.shapes: tuple[Shape, ...] = tuple(
+            Shape(name_of_accumulator(column), functions) for column, functions in self._needed().items()
+        )
 
     def accumulators(self, schema: pa.Schema) -> tuple[Accumulator, ...]:
         """What is needed for input of this schema. Raises KeyError or TypeError that names the column."""
@@ -93,12 +119,12 @@ class AggregatePlan:
                 _check_type(aggregate, schema)
         return tuple(
             Accumulator(
-                name_of_accumulator(column),
-                column,
-                schema.field(column).type if column and functions else pa.int64(),
-                functions,
+                shape.name,
+                shape.column,
+                schema.field(shape.column).type if shape.column and shape.aggregates else pa.int64(),
+                shape.aggregates,
             )
-            for column, functions in self._needed().items()
+            for shape in self.shapes
         )
 
     def _needed(self) -> dict[str, tuple[str, ...]]:
@@ -115,24 +141,48 @@ class AggregatePlan:
             for column, functions in needed.items()
         }
 
-    def check_restored(self, restored: Mapping[str, Sequence[str]], *, complete: bool) -> None:
-        """Hold the accumulators of a snapshot (sum, min, max by name) against those that are needed. StateError, by column: what
-        came before is not known to an aggregate that is new. `complete`: one that is missing there is new, too."""
+    def start_from(self, known: Sequence[Shape], *, drop: bool) -> None:
+        """Go on with the accumulators of a snapshot: what is not among them starts empty, beside them. StateError, by column, for what
+        is gone, unless it may be dropped."""
+        shapes: list[Shape] = []
         for column, functions in self._needed().items():
-            name = name_of_accumulator(column)
-            if name in restored:
-                new = [function for function in functions if function not in restored[name]]
-                gone = [function for function in restored[name] if function not in functions]
-            elif not complete or not column:
-                continue
-            else:
-                new, gone = list(functions) or ["count"], []
-            if new or gone:
-                said = f"{', '.join(new)} of it is new" if new else f"{', '.join(gone)} of it is gone"
+            of_column = [shape for shape in known if shape.column == column]
+            counted = any(a.function == "count" and a.column == column for a in self.aggregates)
+            kept = [Shape(one.name, tuple(f for f in one.aggregates if f in functions)) for one in of_column]
+            kept = [one for number, one in enumerate(kept) if one.aggregates or (counted and not number)]
+            held = {function for one in kept for function in one.aggregates}
+            missing = tuple(function for function in functions if function not in held)
+            shapes += kept
+            if missing or not kept:
+                taken = {one.name for one in known}
+                name = name_of_accumulator(column)
+                number = 0
+                while name in taken:
+                    number += 1
+                    name = f"added-{number}:{column}"
+                shapes.append(Shape(name, missing))
+        if not drop:
+            self._check_nothing_is_gone(known, shapes)
+        self.shapes = tuple(shapes)
+
+    def _check_nothing_is_gone(self, known: Iterable[Shape], shapes: Iterable[Shape]) -> None:
+        kept = {one.name: one.aggregates for one in shapes}
+        for one in known:
+            gone = [function for function in one.aggregates if function not in kept.get(one.name, ())]
+            if one.name not in kept and not gone:
+                gone = ["count"]
+            if gone:
+                of = f"column {one.column!r}: {', '.join(gone)} of it is" if one.column else "the count of rows is"
                 raise StateError(
-                    f"column {column!r}: {said}, and what came before is not known to another aggregate: keep the aggregates of the "
-                    "snapshot, or give the operator another uid to start it without state"
+                    f"{of} in the snapshot and not in the job any more: ask for it again, or allow that it is dropped "
+                    f"({DROP_STATE_COLUMNS.key} = true, --drop-state-columns)"
                 )
+
+    def where(self, aggregate: Aggregate) -> str:
+        """The accumulator that an aggregate's result comes from."""
+        needed = "sum" if aggregate.function == "mean" else aggregate.function
+        of_column = (shape for shape in self.shapes if shape.column == aggregate.column)
+        return next(shape.name for shape in of_column if needed == "count" or needed in shape.aggregates)
 
     def results(
         self,
@@ -141,11 +191,11 @@ class AggregatePlan:
         totals_of: Callable[[str, str], Numbers],
     ) -> list[pa.Array]:
         """A column per aggregate. `counts_of(accumulator)` and `totals_of(accumulator, 'sum')` give one value per output row."""
-        by_column = {accumulator.column: accumulator for accumulator in accumulators}
+        by_name = {accumulator.name: accumulator for accumulator in accumulators}
         valid: dict[str, pa.Buffer | None] = {}
         columns = []
         for aggregate in self.aggregates:
-            accumulator = by_column[aggregate.column]
+            accumulator = by_name[self.where(aggregate)]
             counts = counts_of(accumulator.name)
             if aggregate.function == "count":
                 columns.append(pa.array(counts))
@@ -158,8 +208,21 @@ class AggregatePlan:
 
     def result_fields(self, accumulators: Sequence[Accumulator]) -> list[pa.Field]:
         """Names and types of the results."""
-        by_column = {accumulator.column: accumulator for accumulator in accumulators}
-        return [pa.field(a.name, _result_type(a.function, by_column[a.column])) for a in self.aggregates]
+        by_name = {accumulator.name: accumulator for accumulator in accumulators}
+        return [pa.field(a.name, _result_type(a.function, by_name[self.where(a)])) for a in self.aggregates]
+
+
+def check_widens(column: str, written: pa.DataType, declared: pa.DataType) -> None:
+    """StateError unless accumulators over a column of the one type go on over the other: all integers are folded as int64, all floats as
+    float64; what is temporal keeps its unit."""
+    if written == declared:
+        return
+    numbers = [pa.types.is_integer, pa.types.is_floating]
+    if not any(alike(written) and alike(declared) for alike in numbers) or not widens(written, declared):
+        raise StateError(
+            f"column {column!r} is {written} in the snapshot and {declared} in the job, which what was accumulated does not become: cast "
+            "it to what it was before it is aggregated, or give the operator another uid to start it without state"
+        )
 
 
 def _check_type(aggregate: Aggregate, schema: pa.Schema) -> None:

@@ -16,14 +16,11 @@ import pyarrow as pa
 from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
 from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from dataflow.kernel import VOID, I64s, RO_I32s, kernel
-from dataflow.state import StateError, ValueStateDescriptor
-from dataflow.state_format import KeyedStateHeader
+from dataflow.state import ValueStateDescriptor
 from dataflow.windows import GlobalWindows
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
-from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
-from taskmanager.state.adopted_state import AdoptedState
+from taskmanager.operators.window_contents import ContentsMaker, ContentsState, FiredWindows, WindowContents
+from taskmanager.operators.window_operator import WindowOperator
 from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.slots import SlotAllocator, Slots, grown
 
 STATE_PREFIX = "global-window-"
@@ -40,17 +37,19 @@ def _number_in_key(slots: Any, counts: Any, numbers: Any) -> None:
         counts[slot] += 1
 
 
-class GlobalWindowState(AdoptedState):
+class GlobalWindowState(ContentsState):
     """One window per key: its contents' entry, and the rows since it fired."""
 
     def __init__(self, name: str, contents: WindowContents) -> None:
-        self.contents = contents
-        self.descriptor: ValueStateDescriptor = ValueStateDescriptor(
-            name, pa.struct([*contents.fields, pa.field(SINCE_FIRED, pa.int64())])
-        )
+        self.contents, self._name = contents, name
+        self.describe()
         self._allocator = SlotAllocator()
         self.entry_of: Slots = np.full(64, _NONE, np.int32)
         self.since_fired: Int64Array = np.zeros(64, np.int64)
+
+    def describe(self) -> None:
+        fields = [*self.contents.fields, pa.field(SINCE_FIRED, pa.int64())]
+        self.descriptor: ValueStateDescriptor = ValueStateDescriptor(self._name, pa.struct(fields))
 
     def allocate(self, count: int) -> Slots:
         """New entries."""
@@ -131,44 +130,33 @@ def _as_column(
     return pa.Array.from_buffers(data_type, len(entries), [bitmap_of(present)], children=children)
 
 
-class CountWindowOperator(IncrementalKeyedOperator):
+class CountWindowOperator(WindowOperator[GlobalWindowState]):
     """Fires within the batch."""
 
     def __init__(self, key_columns: tuple[str, ...], assigner: GlobalWindows, maker: ContentsMaker) -> None:
-        super().__init__(key_columns)
         self._count = assigner.trigger.count
         self._purge = assigner.trigger.purge
-        self._maker = maker
-        self._state_name = f"{STATE_PREFIX}{'purging' if self._purge else 'keeping'}"
-        self._state: GlobalWindowState | None = None
-        self._checked_schema: pa.Schema | None = None
+        super().__init__(key_columns, maker, STATE_PREFIX, "purging" if self._purge else "keeping")
 
-    def backend_created(
-        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
-    ) -> None:
-        if header is not None:
-            fields = [field for field in header.state_fields if field.name.startswith(STATE_PREFIX)]
-            if any(field.name != self._state_name for field in fields):
-                raise StateError(
-                    f"operator {self.context.operator_uid!r}: its count trigger was {fields[0].name.removeprefix(STATE_PREFIX)} "
-                    f"before, and is {self._state_name.removeprefix(STATE_PREFIX)} now: keep it, or give the operator another "
-                    "uid to start without its state"
-                )
-            if not fields:
-                return
-            children = [fields[0].type.field(i) for i in range(fields[0].type.num_fields)]
-            contents = self._maker.of_snapshot([child for child in children if child.name != SINCE_FIRED])
-        else:
-            assert batch is not None  # noqa: S101 - one of the two is given
-            contents = self._maker.of_batch(batch.schema)
-        self._state = GlobalWindowState(self._state_name, contents)
-        backend.adopt_state(self._state)
+    def make_state(self, contents: WindowContents) -> GlobalWindowState:
+        """One window per key."""
+        return GlobalWindowState(self._state_name, contents)
+
+    def contents_fields(self, field: pa.Field) -> list[pa.Field]:
+        """All but the count."""
+        return [child for child in field.type if child.name != SINCE_FIRED]
+
+    def refusal(self, windows: str) -> str:
+        """The other trigger."""
+        return (
+            f"its count trigger was {windows} before, and is {self._state_name.removeprefix(STATE_PREFIX)} now: keep it"
+        )
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
             return
         slots = self.slots_of(batch)
-        state = self._state_for(batch)
+        state = self.state_for(batch)
         numbers = np.empty(len(slots), np.int64)
         _number_in_key(slots, state.since_fired, numbers)
         stretches = numbers // self._count
@@ -208,17 +196,6 @@ class CountWindowOperator(IncrementalKeyedOperator):
         always = np.full(len(entries), MIN_WATERMARK_MS), np.full(len(entries), MAX_WATERMARK_MS)
         fired = FiredWindows(backend.key_fields, backend.keys(slots), *always, entries, timeless=True)
         state.contents.emit(fired, self.output)
-
-    def _state_for(self, batch: pa.RecordBatch) -> GlobalWindowState:
-        if self._state is None:  # restored from a snapshot that held none
-            assert self.backend is not None  # noqa: S101 - slots_of made it
-            self.backend_created(self.backend, None, batch)
-        state = self._state
-        assert state is not None  # noqa: S101 - just made
-        if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
-            state.contents.check(batch.schema, self.context.operator_uid)
-            self._checked_schema = batch.schema
-        return state
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms > self.watermark_ms:

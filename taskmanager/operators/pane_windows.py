@@ -20,12 +20,10 @@ import pyarrow as pa
 
 from dataflow.arrow_columns import Int64Array
 from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
-from dataflow.state import StateError
-from dataflow.state_format import KeyedStateHeader
 from dataflow.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
 from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
-from taskmanager.operators.window_contents import ContentsMaker, FiredWindows
+from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from taskmanager.operators.window_operator import WindowOperator
 from taskmanager.operators.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
 from taskmanager.state.adopted_state import NOTHING_DUE
 from taskmanager.state.keyed_backend import KeyedStateBackend
@@ -36,7 +34,7 @@ WINDOWS_PER_SLICE = 1_024
 KEYS_PER_LOAD = 16_384
 
 
-class PaneWindowOperator(IncrementalKeyedOperator):
+class PaneWindowOperator(WindowOperator[WindowState]):
     """One or two inputs, one state."""
 
     def __init__(
@@ -48,18 +46,15 @@ class PaneWindowOperator(IncrementalKeyedOperator):
         late_output_tag: str = "",
     ) -> None:
         """`inputs`: key columns and event time column of each."""
-        super().__init__(inputs[0][0])
-        self._inputs = tuple(inputs)
-        self._geometry = PaneGeometry.of(assigner)
+        geometry = PaneGeometry.of(assigner)
         self._by_clock = isinstance(assigner, TumblingProcessingTimeWindows)
+        domain = "clock," if self._by_clock else ""
+        windows = f"{domain}{geometry.size_ms},{geometry.slide_ms},{geometry.offset_ms}"
+        super().__init__(inputs[0][0], maker, STATE_PREFIX, windows)
+        self._inputs = tuple(inputs)
+        self._geometry = geometry
         self._lateness_ms = allowed_lateness_ms
         self._late_output_tag = late_output_tag
-        self._maker = maker
-        geometry = self._geometry
-        domain = "clock," if self._by_clock else ""
-        self._state_name = f"{STATE_PREFIX}{domain}{geometry.size_ms},{geometry.slide_ms},{geometry.offset_ms}"
-        self._windows: WindowState | None = None
-        self._checked: dict[int, pa.Schema] = {}
         self._to_fire: list[int] = []
         """Heap of the starts of windows whose result may not be out."""
         self._known_windows: set[int] = set()
@@ -75,18 +70,18 @@ class PaneWindowOperator(IncrementalKeyedOperator):
 
     # --- state ----------------------------------------------------------------------------------------------------------
 
-    def backend_created(
-        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
-    ) -> None:
-        if header is not None:
-            field = self._restored_field(header)
-            contents = self._maker.of_snapshot(_contents_of(field)) if field is not None else None
-        else:
-            assert batch is not None  # noqa: S101 - one of the two is given
-            contents = self._maker.of_batch(batch.schema)
-        if contents is not None:
-            self._windows = WindowState(self._state_name, contents, self._due_of)
-            backend.adopt_state(self._windows)
+    def make_state(self, contents: WindowContents) -> WindowState:
+        """Windows of this geometry."""
+        return WindowState(self._state_name, contents, self._due_of)
+
+    def contents_fields(self, field: pa.Field) -> list[pa.Field]:
+        """All but the last window that fired."""
+        return [child for child in field.type.item_type if child.name != FIRED]
+
+    def refusal(self, windows: str) -> str:
+        """Other windows."""
+        now = _spelled(self._state_name.removeprefix(STATE_PREFIX))
+        return f"the snapshot holds windows of {_spelled(windows)}, and the job now asks for {now}: keep them"
 
     def _due_of(self, panes: Int64Array, fired: Int64Array) -> Int64Array:
         """When the next window that holds the pane is due, or, when all were emitted, when the pane goes."""
@@ -96,18 +91,8 @@ class PaneWindowOperator(IncrementalKeyedOperator):
         lasting_ms = np.where(following <= last, 0, self._lateness_ms)
         return np.minimum(following, last) + geometry.size_ms - 1 + lasting_ms
 
-    def _restored_field(self, header: KeyedStateHeader) -> pa.Field | None:
-        fields = [field for field in header.state_fields if field.name.startswith(STATE_PREFIX)]
-        others = [field.name for field in fields if field.name != self._state_name]
-        if others:
-            raise StateError(
-                f"operator {self.context.operator_uid!r}: the snapshot holds windows of {_spelled(others[0])}, and the job now "
-                f"asks for {_spelled(self._state_name)}: keep them, or give the operator another uid to start without its state"
-            )
-        return fields[0] if fields else None
-
     def backend_restored(self, backend: KeyedStateBackend) -> None:
-        windows = self._windows
+        windows = self._state
         if windows is None:
             return
         self._note_panes(windows, NEVER_FIRED)
@@ -147,7 +132,7 @@ class PaneWindowOperator(IncrementalKeyedOperator):
                 return
             first, last = int(panes.min()), int(panes.max())
         slots = self.slots_of(batch, key_columns)
-        windows = self._state_for(batch, input_index)
+        windows = self.state_for(batch, input_index)
         numbers = windows.number_rows(panes, first, last, geometry.pane_ms)
         last_due = self._last_due_start(self._time_ms)
         entries = windows.entries_of_rows(slots, numbers, max(last_due, NEVER_FIRED))
@@ -186,24 +171,6 @@ class PaneWindowOperator(IncrementalKeyedOperator):
         self._note_panes(windows, NEVER_FIRED)
         for pane in windows.window_starts:
             self._note_windows(start for start in self._geometry.windows_of(pane) if start <= last_due)
-
-    def _due_outside_ms(self) -> int:
-        return NOTHING_DUE if self._windows is None else self.due_outside_ms(self._state_name)
-
-    def _state_for(self, batch: pa.RecordBatch, input_index: int) -> WindowState:
-        """The state, once it is clear that the batch's columns are what it was made for."""
-        windows = self._windows
-        if windows is None:  # restored from a snapshot that held none
-            backend = self.backend
-            assert backend is not None  # noqa: S101 - slots_of made it
-            self.backend_created(backend, None, batch)
-            windows = self._windows
-            assert windows is not None  # noqa: S101 - just made
-        checked = self._checked.get(input_index)
-        if checked is None or not checked.equals(batch.schema):
-            windows.contents.check(batch.schema, self.context.operator_uid, input_index)
-            self._checked[input_index] = batch.schema
-        return windows
 
     def _last_gone_start(self) -> int:
         """A window is gone once its last millisecond plus the allowed lateness is not beyond the watermark."""
@@ -261,7 +228,7 @@ class PaneWindowOperator(IncrementalKeyedOperator):
         return bool(
             (self._to_fire and self._to_fire[0] <= last_due)
             or (self._to_drop and self._to_drop[0][0] <= last_due - self._lateness_ms)
-            or self._due_outside_ms() <= watermark_ms
+            or self.due_outside_now_ms() <= watermark_ms
         )
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -280,7 +247,7 @@ class PaneWindowOperator(IncrementalKeyedOperator):
 
     def _arm(self) -> None:
         """Ask for a timer when the first window ends."""
-        at_ms = self._due_outside_ms() + 1
+        at_ms = self.due_outside_now_ms() + 1
         if self._to_fire:
             at_ms = min(at_ms, self._to_fire[0] + self._geometry.size_ms)
         if at_ms > NOTHING_DUE:
@@ -304,7 +271,7 @@ class PaneWindowOperator(IncrementalKeyedOperator):
 
     def continue_work(self) -> None:
         """Emit one slice; when nothing is left, let the watermark go on."""
-        work, windows = self._work, self._windows
+        work, windows = self._work, self._state
         if work is None:
             return
         if windows is not None:
@@ -336,9 +303,9 @@ class PaneWindowOperator(IncrementalKeyedOperator):
 
     def _next_windows(self, work: _Work, windows: WindowState) -> bool:
         """Take the next due windows, of keys that are in memory. False when there are none, for now."""
-        if self._due_outside_ms() <= self._time_ms and not self._goes_before_outside():
+        if self.due_outside_now_ms() <= self._time_ms and not self._goes_before_outside():
             self._load_due(windows)
-        last_due = self._last_due_start(min(self._time_ms, self._due_outside_ms()))
+        last_due = self._last_due_start(min(self._time_ms, self.due_outside_now_ms()))
         one_pane = self._geometry.panes_per_window == 1 and not self._geometry.has_gaps
         at_most = WINDOWS_PER_SLICE if one_pane else 1
         while self._to_fire and self._to_fire[0] <= last_due:
@@ -359,7 +326,7 @@ class PaneWindowOperator(IncrementalKeyedOperator):
 
     def _goes_before_outside(self) -> bool:
         """Whether a window in memory is due before all that is not."""
-        return bool(self._to_fire) and self._to_fire[0] <= self._last_due_start(self._due_outside_ms() - 1)
+        return bool(self._to_fire) and self._to_fire[0] <= self._last_due_start(self.due_outside_now_ms() - 1)
 
     def _take_window(self, work: _Work, windows: WindowState, start: int) -> None:
         """The entries of all panes of a window, key by key, of keys whose result is not out."""
@@ -435,14 +402,8 @@ def _grouped(entries: Slots, slots: Slots) -> tuple[Slots, Int64Array]:
     return entries[order], np.concatenate([np.zeros(1, np.int64), changes, np.array(ends, np.int64)])
 
 
-def _contents_of(field: pa.Field) -> list[pa.Field]:
-    entry_type = field.type.item_type
-    fields = [entry_type.field(position) for position in range(entry_type.num_fields)]
-    return [field for field in fields if field.name != FIRED]
-
-
-def _spelled(state_name: str) -> str:
-    *domain, size, slide, offset = state_name.removeprefix(STATE_PREFIX).split(",")
+def _spelled(windows: str) -> str:
+    *domain, size, slide, offset = windows.split(",")
     every = f" every {slide} ms" if slide != size else ""
     return f"{size} ms{every} with offset {offset} ms{' of processing time' if domain else ''}"
 

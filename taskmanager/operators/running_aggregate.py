@@ -2,11 +2,14 @@
 
 Decides which accumulators are folded: one kernel call per input column and batch, with the result after each row. Rows are
 counted by the first column that is aggregated as long as that column has had no nulls; from its first null on they have a
-count of their own, which begins with what the column had counted. It does not know how keys are found. There is no such
+count of their own, which begins with what the column had counted. Goes on with the accumulators of a snapshot, as AggregatePlan has it.
+It does not know how keys are found. There is no such
 operator in Flink; a KeyedProcessFunction over ValueState does it there, a row at a time.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +20,17 @@ from dataflow.ids import CheckpointID
 from dataflow.operator_specs import RunningAggregateSpec
 from dataflow.state import RunningAggregateDescriptor, descriptor_of
 from dataflow.state_format import KeyedStateHeader
-from taskmanager.operators.aggregates import ROWS, Accumulator, AggregatePlan, Numbers, counts_and_totals
-from taskmanager.operators.contract import OperatorSnapshot
+from taskmanager.operators.accumulator_shapes import keep_shapes, restored_shapes, start_from
+from taskmanager.operators.aggregates import (
+    ROWS,
+    Accumulator,
+    AggregatePlan,
+    Numbers,
+    Shape,
+    check_widens,
+    counts_and_totals,
+)
+from taskmanager.operators.contract import OperatorSnapshot, RestoredState
 from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.state.keyed_backend import KeyedStateBackend
 from taskmanager.state.keyed_state import RunningAggregateState
@@ -34,33 +46,58 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
     def __init__(self, spec: RunningAggregateSpec) -> None:
         super().__init__(spec.key_columns)
         self._passthrough = spec.passthrough
+        self._known_schema = spec.input_schema
         self._plan = AggregatePlan(spec.aggregates)
         self._accumulators: tuple[Accumulator, ...] = ()
         self._input_schema: pa.Schema | None = None
         self._states: dict[str, RunningAggregateState] = {}
         self._counted_by = ""
         """Accumulator that also counts the rows; empty: they have their own."""
+        self._goes_on = False
+        """Subtasks of a snapshot may have counted rows by another accumulator."""
         self._output_schema: pa.Schema | None = None
 
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
     ) -> None:
-        if header is not None:
-            found = [descriptor_of(field) for field in header.state_fields]
-            running = [one for one in found if isinstance(one, RunningAggregateDescriptor)]
-            self._plan.check_restored({one.name: one.aggregates for one in running}, complete=bool(running))
-            for one in running:
-                self._states[one.name] = backend.get_running_aggregate(one)
+        if header is None:
+            return
+        found = [descriptor_of(field) for field in header.state_fields]
+        running = [one for one in found if isinstance(one, RunningAggregateDescriptor)]
+        shapes = restored_shapes(self.operator_state) or [Shape(one.name, one.aggregates) for one in running]
+        self._goes_on = start_from(shapes, self._plan, self)
+        kept = {shape.name: shape.aggregates for shape in self._plan.shapes}
+        for one in running:
+            declared = replace(one, aggregates=kept.get(one.name, one.aggregates))
+            self._check_type(one)
+            self._states[one.name] = backend.get_running_aggregate(declared)
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
+        if self.backend is None:  # a subtask without keys goes on with the accumulators of the others
+            self._goes_on = start_from(restored_shapes(self.operator_state), self._plan, self)
+
+    def _check_type(self, written: RunningAggregateDescriptor) -> None:
+        """As far as the input's columns are known. The type of the column is not, only what it was folded as."""
+        column, schema = Shape(written.name, ()).column, self._known_schema
+        if schema is not None and written.aggregates and column in schema.names:
+            declared = schema.field(column).type
+            if pa.types.is_floating(declared) != pa.types.is_floating(written.accumulator_type):
+                check_widens(column, written.accumulator_type, declared)
 
     def backend_restored(self, backend: KeyedStateBackend) -> None:
         """Some of the subtasks that the state comes from may have counted rows apart, others not yet."""
         named = self.operator_state.list_state(COUNTED_BY_STATE, OperatorStateMode.UNION).get()
         counted_by = next((name for name in named if name), "")
-        if not counted_by or counted_by not in self._states:
-            return
-        self._counted_by = counted_by
-        if backend.has_state(ROWS):
-            self._count_rows_apart(backend)
+        kept = {shape.name for shape in self._plan.shapes}
+        if counted_by in self._states:
+            self._counted_by = counted_by
+            if backend.has_state(ROWS) or (counted_by not in kept and ROWS in kept):
+                self._count_rows_apart(backend)
+        for name in [name for name in self._states if name not in kept]:
+            backend.remove_state(name)
+            del self._states[name]
+            self._counted_by = "" if name == self._counted_by else self._counted_by
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         slots = self.slots_of(batch)
@@ -94,7 +131,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self._accumulators = self._plan.accumulators(schema)
         backend = self._backend()
         names = [accumulator.name for accumulator in self._accumulators if accumulator.name != ROWS]
-        is_fresh = not self._states
+        is_fresh = not self._states and not self._goes_on
         for accumulator in self._accumulators:
             if accumulator.name != ROWS:
                 self._states[accumulator.name] = backend.get_running_aggregate(accumulator.descriptor())
@@ -129,6 +166,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         self.operator_state.list_state(COUNTED_BY_STATE, OperatorStateMode.UNION).update([self._counted_by])
+        keep_shapes(self.operator_state, self._plan.shapes)
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
     def process_watermark(self, watermark: Watermark) -> None:

@@ -18,8 +18,8 @@ from dataflow.kernel import I64, I64s, RO_I32s, RO_I64s, kernel
 from dataflow.state import MapStateDescriptor
 from taskmanager.operators.calendar import Calendar
 from taskmanager.operators.entry_maps import FrozenEntryMaps, by_start, entry_maps
-from taskmanager.operators.window_contents import WindowContents
-from taskmanager.state.adopted_state import AdoptedState, elements_of, reduce_lists
+from taskmanager.operators.window_contents import ContentsState, WindowContents
+from taskmanager.state.adopted_state import elements_of, reduce_lists
 from taskmanager.state.chains import Chains
 from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.copy_on_write import CopyOnWrite
@@ -45,15 +45,14 @@ def _group_intervals(slots: Any, starts: Any, ends: Any, groups: Any) -> int:
     return count + 1
 
 
-class SessionState(AdoptedState):
+class SessionState(ContentsState):
     """By entry."""
 
     def __init__(self, name: str, contents: WindowContents, gap_ms: int, lateness_ms: int) -> None:
         """`lateness_ms`: how long a session stays after its result."""
-        self.contents = contents
+        self.contents, self._name = contents, name
         self.gap_ms, self._lateness_ms = gap_ms, lateness_ms
-        fields = [*contents.fields, pa.field(END, pa.int64()), pa.field(FIRED, pa.bool_())]
-        self.descriptor: MapStateDescriptor = MapStateDescriptor(name, pa.int64(), pa.struct(fields))
+        self.describe()
         self._allocator = SlotAllocator()
         self._chains = Chains()
         self.slot_of: Slots = np.zeros(64, np.int32)
@@ -64,6 +63,10 @@ class SessionState(AdoptedState):
         self._guard = CopyOnWrite()
         """Of starts, ends and `fired`."""
         self._calendar = Calendar(max(1, gap_ms // _BUCKETS_PER_GAP))
+
+    def describe(self) -> None:
+        fields = [*self.contents.fields, pa.field(END, pa.int64()), pa.field(FIRED, pa.bool_())]
+        self.descriptor: MapStateDescriptor = MapStateDescriptor(self._name, pa.int64(), pa.struct(fields))
 
     def __len__(self) -> int:
         """Sessions."""

@@ -14,15 +14,11 @@ import pyarrow as pa
 
 from dataflow.arrow_columns import BoolArray, Int64Array
 from dataflow.elements import Watermark
-from dataflow.state import StateError
-from dataflow.state_format import KeyedStateHeader
 from dataflow.windows import EventTimeSessionWindows
 from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.operators.session_state import END, FIRED, SessionState
-from taskmanager.operators.window_contents import ContentsMaker, FiredWindows
-from taskmanager.state.adopted_state import NOTHING_DUE
-from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from taskmanager.operators.window_operator import WindowOperator
 from taskmanager.state.slots import Slots
 
 STATE_PREFIX = "sessions-"
@@ -30,7 +26,7 @@ KEYS_PER_LOAD = 16_384
 _NO_ENTRIES: Slots = np.zeros(0, np.int32)
 
 
-class SessionWindowOperator(IncrementalKeyedOperator):
+class SessionWindowOperator(WindowOperator[SessionState]):
     """One input."""
 
     def __init__(
@@ -42,15 +38,11 @@ class SessionWindowOperator(IncrementalKeyedOperator):
         allowed_lateness_ms: int = 0,
         late_output_tag: str = "",
     ) -> None:
-        super().__init__(key_columns)
+        super().__init__(key_columns, maker, STATE_PREFIX, str(assigner.gap_ms))
         self._time_column = time_column
         self._gap_ms = assigner.gap_ms
-        self._maker = maker
         self._lateness_ms = allowed_lateness_ms
         self._late_output_tag = late_output_tag
-        self._state_name = f"{STATE_PREFIX}{assigner.gap_ms}"
-        self._sessions: SessionState | None = None
-        self._checked_schema: pa.Schema | None = None
         self._pending: Watermark | None = None
         """The watermark whose sessions are being emitted."""
         self._due: Slots = _NO_ENTRIES
@@ -58,27 +50,17 @@ class SessionWindowOperator(IncrementalKeyedOperator):
 
     # --- state ----------------------------------------------------------------------------------------------------------
 
-    def backend_created(
-        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
-    ) -> None:
-        if header is not None:
-            fields = [field for field in header.state_fields if field.name.startswith(STATE_PREFIX)]
-            if any(field.name != self._state_name for field in fields):
-                gap = fields[0].name.removeprefix(STATE_PREFIX)
-                raise StateError(
-                    f"operator {self.context.operator_uid!r}: the snapshot holds sessions with a gap of {gap} ms, and the job "
-                    f"now asks for {self._gap_ms} ms: keep the gap, or give the operator another uid to start without its state"
-                )
-            if not fields:
-                return
-            entry_type = fields[0].type.item_type
-            children = [entry_type.field(i) for i in range(entry_type.num_fields)]
-            contents = self._maker.of_snapshot([child for child in children if child.name not in (END, FIRED)])
-        else:
-            assert batch is not None  # noqa: S101 - one of the two is given
-            contents = self._maker.of_batch(batch.schema)
-        self._sessions = SessionState(self._state_name, contents, self._gap_ms, self._lateness_ms)
-        backend.adopt_state(self._sessions)
+    def make_state(self, contents: WindowContents) -> SessionState:
+        """Sessions of this gap."""
+        return SessionState(self._state_name, contents, self._gap_ms, self._lateness_ms)
+
+    def contents_fields(self, field: pa.Field) -> list[pa.Field]:
+        """All but the end, and whether it fired."""
+        return [child for child in field.type.item_type if child.name not in (END, FIRED)]
+
+    def refusal(self, windows: str) -> str:
+        """Another gap."""
+        return f"the snapshot holds sessions with a gap of {windows} ms, and the job now asks for {self._gap_ms} ms: keep the gap"
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
@@ -93,7 +75,7 @@ class SessionWindowOperator(IncrementalKeyedOperator):
             return
         times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
         slots = self.slots_of(batch)
-        sessions = self._state_for(batch)
+        sessions = self.state_for(batch)
         alone_late = times + self._gap_ms - 1 + self._lateness_ms <= self.watermark_ms
         if not alone_late.any():
             self._changed(sessions, self._add(sessions, batch, slots, times))
@@ -148,17 +130,6 @@ class SessionWindowOperator(IncrementalKeyedOperator):
             self._emit(sessions, changed[passed])
         sessions.remind(changed)
 
-    def _state_for(self, batch: pa.RecordBatch) -> SessionState:
-        if self._sessions is None:  # restored from a snapshot that held none
-            assert self.backend is not None  # noqa: S101 - slots_of made it
-            self.backend_created(self.backend, None, batch)
-        sessions = self._sessions
-        assert sessions is not None  # noqa: S101 - just made
-        if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
-            sessions.contents.check(batch.schema, self.context.operator_uid)
-            self._checked_schema = batch.schema
-        return sessions
-
     # --- watermarks -----------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -171,11 +142,8 @@ class SessionWindowOperator(IncrementalKeyedOperator):
             self.output.emit_watermark(watermark)
 
     def _may_be_due(self, time_ms: int) -> bool:
-        sessions = self._sessions
-        return sessions is not None and (sessions.may_be_due(time_ms) or self._due_outside_ms() <= time_ms)
-
-    def _due_outside_ms(self) -> int:
-        return NOTHING_DUE if self._sessions is None else self.due_outside_ms(self._state_name)
+        sessions = self._state
+        return sessions is not None and (sessions.may_be_due(time_ms) or self.due_outside_now_ms() <= time_ms)
 
     def _begin(self, watermark: Watermark) -> None:
         self._pending = watermark
@@ -183,11 +151,11 @@ class SessionWindowOperator(IncrementalKeyedOperator):
 
     def _take_due(self) -> None:
         """What is over, of keys in memory: kept ones go, the others are to be emitted, in the order of their ends."""
-        sessions, backend = self._sessions, self.backend
+        sessions, backend = self._state, self.backend
         assert sessions is not None and backend is not None  # noqa: S101 - something is due
-        if self._due_outside_ms() <= self.watermark_ms:
+        if self.due_outside_now_ms() <= self.watermark_ms:
             backend.load_due(self._state_name, self.watermark_ms, KEYS_PER_LOAD)
-        due = sessions.due(min(self.watermark_ms, self._due_outside_ms()))
+        due = sessions.due(min(self.watermark_ms, self.due_outside_now_ms()))
         gone = due[sessions.fired[due]]
         backend.touch(sessions.slot_of[gone])
         sessions.remove(gone)
@@ -200,7 +168,7 @@ class SessionWindowOperator(IncrementalKeyedOperator):
 
     def continue_work(self) -> None:
         """Emit one slice; when nothing is left, let the watermark go on."""
-        sessions, watermark = self._sessions, self._pending
+        sessions, watermark = self._state, self._pending
         if watermark is None or sessions is None:
             return
         part = self._due[: sessions.contents.windows_per_slice]
@@ -216,7 +184,7 @@ class SessionWindowOperator(IncrementalKeyedOperator):
                 sessions.remove(part)
         if not len(self._due):
             self._take_due()  # those that the lateness does not keep, and those that were not in memory
-        if not len(self._due) and self._due_outside_ms() > self.watermark_ms:
+        if not len(self._due) and self.due_outside_now_ms() > self.watermark_ms:
             self._pending = None
             self.output.emit_watermark(watermark)
 

@@ -9,7 +9,7 @@ InternalWindowFunction.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,9 @@ import pyarrow as pa
 from dataflow.arrow_columns import Int64Array
 from dataflow.gather import gather_values
 from dataflow.state import StateError
-from taskmanager.operators.aggregates import Accumulator, AggregatePlan, Numbers
+from taskmanager.operators.aggregates import Accumulator, AggregatePlan, Numbers, Shape, check_widens
 from taskmanager.operators.contract import Output
+from taskmanager.state.adopted_state import AdoptedState
 from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.running_aggregate import AggregateColumn
 from taskmanager.state.slots import Slots
@@ -109,8 +110,30 @@ class WindowContents(ABC):
         """Raise unless batches of this schema fit."""
 
 
+class ContentsState(AdoptedState):
+    """State of windows, whatever they hold."""
+
+    contents: WindowContents
+
+    @abstractmethod
+    def describe(self) -> None:
+        """Set the descriptor, from what the contents are now."""
+
+
 class ContentsMaker(ABC):
     """Makes contents when the columns of the input are known."""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The accumulators, if there are any."""
+        return ()
+
+    def start_from(self, known: Sequence[Shape], *, drop: bool) -> None:
+        """A snapshot had these. StateError, by column, for what is gone, unless it may be dropped."""
+
+    def shapes_of(self, fields: Sequence[pa.Field]) -> list[Shape]:
+        """From `WindowContents.fields` of a snapshot."""
+        return []
 
     @abstractmethod
     def of_batch(self, schema: pa.Schema) -> WindowContents:
@@ -124,9 +147,11 @@ class ContentsMaker(ABC):
 class AccumulatorContents(WindowContents):
     """Counts, sums, minima and maxima."""
 
-    def __init__(self, plan: AggregatePlan, accumulators: Sequence[Accumulator]) -> None:
+    def __init__(self, plan: AggregatePlan, accumulators: Sequence[Accumulator], *, may_widen: bool = False) -> None:
+        """`may_widen`: the accumulators are those of a snapshot; the first batch may have wider types."""
         self._plan = plan
         self.accumulators = tuple(accumulators)
+        self._may_widen = may_widen
         self.columns = {a.name: AggregateColumn(a.descriptor()) for a in accumulators}
         self._output_schema: pa.Schema | None = None
 
@@ -192,7 +217,11 @@ class AccumulatorContents(WindowContents):
 
     def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
         needed = self._plan.accumulators(schema)
-        if sorted(needed, key=_name_of) != sorted(self.accumulators, key=_name_of):
+        if self._may_widen:
+            for written, declared in zip(self.accumulators, needed, strict=True):
+                check_widens(written.column, written.column_type, declared.column_type)
+            self.accumulators, self._output_schema, self._may_widen = needed, None, False
+        if needed != self.accumulators:
             raise StateError(
                 f"operator {operator_uid!r}: the aggregates, or the types of their columns, are not those that "
                 "its state was made for: keep them, or give the operator another uid to start without its state"
@@ -202,20 +231,45 @@ class AccumulatorContents(WindowContents):
 class AccumulatorMaker(ContentsMaker):
     """For a plan of aggregates."""
 
-    def __init__(self, plan: AggregatePlan) -> None:
+    def __init__(self, plan: AggregatePlan, input_schema: pa.Schema | None = None) -> None:
+        """`input_schema`: as far as it is known before the first batch."""
         self._plan = plan
+        self._input_schema = input_schema
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return self._plan.shapes
+
+    def start_from(self, known: Sequence[Shape], *, drop: bool) -> None:
+        self._plan.start_from(known, drop=drop)
+
+    def shapes_of(self, fields: Sequence[pa.Field]) -> list[Shape]:
+        return [accumulator.shape for accumulator in accumulators_of(fields)]
 
     def of_batch(self, schema: pa.Schema) -> WindowContents:
         return AccumulatorContents(self._plan, self._plan.accumulators(schema))
 
     def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
-        accumulators = accumulators_of(fields)
-        self._plan.check_restored({one.name: one.aggregates for one in accumulators}, complete=True)
-        return AccumulatorContents(self._plan, accumulators)
+        written = accumulators_of(fields)
+        if self._input_schema is not None:
+            needed = self._plan.accumulators(self._input_schema)
+            types = {accumulator.name: accumulator.column_type for accumulator in written}
+            for one in needed:
+                check_widens(one.column, types.get(one.name, one.column_type), one.column_type)
+            return AccumulatorContents(self._plan, needed)
+        known = {accumulator.column: accumulator.column_type for accumulator in written if accumulator.aggregates}
+        return AccumulatorContents(self._plan, [self._of_known(shape, known) for shape in self.shapes], may_widen=True)
 
-
-def _name_of(accumulator: Accumulator) -> str:
-    return accumulator.name
+    @staticmethod
+    def _of_known(shape: Shape, known: Mapping[str, pa.DataType]) -> Accumulator:
+        if not shape.aggregates:
+            return Accumulator(shape.name, shape.column, pa.int64(), ())
+        if shape.column not in known:
+            raise StateError(
+                f"column {shape.column!r}: {', '.join(shape.aggregates)} of it is new, and its type is not known before the first row: "
+                "declare the schema of the operator that comes before (schema=)"
+            )
+        return Accumulator(shape.name, shape.column, known[shape.column], shape.aggregates)
 
 
 def accumulators_of(fields: Sequence[pa.Field]) -> tuple[Accumulator, ...]:
@@ -226,6 +280,5 @@ def accumulators_of(fields: Sequence[pa.Field]) -> tuple[Accumulator, ...]:
         totals = tuple(
             child.type.field(i).name for i in range(child.type.num_fields) if child.type.field(i).name != "count"
         )
-        column = child.name.removeprefix("column:") if child.name.startswith("column:") else ""
-        found.append(Accumulator(child.name, column, declared, totals))
+        found.append(Accumulator(child.name, Shape(child.name, totals).column, declared, totals))
     return tuple(found)

@@ -23,7 +23,7 @@ from taskmanager.operators.window_contents import AccumulatorMaker, ContentsMake
 def create_window_operator(spec: WindowAggregateSpec | WindowProcessSpec) -> KeyedOperator:
     """The operator."""
     if isinstance(spec, WindowAggregateSpec):
-        return _operator(spec, AccumulatorMaker(AggregatePlan(spec.aggregates)))
+        return _operator(spec, AccumulatorMaker(AggregatePlan(spec.aggregates), spec.input_schema))
     created: list[KeyedOperator] = []
     operator = _operator(spec, _row_maker(spec, created))
     created.append(operator)

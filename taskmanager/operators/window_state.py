@@ -21,8 +21,8 @@ from dataflow.gather import gather_values
 from dataflow.kernel import I64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, kernel
 from dataflow.state import MapStateDescriptor
 from taskmanager.operators.entry_maps import FrozenEntryMaps, by_start, entry_maps
-from taskmanager.operators.window_contents import WindowContents
-from taskmanager.state.adopted_state import AdoptedState, elements_of, reduce_lists
+from taskmanager.operators.window_contents import ContentsState, WindowContents
+from taskmanager.state.adopted_state import elements_of, reduce_lists
 from taskmanager.state.chains import Chains
 from taskmanager.state.columns import FrozenColumn
 from taskmanager.state.copy_on_write import CopyOnWrite
@@ -97,19 +97,18 @@ def window_starts(times: Int64Array, size_ms: int, offset_ms: int) -> tuple[Int6
     return starts, int(bounds[0]), int(bounds[1])
 
 
-class WindowState(AdoptedState):
+class WindowState(ContentsState):
     """Contents by entry."""
 
     def __init__(
         self, name: str, contents: WindowContents, due_of: Callable[[Int64Array, Int64Array], Int64Array]
     ) -> None:
         """`due_of`: when an entry is due next, by start and `fired`."""
-        self.contents = contents
+        self.contents, self._name = contents, name
         self._due_of = due_of
+        self.describe()
         self.fired: Int64Array = np.full(64, NEVER_FIRED, np.int64)
         """By entry: start of the last window that was emitted with it, or that was over before it came."""
-        entry_type = pa.struct([*contents.fields, pa.field(FIRED, pa.int64())])
-        self.descriptor: MapStateDescriptor = MapStateDescriptor(name, pa.int64(), entry_type)
         self._index = KeyIndex([pa.field("entry", pa.int64())])
         self._entry_capacity = 64
         self._slot_of: Slots = np.full(64, _FREE, np.int32)
@@ -124,6 +123,10 @@ class WindowState(AdoptedState):
         self._starts: Int64Array = np.zeros(64, np.int64)
         """Number to window start."""
         self._free_numbers: list[int] = []
+
+    def describe(self) -> None:
+        entry_type = pa.struct([*self.contents.fields, pa.field(FIRED, pa.int64())])
+        self.descriptor: MapStateDescriptor = MapStateDescriptor(self._name, pa.int64(), entry_type)
 
     # --- windows --------------------------------------------------------------------------------------------------------
 

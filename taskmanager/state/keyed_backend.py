@@ -102,8 +102,8 @@ class KeyedStateBackend:
         self._expiry_cursor = 0
         self.drop_columns = False
         """Whether columns that a snapshot has and a descriptor has not may go."""
-        self._adopted: set[str] = set()
         self._asked_for: set[str] = set()
+        self._removed: set[str] = set()
         self._older: dict[tuple[str, pa.DataType, str], StateDescriptor] = {}
         """By name, type and serializer: how files of a snapshot declare a state otherwise than the newest one."""
 
@@ -192,7 +192,6 @@ class KeyedStateBackend:
     def adopt_state(self, state: AdoptedState) -> None:
         """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first batch."""
         check(state.descriptor.name not in self._states, f"state {state.descriptor.name!r} exists already")
-        self._adopted.add(state.descriptor.name)
         state.grow(self._capacity)
         self._states[state.descriptor.name] = state
 
@@ -203,6 +202,13 @@ class KeyedStateBackend:
     def load_due(self, name: str, time_ms: int, limit: int) -> None:
         """Bring keys into memory that are due at this time, those that are due first: at most so many, and no more than there is
         room for. Slots, and entries of adopted states, that were looked up before mean nothing afterwards."""
+
+    def remove_state(self, name: str) -> None:
+        """Forget a state that came with a snapshot, of all keys. What lies elsewhere of it is not read any more."""
+        del self._states[name]
+        self._removed.add(name)
+        if self._changes is not None:
+            self._changes.begin_anew()
 
     def get_timers(self, name: str = "user-timers") -> KeyedTimers:
         """The timers of this name."""
@@ -414,6 +420,8 @@ class KeyedStateBackend:
 
     def _evolved(self, known: KeyedState, descriptor: StateDescriptor) -> KeyedState:
         """A state that came with a snapshot becomes what the job declares now. StateError, by column, if it cannot."""
+        if descriptor.name in self._asked_for:
+            raise StateError(f"{_both(known.descriptor, descriptor)}: declare it as it was, or under another name")
         self._check_evolves(known.descriptor, descriptor)
         state = self._make_state(descriptor)
         slots = self._index.live_slots()
@@ -432,11 +440,8 @@ class KeyedStateBackend:
 
     def _check_evolves(self, written: StateDescriptor, declared: StateDescriptor) -> None:
         evolution = evolution_of(written, declared, drop_columns=self.drop_columns)
-        problems = evolution.problems
-        if declared.name in self._adopted | self._asked_for:
-            problems = ("declare it as it was, or under another name",)
-        if problems:
-            raise StateError(f"{_both(written, declared)}: {'; '.join(problems)}")
+        if evolution.problems:
+            raise StateError(f"{_both(written, declared)}: {'; '.join(evolution.problems)}")
 
     def _now_ms(self) -> int:
         clock = self.scope.now_ms

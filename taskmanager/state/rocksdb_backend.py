@@ -170,7 +170,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             for field, column in group.columns:
                 if field.name in self._states:
                     self._restore_state(field, slots[numbers], column)
-                else:
+                elif field.name not in self._removed:
                     queues[field.name][1].restore(slots[numbers], column)
 
     def _make_room(self) -> None:

@@ -31,6 +31,7 @@ def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> 
     cli.add_argument("--parallelism", type=int, default=2)
     cli.add_argument("--max-parallelism", type=int, default=0)
     cli.add_argument("--smallest", action="store_true", help="one aggregate more")
+    cli.add_argument("--only-counts", action="store_true", help="one aggregate less")
     options = cli.parse_args(arguments)
     environment.set_parallelism(options.parallelism)
     shape = {"keys": KEYS, "rows_per_second": options.rate, "batch_rows": 200, "splits": 8}
@@ -39,8 +40,10 @@ def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> 
     else:
         source = GeneratorSource(rows=options.rows or None, **shape)
     keyed = environment.from_source(source, uid="generator").key_by("key")
-    more: dict[str, Any] = {"low": min_("value")} if options.smallest else {}
-    sums = keyed.running_aggregate(uid=options.uid, name="sums", total=sum_("value"), n=count(), **more)
+    more: dict[str, Any] = {} if options.only_counts else {"total": sum_("value")}
+    if options.smallest:
+        more["low"] = min_("value")
+    sums = keyed.running_aggregate(uid=options.uid, name="sums", n=count(), **more)
     if options.max_parallelism:
         sums.set_max_parallelism(options.max_parallelism)
     sums.sink_to(ParquetSink(options.output), uid="sink")

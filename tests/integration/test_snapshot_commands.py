@@ -307,18 +307,20 @@ def test_savepoint_alone_triggers_one(cluster, tmp_path):
 
 
 def test_a_plan_tries_operators_of_the_engine_without_a_row(savepoint, tmp_path):
-    """An aggregate that is new would know nothing of what came before: refused by column, before anything runs."""
-    code, answer, _ = plan(savepoint, tmp_path, "--smallest")
+    """An aggregate that is new starts empty; one that is gone is refused by column, before anything runs."""
+    code, answer, _ = plan(savepoint, tmp_path, "--smallest", "--only-counts")
     assert code == 1
-    assert "operator 'sums': column 'value': min of it is new" in answer["refusal"]
+    assert (
+        "operator 'sums': column 'value': sum of it is in the snapshot and not in the job any more" in answer["refusal"]
+    )
     by_uid = {operator["uid"]: operator["problem"] for operator in answer["operators"]}
     assert [uid for uid, problem in by_uid.items() if problem] == ["sums"]
 
 
 def test_a_program_that_would_lose_what_came_before_is_refused_at_submission(cluster, savepoint, tmp_path):
     """In one line; the coordinator has not heard of the job."""
-    arguments = ["--output", tmp_path / "out", "--smallest"]
+    arguments = ["--output", tmp_path / "out", "--only-counts"]
     run = command("run", "--from-savepoint", savepoint, SCRIPT, "--", *arguments, coordinator=cluster.address)
     assert run.returncode == 1
-    assert "min of it is new" in run.stderr and str(savepoint) in run.stderr
+    assert "sum of it is in the snapshot" in run.stderr and str(savepoint) in run.stderr
     assert "savepoint job" not in {job.name for job in cluster.client.list_jobs()}

@@ -1,0 +1,45 @@
+"""Which accumulators the subtasks of an operator have, in its snapshot: all of them have to go on with the same, also those without a key.
+
+A union list of operator state. Decides nothing about them: `AggregatePlan.start_from` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dataflow.config import DROP_STATE_COLUMNS
+from dataflow.handles import OperatorStateMode
+from dataflow.state import StateError
+from taskmanager.operators.aggregates import Shape
+from taskmanager.operators.keyed_operator import KeyedOperator
+from taskmanager.operators.operator_state import OperatorStateBackend
+
+SHAPES_STATE = "accumulators"
+
+
+def restored_shapes(operator_state: OperatorStateBackend) -> list[Shape]:
+    """The accumulators that the subtasks of a snapshot had; none before they had any, and of older snapshots."""
+    stored = operator_state.list_state(SHAPES_STATE, OperatorStateMode.UNION).get()
+    found = {name: Shape(name, tuple(aggregates)) for name, *aggregates in stored}
+    return list(found.values())
+
+
+def keep_shapes(operator_state: OperatorStateBackend, shapes: Sequence[Shape]) -> None:
+    """For `restored_shapes`."""
+    stored = operator_state.list_state(SHAPES_STATE, OperatorStateMode.UNION)
+    stored.update([[shape.name, *shape.aggregates] for shape in shapes])
+
+
+class _GoesOn(Protocol):
+    def start_from(self, known: Sequence[Shape], *, drop: bool) -> None: ...
+
+
+def start_from(shapes: Sequence[Shape], plan: _GoesOn, operator: KeyedOperator) -> bool:
+    """Have a plan go on with these, if there are any. StateError that names the operator and the column."""
+    if shapes:
+        try:
+            plan.start_from(shapes, drop=operator.setting(DROP_STATE_COLUMNS))
+        except StateError as error:
+            raise StateError(f"operator {operator.context.operator_uid!r}: {error}") from None
+    return bool(shapes)
