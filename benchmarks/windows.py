@@ -35,10 +35,19 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument("--keys", type=int, default=10_000)
     cli.add_argument("--window-ms", type=int, default=10_000)
     cli.add_argument("--batch-rows", type=int, default=65_536, help="rows per generated batch")
+    cli.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap", help="state.backend.type")
+    cli.add_argument("--memory", default="256 mb", help="with rocksdb: memory of one subtask's state")
     options = cli.parse_args(arguments)
     directory = checkpoint_directory()
     try:
-        environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
+        environment = benchmark_environment(
+            options.parallelism,
+            options.checkpoint_interval,
+            directory,
+            state__backend__type=options.backend,
+            state__backend__rocksdb__memory__fixed_per_slot=options.memory,
+            state__backend__rocksdb__localdir=directory,
+        )
         source = GeneratorSource(
             keys=options.keys,
             batch_rows=options.batch_rows,
@@ -57,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(error)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    title = f"windows of {options.window_ms} ms, {options.keys:,} keys, parallelism {options.parallelism}"
+    title = f"windows of {options.window_ms} ms, {options.keys:,} keys, parallelism {options.parallelism}, {options.backend}"
     report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
     return 0
 

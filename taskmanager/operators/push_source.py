@@ -21,12 +21,10 @@ from dataflow.elements import Watermark, WatermarkStatus
 from dataflow.functions import Row, SourceContext
 from dataflow.ids import CheckpointID
 from dataflow.operator_specs import SourceFunctionSpec
-from taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot, SourceOperatorContract
-from taskmanager.operators.event_time import WatermarkGenerator
+from taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot
 from taskmanager.operators.function_operator import FunctionOperator
 from taskmanager.operators.rows import RowBatcher
-from taskmanager.operators.watermark_alignment import WatermarkAligner
-from taskmanager.operators.watermark_operator import WatermarkCadence, watermark_interval_ms
+from taskmanager.operators.watermarked_source import WatermarkedSource
 
 ROWS_PER_BATCH = 4096
 MAX_WAITING_ROWS = 64 * 1024
@@ -205,7 +203,7 @@ class _RoomThenLock(AbstractContextManager[None]):
         self._context.exit_lock()
 
 
-class PushSourceOperator(FunctionOperator, SourceOperatorContract):
+class PushSourceOperator(FunctionOperator, WatermarkedSource):
     """Emits what the function pushes."""
 
     def __init__(self, spec: SourceFunctionSpec, runner: PushSourceRunner) -> None:
@@ -214,25 +212,16 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
         self._source_context = PushSourceContext(runner)
         self._started = False
         self._cancelled = False
-        self._is_idle = False
+        self._said_idle = False
         self._stopped: OperatorSnapshot | None = None
         """State of the function when it was stopped for a savepoint."""
-        self._wake_at_ms: int | None = None
         self._flush_at_ms: int | None = None
         self._snapshot = EMPTY_OPERATOR_SNAPSHOT
-        self._strategy = spec.watermark_strategy
-        self._generator = WatermarkGenerator(spec.watermark_strategy) if spec.watermark_strategy else None
-        self._cadence: WatermarkCadence | None = None
-        self._aligner: WatermarkAligner | None = None
+        self.set_strategy(spec.watermark_strategy)
 
     def open(self) -> None:
         super().open()
-        if self._generator is not None and self._strategy is not None:
-            self._cadence = WatermarkCadence(
-                self._generator, watermark_interval_ms(self.context), self._strategy.idle_timeout_ms
-            )
-            if self._strategy.alignment is not None:
-                self._aligner = WatermarkAligner(self._strategy.alignment, self.context.report_watermark)
+        self.start_watermarks()
 
     def emit_next(self) -> InputStatus:
         runner = self._runner
@@ -241,7 +230,7 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
             runner.start(lambda: self.function.run(self._source_context))
         now_ms = self.context.processing_time.now_ms()
         self._wake_at_ms = None
-        if self._has_to_wait(now_ms):
+        if self.has_to_wait(now_ms):
             return InputStatus.NOTHING_AVAILABLE
         is_done = runner.is_done  # before the inbox is looked at: afterwards nothing can follow
         due = is_done or (self._flush_at_ms is not None and now_ms >= self._flush_at_ms)
@@ -275,29 +264,14 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
         self._wake_at_ms = min(times, default=None)
         return InputStatus.NOTHING_AVAILABLE
 
-    def _has_to_wait(self, now_ms: int) -> bool:
-        """Report; whether the source is ahead of its group. What it pushes waits, and then it waits itself."""
-        aligner, generator, cadence = self._aligner, self._generator, self._cadence
-        if aligner is None or generator is None or cadence is None:
-            return False
-        reached_ms = generator.reached_ms(now_ms)
-        aligner.on_time(now_ms, reached_ms, is_idle=cadence.is_idle or self._is_idle)
-        if not aligner.is_ahead(reached_ms):
-            return False
-        cadence.keep_active(now_ms)
-        cadence.on_time(now_ms, self.output)
-        times = (aligner.wake_at_ms, cadence.wake_at_ms)
-        self._wake_at_ms = min(at_ms for at_ms in times if at_ms is not None)
-        return True
-
-    def align_watermarks(self, max_watermark_ms: int) -> None:
-        if self._aligner is not None:
-            self._aligner.max_watermark_ms = max_watermark_ms
+    @property
+    def is_idle(self) -> bool:
+        return self._said_idle
 
     def _emit(self, element: Pushed, now_ms: int) -> None:
         if isinstance(element, pa.RecordBatch):
-            if self._is_idle:
-                self._is_idle = False
+            if self._said_idle:
+                self._said_idle = False
                 self.output.emit_watermark_status(WatermarkStatus.ACTIVE)
             if self._generator is None or self._cadence is None:
                 self.output.emit_batch(element)
@@ -308,13 +282,9 @@ class PushSourceOperator(FunctionOperator, SourceOperatorContract):
             self._cadence.after_batch(now_ms, self.output)
         elif isinstance(element, Watermark):
             self.output.emit_watermark(element)
-        elif not self._is_idle:
-            self._is_idle = True
+        elif not self._said_idle:
+            self._said_idle = True
             self.output.emit_watermark_status(element)
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        return self._wake_at_ms
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
         if self._stopped is not None:

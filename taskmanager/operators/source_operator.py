@@ -18,11 +18,10 @@ from dataflow.elements import Watermark
 from dataflow.handles import OperatorStateMode
 from dataflow.ids import CheckpointID
 from dataflow.operator_specs import SourceSpec
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState, SourceOperatorContract
+from taskmanager.operators.contract import OperatorSnapshot, RestoredState
 from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.operator_state import OperatorStateBackend
-from taskmanager.operators.watermark_alignment import WatermarkAligner
-from taskmanager.operators.watermark_operator import WatermarkCadence, watermark_interval_ms
+from taskmanager.operators.watermarked_source import WatermarkedSource
 
 SPLITS_STATE = "source-splits"
 KNOWN_STATE = "source-known-splits"
@@ -34,7 +33,7 @@ def split_digest(split_id: str) -> str:
     return hashlib.blake2b(split_id.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
-class SourceOperator(SourceOperatorContract):
+class SourceOperator(WatermarkedSource):
     """Reads batches and emits them."""
 
     def __init__(self, spec: SourceSpec) -> None:
@@ -42,10 +41,7 @@ class SourceOperator(SourceOperatorContract):
         self._reader: SourceReader | None = None
         self._splits: list[SourceSplit] = []
         self._known: set[str] = set()
-        self._wake_at_ms: int | None = None
-        self._generator = WatermarkGenerator(spec.watermark_strategy) if spec.watermark_strategy else None
-        self._cadence: WatermarkCadence | None = None
-        self._aligner: WatermarkAligner | None = None
+        self.set_strategy(spec.watermark_strategy)
         self._paused: tuple[str, ...] = ()
         self._greatest: dict[str, int | None] = {}
         """Greatest event time per split in the restored snapshot."""
@@ -96,11 +92,7 @@ class SourceOperator(SourceOperatorContract):
             least = {s.split_id: s.least_times_ms.get(strategy.column) for s in self._spec.splits}
             known = {split_id: ms for split_id, ms in least.items() if ms is not None}
             self._generator.add_splits(unfinished, whole, known)
-            self._cadence = WatermarkCadence(
-                self._generator, watermark_interval_ms(self.context), strategy.idle_timeout_ms
-            )
-            if strategy.alignment is not None:
-                self._aligner = WatermarkAligner(strategy.alignment, self.context.report_watermark)
+        self.start_watermarks()
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         assert self._reader is not None  # noqa: S101 - open was called
@@ -128,7 +120,7 @@ class SourceOperator(SourceOperatorContract):
     def emit_next(self) -> InputStatus:
         assert self._reader is not None  # noqa: S101 - open was called
         now_ms = self.context.processing_time.now_ms()
-        if self._aligner is not None and self._has_to_wait(now_ms, self._aligner, self._reader):
+        if self.has_to_wait(now_ms):
             return InputStatus.NOTHING_AVAILABLE
         polled = self._reader.poll_next(now_ms)
         generator, cadence = self._generator, self._cadence
@@ -160,28 +152,13 @@ class SourceOperator(SourceOperatorContract):
                 self._aligner.end()
         return polled.status
 
-    def _has_to_wait(self, now_ms: int, aligner: WatermarkAligner, reader: SourceReader) -> bool:
-        """Report; whether the source is ahead of its group. Splits that are ahead wait while others are not."""
-        generator, cadence = self._generator, self._cadence
-        assert generator is not None and cadence is not None  # noqa: S101 - there is an aligner
-        reached_ms = generator.reached_ms(now_ms)
-        aligner.on_time(now_ms, reached_ms, is_idle=cadence.is_idle)
-        ahead = generator.splits_beyond(aligner.max_watermark_ms)
-        if ahead != self._paused:
+    def pause_splits(self, now_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
+        """Splits that are ahead wait while others are not."""
+        ahead = generator.splits_beyond(max_watermark_ms)
+        if ahead != self._paused and self._reader is not None:
             self._paused = ahead
-            reader.pause_splits(ahead)
+            self._reader.pause_splits(ahead)
         generator.keep_active(now_ms, ahead)
-        if not aligner.is_ahead(reached_ms):
-            return False
-        cadence.keep_active(now_ms)
-        cadence.on_time(now_ms, self.output)
-        times = (aligner.wake_at_ms, cadence.wake_at_ms)
-        self._wake_at_ms = min(at_ms for at_ms in times if at_ms is not None)
-        return True
-
-    def align_watermarks(self, max_watermark_ms: int) -> None:
-        if self._aligner is not None:
-            self._aligner.max_watermark_ms = max_watermark_ms
 
     def _finish_splits(self, split_ids: Sequence[str]) -> None:
         if split_ids and self._generator is not None and self._cadence is not None:
@@ -195,10 +172,6 @@ class SourceOperator(SourceOperatorContract):
         watermark_ms = self._generator.next_watermark_ms() if self._generator is not None else None
         if watermark_ms is not None:
             self.output.emit_watermark(Watermark(watermark_ms))
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        return self._wake_at_ms
 
     # --- notifications ----------------------------------------------------------------------------------------------
 
