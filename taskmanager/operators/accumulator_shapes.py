@@ -19,9 +19,13 @@ SHAPES_STATE = "accumulators"
 
 
 def restored_shapes(operator_state: OperatorStateBackend) -> list[Shape]:
-    """The accumulators that the subtasks of a snapshot had; none before they had any, and of older snapshots."""
+    """The accumulators that the subtasks of a snapshot had; none before they had any, and of older snapshots. What a subtask had that
+    ended before something was dropped counts for nothing."""
     stored = operator_state.list_state(SHAPES_STATE, OperatorStateMode.UNION).get()
-    found = {name: Shape(name, tuple(aggregates)) for name, *aggregates in stored}
+    found: dict[str, Shape] = {}
+    for name, *aggregates in stored:
+        known = found.get(name, Shape(name, tuple(aggregates)))
+        found[name] = Shape(name, tuple(function for function in known.aggregates if function in aggregates))
     return list(found.values())
 
 

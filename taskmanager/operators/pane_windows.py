@@ -23,7 +23,7 @@ from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from dataflow.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
 from taskmanager.operators.event_time import event_times_ms
 from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
-from taskmanager.operators.window_operator import WindowOperator
+from taskmanager.operators.window_operator import KEYS_PER_LOAD, WindowOperator
 from taskmanager.operators.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
 from taskmanager.state.adopted_state import NOTHING_DUE
 from taskmanager.state.keyed_backend import KeyedStateBackend
@@ -31,7 +31,6 @@ from taskmanager.state.slots import Slots
 
 STATE_PREFIX = "windows-"
 WINDOWS_PER_SLICE = 1_024
-KEYS_PER_LOAD = 16_384
 
 
 class PaneWindowOperator(WindowOperator[WindowState]):

@@ -18,11 +18,10 @@ from dataflow.windows import EventTimeSessionWindows
 from taskmanager.operators.event_time import event_times_ms
 from taskmanager.operators.session_state import END, FIRED, SessionState
 from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
-from taskmanager.operators.window_operator import WindowOperator
+from taskmanager.operators.window_operator import KEYS_PER_LOAD, WindowOperator
 from taskmanager.state.slots import Slots
 
 STATE_PREFIX = "sessions-"
-KEYS_PER_LOAD = 16_384
 _NO_ENTRIES: Slots = np.zeros(0, np.int32)
 
 

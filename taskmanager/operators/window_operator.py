@@ -23,6 +23,8 @@ from taskmanager.operators.window_contents import ContentsMaker, ContentsState, 
 from taskmanager.state.adopted_state import NOTHING_DUE
 from taskmanager.state.keyed_backend import KeyedStateBackend
 
+KEYS_PER_LOAD = 16_384
+"""So many keys that are due come into memory between two looks at the control mail."""
 StateT = TypeVar("StateT", bound=ContentsState)
 
 

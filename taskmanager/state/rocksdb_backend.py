@@ -47,6 +47,8 @@ PART_BYTES = 24 << 20
 """What lies outside is written in files of about this size, as far as key groups allow."""
 _SAMPLE = 512
 _SAMPLE_EVERY_BATCHES = 256
+_SAMPLE_ADOPTED_EVERY_BATCHES = 32
+"""What windows and joins keep of a key grows with every batch."""
 _ROOM = 3
 """Memory that a row takes, by its size."""
 _OVERHEAD_BYTES = 64
@@ -179,7 +181,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             return
         self._batches += 1
         count = len(self._index)
-        if count >= self._sample_at or self._batches % _SAMPLE_EVERY_BATCHES == 0:
+        every = _SAMPLE_ADOPTED_EVERY_BATCHES if self._due else _SAMPLE_EVERY_BATCHES
+        if count >= self._sample_at or self._batches % every == 0:
             self._sample()
         limit = self._most_keys
         if count > limit:
