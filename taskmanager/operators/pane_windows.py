@@ -165,11 +165,13 @@ class PaneWindowOperator(WindowOperator[WindowState]):
     def _load_due(self, windows: WindowState) -> None:
         """Keys that are due come into memory, those that are due first. Windows of their panes may have fired for other keys."""
         assert self.backend is not None  # noqa: S101 - there are windows
+        geometry, first = self._geometry, self._last_due_start(self.due_outside_now_ms())
         self.backend.load_due(self._state_name, self._time_ms, KEYS_PER_LOAD)
-        last_due = self._last_due_start(self._time_ms)
-        self._note_panes(windows, NEVER_FIRED)
+        self._note_panes(windows, first - 1)
+        last = geometry.last_window(self._last_due_start(self._time_ms))
         for pane in windows.window_starts:
-            self._note_windows(start for start in self._geometry.windows_of(pane) if start <= last_due)
+            begin, end = min(geometry.last_window(pane), last), max(pane - geometry.size_ms, first - 1)
+            self._note_windows(range(begin, end, -geometry.slide_ms))
 
     def _last_gone_start(self) -> int:
         """A window is gone once its last millisecond plus the allowed lateness is not beyond the watermark."""
