@@ -307,8 +307,8 @@ def test_windows_that_were_kept_for_late_rows_go_when_none_are_allowed_any_more(
 
     assert len(kept.rows()) == 1
     assert again.rows() == []
-    assert operator._windows is not None
-    assert operator._windows.window_count == 0
+    assert operator._state is not None
+    assert operator._state.window_count == 0
 
 
 def test_floats_fold_like_floats() -> None:
@@ -334,7 +334,7 @@ def test_a_window_is_forgotten_when_it_has_fired() -> None:
         rows = [{"k": f"key-{second}", "g": 0, "t": second * 10, "v": 1}]
         harness.process(rows_to_batch(rows)).watermark(second * 10 + 9)
 
-    assert operator._windows is not None
-    assert operator._windows.window_count == 0
-    assert len(operator._windows._index) == 0
+    assert operator._state is not None
+    assert operator._state.window_count == 0
+    assert len(operator._state._index) == 0
     assert len(harness.rows()) == 50
