@@ -101,14 +101,16 @@ class StreamExecutionEnvironment:
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
         """Parallelism of operators that set none."""
-        if parallelism < 1:
-            raise JobDefinitionError(f"parallelism must be at least 1, got {parallelism}")
+        if not isinstance(parallelism, int) or parallelism < 1:
+            raise JobDefinitionError(f"parallelism must be a whole number, at least 1, got {parallelism!r}")
         return self.configure(PARALLELISM_DEFAULT.key, parallelism)
 
     def enable_checkpointing(self, interval_ms: int, mode: str = "EXACTLY_ONCE") -> StreamExecutionEnvironment:
         """Take a checkpoint every `interval_ms` milliseconds."""
-        if interval_ms < 10:
-            raise ConfigurationError(f"{CHECKPOINTING_INTERVAL.key} must be at least 10 ms, got {interval_ms} ms")
+        if not isinstance(interval_ms, int) or interval_ms < 10:
+            raise ConfigurationError(
+                f"{CHECKPOINTING_INTERVAL.key} must be whole milliseconds, at least 10, got {interval_ms!r}"
+            )
         self.configure(CHECKPOINTING_INTERVAL.key, f"{interval_ms} ms")
         return self.configure(CHECKPOINTING_MODE.key, mode)
 
@@ -140,6 +142,10 @@ class StreamExecutionEnvironment:
         name: str = "",
     ) -> DataStream:
         """Read a source. Its splits are enumerated now, so that a missing input is an error here and not in a task."""
+        if not isinstance(source, Source):
+            raise JobDefinitionError(
+                f"from_source({source!r}): that is no Source, such as ParquetSource('file.parquet')"
+            )
         label = name or type(source).__name__
         splits = tuple(source.enumerate_splits())
         schema = source.schema()

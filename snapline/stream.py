@@ -19,6 +19,7 @@ from dataflow.connector_api import Sink
 from dataflow.errors import JobDefinitionError
 from dataflow.functions import AsyncFunction, CheckpointListener, KeyedBatchProcessFunction, KeyedProcessFunction, Row
 from dataflow.jobgraph import Partitioning
+from dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from dataflow.operator_specs import (
     AsyncSpec,
     BatchFunction,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 CALLING_SPECS = (MapBatchesSpec, FilterSpec, MapRowsSpec, FlatMapRowsSpec, FilterRowsSpec)
 """Operators whose function is called as it is."""
+PROCESS_METHODS: dict[type, str] = {KeyedProcessSpec: "process_element", KeyedBatchProcessSpec: "process_batch"}
+"""What the functions of others have to have."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ class DataStream:
 
     def set_max_parallelism(self, max_parallelism: int) -> DataStream:
         """Number of key groups: the parallelism can never be higher while the state is kept."""
+        if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
+            raise JobDefinitionError(
+                f"operator {self.node.name!r}: max parallelism must be 1 to {UPPER_BOUND_MAX_PARALLELISM}, got {max_parallelism}"
+            )
         self.node.max_parallelism = max_parallelism
         return self
 
@@ -265,6 +272,8 @@ class DataStream:
 
     def sink_to(self, sink: Sink, *, uid: str = "", name: str = "") -> DataStreamSink:
         """Write to a sink. `sink.validate()` runs now."""
+        if not isinstance(sink, Sink):
+            raise JobDefinitionError(f"sink_to({sink!r}): that is no Sink, such as ParquetSink('directory')")
         sink.validate()
         stream = self.add_operator(
             name or type(sink).__name__,
@@ -339,6 +348,8 @@ class DataStream:
             raise JobDefinitionError(
                 f"operator {name!r}: {function.__name__} is a class: hand over {function.__name__}(...)"
             )
+        elif (method := PROCESS_METHODS.get(type(spec))) and not hasattr(function, method):
+            raise JobDefinitionError(f"operator {name!r}: {type(function).__name__} has no method {method!r}")
         edges = self.edges
         if key_columns:
             edges = tuple(replace(e, partitioning=Partitioning.HASH, key_columns=key_columns) for e in edges)

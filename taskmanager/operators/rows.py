@@ -127,14 +127,14 @@ class RowBatcher:
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise TypeError(
                     f"cannot find one type for column {name!r} of the rows that the function returned ({error}): declare "
-                    "output_schema"
+                    "schema="
                 ) from None
         self._schema = pa.schema(fields)
         self._open_columns = frozenset(f.name for f in fields if pa.types.is_null(f.type))
 
     def _misfit(self, values: Sequence[Any], field: pa.Field) -> TypeError:
         """Find the first value that does not fit, and say so."""
-        origin = "declared in output_schema" if self._declared else "inferred from earlier rows; declare output_schema"
+        origin = "declared in schema=" if self._declared else "inferred from earlier rows; declare schema="
         for index, value in enumerate(values):
             try:
                 pa.array([value], field.type, from_pandas=False)

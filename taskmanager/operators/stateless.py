@@ -27,7 +27,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
     missing = [name for name in schema.names if batch.schema.get_field_index(name) < 0]
     if missing:
         raise TypeError(
-            f"the function returned columns {', '.join(batch.schema.names)}, but output_schema declares "
+            f"the function returned columns {', '.join(batch.schema.names)}, but schema= declares "
             f"{', '.join(schema.names)}: {', '.join(missing)} missing"
         )
     columns = []
@@ -37,7 +37,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise TypeError(
-                f"the function returned column {field.name!r} as {column.type}, but output_schema declares {field.type}: {error}"
+                f"the function returned column {field.name!r} as {column.type}, but schema= declares {field.type}: {error}"
             ) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

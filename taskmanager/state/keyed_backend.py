@@ -404,6 +404,10 @@ class KeyedStateBackend:
     # -- housekeeping -------------------------------------------------------------------------------------------------
 
     def _state(self, descriptor: StateDescriptor, expected: type[StateT]) -> StateT:
+        if not isinstance(descriptor, StateDescriptor):
+            raise StateError(
+                f"{descriptor!r} is no state descriptor, such as ValueStateDescriptor('total', pa.int64())"
+            )
         state = self._known_state(descriptor)
         self._asked_for.add(descriptor.name)
         return cast(StateT, state)

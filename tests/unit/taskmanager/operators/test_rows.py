@@ -77,7 +77,7 @@ def test_a_declared_schema_holds() -> None:
         {"a": 1, "b": None},
         {"a": None, "b": "x"},
     ]
-    with pytest.raises(TypeError, match="70000 in column 'a' is no int16 \\(declared in output_schema\\)"):
+    with pytest.raises(TypeError, match="70000 in column 'a' is no int16 \\(declared in schema=\\)"):
         batcher.batch_of([{"a": 70000, "b": ""}])
 
 

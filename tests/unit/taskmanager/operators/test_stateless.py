@@ -63,9 +63,9 @@ def test_a_declared_schema_picks_and_casts() -> None:
     spec = MapBatchesSpec(lambda b: b.append_column("x", b["k"]), pa.schema([("x", pa.int16())]))
 
     assert run(spec).process(ROWS).take()[0].schema == pa.schema([("x", pa.int16())])
-    with pytest.raises(TypeError, match="returned columns k, but output_schema declares k, y: y missing"):
+    with pytest.raises(TypeError, match="returned columns k, but schema= declares k, y: y missing"):
         run(MapBatchesSpec(lambda b: b, pa.schema([("k", pa.int64()), ("y", pa.int64())]))).process(ROWS)
-    with pytest.raises(TypeError, match="returned column 'k' as int64, but output_schema declares int8"):
+    with pytest.raises(TypeError, match="returned column 'k' as int64, but schema= declares int8"):
         run(MapBatchesSpec(lambda b: pa.record_batch({"k": [1000]}), pa.schema([("k", pa.int8())]))).process(ROWS)
 
 

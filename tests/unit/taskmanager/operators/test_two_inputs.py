@@ -506,7 +506,7 @@ def test_a_subtask_without_rows_of_one_side_restores_with_one_that_had_both() ->
         (
             IntervalJoinSpec(*SIDES, BOTH, 0, 1),
             [{"key": pa.array(["x"]), "at": pa.array(["noon"]), "b": pa.array([1])}],
-            "column 'at' as string, but output_schema declares timestamp",
+            "column 'at' as string, but schema= declares timestamp",
         ),
     ],
 )
