@@ -33,6 +33,7 @@ from dataflow.errors import SnaplineError
 from dataflow.jobgraph import JobGraph
 from runtime.settings import Setting, from_spark
 from snapline.client import ClusterClient
+from snapline.interrupts import interrupt_waits
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
 from snapline.spark.java import NoJavaError, ensure_java
@@ -105,7 +106,8 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
             wanted.setdefault("spark.driver.bindAddress", "127.0.0.1")
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
+        with interrupt_waits():
+            SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
         for key, value in {**_unless_configured(SparkConf()), **wanted}.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()

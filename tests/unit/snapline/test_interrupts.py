@@ -1,0 +1,55 @@
+"""Ctrl-C while something is started that must not be left half started."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from snapline.interrupts import interrupt_waits
+
+pytestmark = pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="only the main thread gets signals"
+)
+
+
+def test_an_interrupt_comes_when_the_block_has_ended():
+    """And who listened before listens again."""
+    before = signal.getsignal(signal.SIGINT)
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupt_waits():
+        signal.raise_signal(signal.SIGINT)
+        done.append("to the end")
+
+    assert ["to the end"] == done
+    assert before == signal.getsignal(signal.SIGINT)
+
+
+def test_the_second_interrupt_does_not_wait():
+    """Somebody really wants to leave."""
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupt_waits():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.append("not reached")
+
+    assert [] == done
+
+
+def test_without_an_interrupt_nothing_changes():
+    """Also in a thread that gets none, where handlers cannot be set."""
+    before = signal.getsignal(signal.SIGINT)
+    with interrupt_waits():
+        pass
+    done = []
+
+    def elsewhere() -> None:
+        with interrupt_waits():
+            done.append("here")
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert ["here"] == done
+    assert before == signal.getsignal(signal.SIGINT)
