@@ -8,7 +8,6 @@ after a restore. It does not know what the state is for. Mirrors the keyed part 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -133,13 +132,3 @@ class KeyedOperator(StreamOperator):
         if self.backend is not None:
             self.backend.close()
         self.backend = None
-
-
-def _one_header(headers: Sequence[KeyedStateHeader]) -> KeyedStateHeader:
-    """Subtasks may have declared different states, when not all of them had rows of every input."""
-    schema = headers[0].schema
-    for header in headers[1:]:
-        for field in header.schema:
-            if schema.get_field_index(field.name) < 0:
-                schema = schema.append(field)
-    return headers[0] if schema is headers[0].schema else replace(headers[0], schema=schema)
