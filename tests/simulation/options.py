@@ -216,6 +216,9 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     if generation >= 3 and random.Random(f"{seed}/backend").random() < 0.4:
         settings["state.backend.type"] = "rocksdb"
         settings["state.backend.rocksdb.memory.fixed-per-slot"] = "1 kb"
+    if any(stage.kind.startswith("ask") for stage in job.stages):
+        # Checkpoints take as long as what is asked for; a job that restarts for each that takes too long asks again, and never ends.
+        settings["execution.checkpointing.tolerable-failed-checkpoints"] = "-1"
     machines = 0
     sixth = random.Random(f"{seed}/generation 6")
     if generation >= 6 and sixth.random() < 0.4:
