@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,11 @@ class LocalCluster:
         log = self.directory / "coordinator.log"
         return CoordinatorProcess.start(bind, self.settings, self.token, log_to=log)
 
-    def start_task_manager(self, **settings: str) -> subprocess.Popen[bytes]:
+    def start_task_manager(
+        self, program: Sequence[str] = ("-m", "taskmanager"), **settings: str
+    ) -> subprocess.Popen[bytes]:
         """One more; in the list `processes`."""
-        command = [sys.executable, "-m", "taskmanager", "--coordinator", self.coordinator.address]
+        command = [sys.executable, *program, "--coordinator", self.coordinator.address]
         command += ["--slots", str(self.slots), "--resource-id", f"tm-{len(self.processes)}"]
         for key, value in {**FAST, **settings}.items():
             command += ["-D", f"{key}={value}"]

@@ -230,12 +230,26 @@ def test_a_cluster_with_a_secret(tmp_path):
         assert "open sesame" not in cluster.logs()
 
 
+IN_A_WORKER = """
+import gc, os, signal, sys
+from snapline.spark.daemon import preload
+preload(), gc.collect(), gc.freeze()
+worker = os.fork()
+if worker:
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(worker, signal.SIGTERM))
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+from taskmanager.__main__ import main
+sys.exit(main())
+"""
+
+
 def test_an_idle_task_manager_is_small(tmp_path):
-    """Under 200 MiB before its first task: what is heavy is imported when it is needed."""
-    with LocalCluster(tmp_path, task_managers=1) as cluster:
-        while not cluster.client.list_task_managers():
+    """Under 200 MiB resident in a worker of Spark's daemon, which has loaded everything before it forks."""
+    with LocalCluster(tmp_path, task_managers=0) as cluster:
+        cluster.start_task_manager(("-c", IN_A_WORKER))
+        while not (found := cluster.client.list_task_managers()):
             pass
-        status = Path(f"/proc/{cluster.processes[0].pid}/status").read_text()
+        status = Path(f"/proc/{found[0].pid}/status").read_text()
         resident_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
         assert resident_kib < 200 * 1024
 
