@@ -118,7 +118,8 @@ def run_in(
         raise RuntimeError("the cluster was not entered")
     left = [job for job in client.list_jobs() if job.name == job_graph.name] if cluster.recovers_jobs else []
     if left and not decode_job_status(left[0].status).is_globally_terminal:
-        cluster.logger.info("goes on with the job that was left behind", job_id=left[0].job_id, job=job_graph.name)
+        said = "goes on with the job that was left behind, as it was submitted then"
+        cluster.logger.warning(said, job_id=left[0].job_id, job=job_graph.name)
         return _follow(client, replace(job_graph, job_id=JobID(left[0].job_id)), cluster.check, on_change)
     check_engine_state(job_graph)
     client.submit(job_graph)
