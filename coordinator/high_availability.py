@@ -78,6 +78,8 @@ class JobStores:
     """Another leader finds what is in here."""
     submitted_ms: int | None = None
     """When the job was submitted; None: that is not known."""
+    writes_arrive_within_ms: int = 0
+    """So long after the end of a former leader a write of its may still arrive; 0: never, because it is refused."""
 
 
 class JobGraphStore(Protocol):

@@ -78,6 +78,7 @@ class CheckpointIo:
         self._pointers = stores.pointers
         self._statistics_store = stores.statistics
         self._submitted_ms = stores.submitted_ms
+        self._writes_arrive_within_ms = stores.writes_arrive_within_ms
         self._io = io
         self._timers = timers
         self._clock = clock
@@ -243,7 +244,8 @@ class CheckpointIo:
 
     def _is_orphan(self, location: str, pointed_to: frozenset[CheckpointID]) -> bool:
         """Whether nothing points to the metadata there, and it is of this job, taken since that was submitted. An earlier job of the
-        same id may have left a checkpoint for its user; one that is being given up goes with its pointer."""
+        same id may have left a checkpoint for its user; one that is being given up goes with its pointer; and the pointer of a leader
+        that was killed may still be on its way."""
         if self._submitted_ms is None:
             return False
         storage, path = self._storages.locate(self._job_directory, metadata_path(location))
@@ -252,7 +254,8 @@ class CheckpointIo:
         except MetadataError:
             return False
         is_own = metadata.job_id == self._job_id and metadata.timestamp_ms >= self._submitted_ms
-        return is_own and metadata.checkpoint_id not in pointed_to
+        is_settled = metadata.timestamp_ms + self._writes_arrive_within_ms <= self._clock.now_ms()
+        return is_own and is_settled and metadata.checkpoint_id not in pointed_to
 
     def _delete(self, directory: str, paths: Sequence[str]) -> None:
         """Everything below the directory, and these files. Goes on after a failure, and raises the last one."""

@@ -34,6 +34,8 @@ from runtime.storage import Storage, StorageAlreadyExists, StorageError, Storage
 
 _SUBMITTED = struct.Struct(">q")
 NS_PER_MS = 1_000_000
+WRITES_ARRIVE_WITHIN_MS = 24 * 60 * 60 * 1000
+"""A day: nothing refuses a write that a coordinator had sent before it was killed."""
 _POINTER = "pointer"
 _HELD_BY = "held-by-"
 
@@ -345,6 +347,7 @@ class EmbeddedHighAvailability:
             EmbeddedStatistics(self._storage, job_id, self._fence, lambda: job_id in self._forgotten),
             survives_suspension=self._durable,
             submitted_ms=self._graphs.submitted_ms(job_id),
+            writes_arrive_within_ms=WRITES_ARRIVE_WITHIN_MS,
         )
 
     def forget_job(self, job_id: JobID) -> None:
