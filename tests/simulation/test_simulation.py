@@ -23,7 +23,7 @@ def regression_seeds() -> list[str]:
 
 @pytest.mark.parametrize("seed", regression_seeds())
 def test_seeds_that_found_bugs_find_none_any_more(seed: str) -> None:
-    """Every one of them was a defect of the product."""
+    """Each of them was a defect, of the product unless it says otherwise."""
     number, _, generation = seed.partition("@")
     report = run_seed(int(number), options=draw_options(int(number), generation=int(generation)))
 

@@ -82,7 +82,9 @@ class User:
         others = options.another_job.slots if options.another_job else 0
         most = min(LARGEST_PARALLELISM, options.task_managers * options.slots - others)
         drawn = {head: self._rng.randint(1, most) for head in dict.fromkeys(group.values())}
-        return with_parallelism(graph, {vertex: drawn[head] for vertex, head in group.items()})
+        rescaled = with_parallelism(graph, {vertex: drawn[head] for vertex, head in group.items()})
+        submitted = tuple(replace(vertex, submitted_parallelism=0) for vertex in rescaled.vertices)
+        return replace(rescaled, vertices=submitted)  # by a user: no leader has rescaled it
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
