@@ -151,7 +151,8 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     if generation >= 11:
         job = _with_requests(job, random.Random(f"{seed}/requests"))
     by_clock = random.Random(f"{seed}/timers by the clock")
-    if generation >= 12 and job.keyed == "process" and by_clock.random() < 0.6:
+    has_copies = any(stage.partitioning is Partitioning.BROADCAST for stage in job.stages)  # they cannot be told apart
+    if generation >= 12 and job.keyed == "process" and not has_copies and by_clock.random() < 0.6:
         job = replace(job, repeat_ms=by_clock.choice([1, 5, 50, 300]))
     joins = random.Random(f"{seed}/sessions and joins")
     if generation >= 13 and job.keyed != "none" and joins.random() < 0.3:
