@@ -91,7 +91,11 @@ class TumblingProcessingTimeWindows:
 
 @dataclass(frozen=True, slots=True)
 class EventTimeSessionWindows:
-    """A key's rows until `gap_ms` of event time pass without one. A row that closes the gap between two makes them one."""
+    """A key's rows until `gap_ms` of event time pass without one. A row that closes the gap between two makes them one.
+
+    Rows that are just the gap apart belong to two sessions. In Flink, windows that touch are merged if the first has not fired
+    when the second begins, so that such a result depends on where watermarks fall between rows.
+    """
 
     gap_ms: int
 

@@ -32,11 +32,11 @@ _BUCKETS_PER_GAP = 16
 
 @kernel(I64(RO_I32s, RO_I64s, RO_I64s, I64s))
 def _group_intervals(slots: Any, starts: Any, ends: Any, groups: Any) -> int:
-    """Number the runs of intervals, sorted by slot and start, that touch. Returns how many."""
+    """Number the runs of intervals, sorted by slot and start, that overlap. Returns how many."""
     count = -1
     end = np.int64(0)
     for row in range(slots.shape[0]):
-        if row == 0 or slots[row] != slots[row - 1] or starts[row] > end:
+        if row == 0 or slots[row] != slots[row - 1] or starts[row] >= end:
             count += 1
             end = ends[row]
         elif ends[row] > end:
@@ -77,13 +77,13 @@ class SessionState(ContentsState):
         return self._chains.entries(slots)
 
     def add_rows(self, slots: Slots, times: Int64Array) -> tuple[Slots, Slots]:
-        """Each row's session, merged with whatever it touches; and all sessions that have changed, each once."""
+        """Each row's session, merged with whatever it overlaps; and all sessions that have changed, each once."""
         order = np.lexsort((times, slots))
         owners, at = slots[order], times[order]
         other_key = np.ones(len(order), np.bool_)
         other_key[1:] = owners[1:] != owners[:-1]
         new = other_key.copy()
-        new[1:] |= at[1:] > at[:-1] + self.gap_ms
+        new[1:] |= at[1:] >= at[:-1] + self.gap_ms
         first = np.flatnonzero(new)
         last = np.append(first[1:], len(order)) - 1
         _, known = self._chains.entries(owners[other_key])

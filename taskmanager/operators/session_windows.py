@@ -88,7 +88,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
             if len(part):
                 changed.append(self._add(sessions, batch.take(pa.array(part)), slots[part], times[part]))
             if row < batch.num_rows:
-                if self._touches_a_session(sessions, slots[row : row + 1], int(times[row])):
+                if self._joins_a_session(sessions, slots[row : row + 1], int(times[row])):
                     one = batch.slice(row, 1), slots[row : row + 1], times[row : row + 1]
                     changed.append(self._add(sessions, *one))
                 else:
@@ -109,10 +109,10 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         with_session = np.union1d(distinct[np.diff(offsets) > 0], slots[~alone_late])
         return np.isin(slots, with_session)
 
-    def _touches_a_session(self, sessions: SessionState, slot: Slots, time_ms: int) -> bool:
+    def _joins_a_session(self, sessions: SessionState, slot: Slots, time_ms: int) -> bool:
         _, entries = sessions.sessions_of(slot)
-        touches = (sessions.starts[entries] <= time_ms + self._gap_ms) & (sessions.ends[entries] >= time_ms)
-        return bool(touches.any())
+        overlaps = (sessions.starts[entries] < time_ms + self._gap_ms) & (sessions.ends[entries] > time_ms)
+        return bool(overlaps.any())
 
     @staticmethod
     def _add(sessions: SessionState, batch: pa.RecordBatch, slots: Slots, times: Int64Array) -> Slots:

@@ -147,7 +147,7 @@ class Sliding:
 
 
 class Sessions:
-    """Row by row: Flink's MergingWindowSet with lists."""
+    """Row by row: Flink's MergingWindowSet with lists; windows that only touch stay apart."""
 
     def __init__(self, gap: int, lateness: int) -> None:
         self.gap, self.lateness = gap, lateness
@@ -170,7 +170,7 @@ class Sessions:
             others: list[list[Row]] = []
             for session in self.sessions.get(key, []):
                 start, end = self.interval(session)
-                (merged if start <= row["t"] + self.gap and row["t"] <= end else others).append(session)
+                (merged if start < row["t"] + self.gap and row["t"] < end else others).append(session)
             flat = [r for one in merged for r in one] + [row]
             if self.interval(flat)[1] - 1 + self.lateness <= self.watermark:
                 self.late.append(row)
