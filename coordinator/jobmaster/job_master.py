@@ -310,6 +310,7 @@ class JobMaster:
                 self._schedule(self.scheduler.graph_stored(self._now_ms))
                 self._forget_job_graph()
             case JobGraphForgotten():
+                self._out += self._operations.job_is_forgotten()
                 self._checkpoint(Shutdown(self.status))
             case SavepointLoadFailed(detail, retryable):
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
@@ -459,9 +460,8 @@ class JobMaster:
     def _savepoint_loaded(self, metadata: CheckpointMetadata, location: str) -> None:
         savepoint = self.scheduler.graph.job_graph.savepoint_restore
         request_id = CheckpointRequestID(f"{RESTORE_PREFIX}{self._loading_round}")
-        self._checkpoint(
-            RestoreSavepoint(request_id, metadata, location, savepoint.claim, savepoint.allow_non_restored_state)
-        )
+        allow = savepoint.allow_non_restored_state
+        self._checkpoint(RestoreSavepoint(request_id, metadata, location, savepoint.claim, allow))
 
     def _state_restored(self, effect: StateRestored) -> None:
         if round_of(effect.request_id) == RECONCILING_ROUND:

@@ -40,7 +40,7 @@ class TakeSavepoint:
 @dataclass(frozen=True, slots=True)
 class StopWithSavepoint:
     """Take a savepoint after which tasks process nothing, then finish. Answered `SnapshotCompleted` when the job is
-    FINISHED; when the savepoint fails the job goes on."""
+    FINISHED and no leader would start it again; when the savepoint fails the job goes on."""
 
     target_directory: str = ""
     drain: bool = False

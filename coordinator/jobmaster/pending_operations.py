@@ -28,6 +28,8 @@ class _Pending:
     """Of a rescale."""
     completed: SnapshotCompleted | None = None
     """The snapshot is there, the rest is not."""
+    stopped: bool = False
+    """The job has finished with it, and may still come back under another leader."""
 
 
 def refused(request_id: RequestID, summary: str, *, retryable: bool = False) -> Reply:
@@ -105,13 +107,10 @@ class PendingOperations:
                 continue  # the checkpoint core will say that it failed
             if pending.stop:
                 if status is JobStatus.FINISHED:
-                    replies.append(Reply(pending.request_id, pending.completed))
-                else:
-                    summary = (
-                        f"the savepoint {pending.completed.path} is complete, but the job did not stop: it is "
-                        f"{status.value}"
-                    )
-                    replies.append(refused(pending.request_id, summary))
+                    pending.stopped = True
+                    continue
+                summary = f"the savepoint {pending.completed.path} is complete, but the job did not stop: it is {status.value}"
+                replies.append(refused(pending.request_id, summary))
                 del self._pending[key]
             elif status is JobStatus.RUNNING:
                 replies.append(Reply(pending.request_id, Acknowledged()))
@@ -121,8 +120,7 @@ class PendingOperations:
                 del self._pending[key]
         return replies
 
-    def job_is_over(self, status: JobStatus) -> list[Reply]:
-        """Nobody will be answered by anything else any more."""
-        replies = [refused(pending.request_id, f"the job is {status.value}") for pending in self._pending.values()]
-        self._pending.clear()
-        return replies
+    def job_is_forgotten(self) -> list[Reply]:
+        """No leader will start the job again: who has stopped it may start it from the savepoint."""
+        stopped = [key for key, pending in self._pending.items() if pending.stopped]
+        return [Reply(done.request_id, done.completed) for done in map(self._pending.pop, stopped) if done.completed]

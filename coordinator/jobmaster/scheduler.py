@@ -533,6 +533,7 @@ class Scheduler:
             missing = self._sharing.assign(current.vertices)
             if missing == 0:
                 self._stop_timers(current)
+                current.free_slots_needed = 0  # they are reserved: none has to be free while the graph is being stored
                 if self._durable_graph.holds(self.graph.job_graph):
                     self._deploy(current, now_ms)
                 return

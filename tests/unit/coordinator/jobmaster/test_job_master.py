@@ -630,14 +630,16 @@ def test_checkpoints_and_savepoints_are_answered_when_they_are_complete() -> Non
 
 
 def test_stop_with_savepoint_is_answered_at_the_end() -> None:
-    """Not when the savepoint is complete, but when the job is FINISHED; a failure in between says where it lies."""
+    """Not when the savepoint is complete, but when the job is FINISHED and no new leader would start it again, beside the one
+    that the user starts from the savepoint (seed 5202); a failure in between says where it lies."""
     key = CheckpointRequestID("client-r")
     completed = CheckpointRequestCompleted(key, CheckpointID(6), "file:///sp/x")
     story = Story().run()
     story.checkpoints.answers[StopWithSavepointRequested] = [completed]
     assert not any(isinstance(effect, Reply) for effect in story.operate(StopWithSavepoint("/sp")))
     effects = story.enters("a", attempt(), ExecutionState.FINISHED)
-    assert answer(effects) == SnapshotCompleted(CheckpointID(6), "file:///sp/x")
+    assert ForgetJobGraph(ONE.job_id) in effects and not any(isinstance(effect, Reply) for effect in effects)
+    assert answer(story.take(JobGraphForgotten())) == SnapshotCompleted(CheckpointID(6), "file:///sp/x")
 
     story = Story().run()
     story.checkpoints.answers[StopWithSavepointRequested] = [completed]
@@ -681,6 +683,16 @@ def test_a_rescaled_job_is_deployed_when_the_next_leader_would_find_it() -> None
     (stored,) = [effect.job_graph for effect in effects if isinstance(effect, UpdateJobGraph)]
     assert [(v.parallelism, v.submitted_parallelism) for v in stored.vertices] == [(2, 1)]
     assert messages(story.enters("a", attempt(), ExecutionState.CANCELED), SubmitTasks) == []
+
+    (submitted,) = messages(story.take(JobGraphUpdated()), SubmitTasks)
+    assert [task.attempt_id for task in submitted.tasks] == [attempt(1), attempt(1, subtask=1)]
+
+
+def test_slots_that_came_while_the_graph_was_being_stored_are_used() -> None:
+    """They are reserved then, and none of them is free any more (seed 171)."""
+    story, _ = rescaling()
+    story.take(ConnectionLost(ConnectionID("tm-a"), "reset"))
+    assert messages(story.task_manager(B, 0, 1), SubmitTasks) == []
 
     (submitted,) = messages(story.take(JobGraphUpdated()), SubmitTasks)
     assert [task.attempt_id for task in submitted.tasks] == [attempt(1), attempt(1, subtask=1)]
