@@ -299,11 +299,13 @@ def test_a_broken_job_master_is_replaced() -> None:
 
 
 def test_stop_with_savepoint_ends_the_job() -> None:
-    """The client hears of the savepoint when the job is FINISHED."""
+    """The client hears of the savepoint when the job is FINISHED and its graph is gone."""
     cluster, graph = running_cluster(behaviour=TaskBehaviour(stops=True))
     request = cluster.operate(graph.job_id, StopWithSavepoint(drain=True))
 
     assert cluster.run_until_status(graph.job_id, FINISHED)
+    assert request not in cluster.answers
+    cluster.run(1_000)
     answer = cluster.answers[request]
     assert isinstance(answer, SnapshotCompleted) and answer.path.startswith("/savepoints/")
 
