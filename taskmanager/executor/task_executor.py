@@ -6,7 +6,8 @@ job whose JobMaster is lost, and when the process must end.
 
 * A slot that no JobMaster accepts within `taskmanager.slot.timeout` is free again.
 * A JobMaster that breaks off is looked for as long as `heartbeat.timeout`; then, or at once when it was silent for that long,
-  the job's tasks fail and its slots are free. A JobMaster that says Disconnect or rejects us: at once.
+  the job's tasks fail and its slots are free. A JobMaster that says Disconnect or rejects us: at once. That none leads the job
+  any more, as leader retrieval found, is no reason to hang up.
 * After a reconnection everything that runs is reported first, with what it knows of checkpoints: a JobMaster that follows a lost
   one adopts it, any other cancels what it does not want.
 * A task that does not end within `task.cancellation.timeout` takes the process down, as does a ResourceManager that cannot
@@ -416,8 +417,11 @@ class TaskExecutor:
         )
 
     def _follow_job_master(self, job_id: JobID, address: str, session: LeaderSessionID) -> None:
-        """Register where the JobMaster is now."""
+        """Register where the JobMaster is now. One that we are registered with says itself when its job is over, and a table of
+        leaders without it may be faster than that: hung up on, its last word would be lost, and the job's slots with it."""
         was_registered = self._jobs[job_id].connection.is_registered
+        if was_registered and not address:
+            return
         peer = Peer(PeerKind.JOB_MASTER, address, job_id)
         self._ask_job_master(job_id, RegisterAt(peer, session) if address else LeaderGone())
         if was_registered and job_id in self._jobs and not self._jobs[job_id].connection.is_registered:

@@ -139,6 +139,9 @@ def fresh() -> TaskExecutor:
     return TaskExecutor(INFO, settings)
 
 
+NO_JOB_MASTER = JobMasterLeaderChanged(JOB, "", LeaderSessionID(""))
+
+
 def registered() -> TaskExecutor:
     core = fresh()
     core.handle(TaskExecutorStarted(), 0)
@@ -422,11 +425,18 @@ def reported(**known: Any) -> ReportExecutions:
 
 def reports_to_another_leader(core: TaskExecutor) -> list[Any]:
     """The next session; what is reported to it."""
-    core.handle(JobMasterLeaderChanged(JOB, "jm:2", NEW_SESSION), 101)
-    core.handle(ConnectionOpened(ConnectionID("dial-3")), 102)
-    effects = core.handle(MessageReceived(ConnectionID("dial-3"), Fenced(NEW_SESSION, SUCCESS)), 103)
+    effects = core.handle(JobMasterLeaderChanged(JOB, "jm:2", NEW_SESSION), 101)
+    (dialled,) = [effect.connection for effect in effects if isinstance(effect, OpenConnection)]
+    core.handle(ConnectionOpened(dialled), 102)
+    effects = core.handle(MessageReceived(dialled, Fenced(NEW_SESSION, SUCCESS)), 103)
     sent = [e.envelope.message for e in effects if isinstance(e, Send)]
     return [message for message in sent if isinstance(message, ReportExecutions)]
+
+
+def lose_job_master(core: TaskExecutor) -> None:
+    """Its connection breaks, and leader retrieval finds none."""
+    core.handle(ConnectionLost(JM, "reset"), 5)
+    core.handle(NO_JOB_MASTER, 5)
 
 
 def test_another_leader_is_told_what_is_known_of_checkpoints() -> None:
@@ -438,7 +448,7 @@ def test_another_leader_is_told_what_is_known_of_checkpoints() -> None:
     core.handle(from_jm(NotifyCheckpointComplete(JOB, attempt(), CheckpointID(4), 99)), 2)
     core.handle(from_jm(NotifyCheckpointAborted(JOB, attempt(), CheckpointID(5), CheckpointID(4), 99)), 3)
     core.handle(from_jm(TriggerCheckpoint(JOB, attempt(), CheckpointID(7), 99, CheckpointOptions())), 4)
-    core.handle(JobMasterLeaderChanged(JOB, "", LeaderSessionID("")), 5)
+    lose_job_master(core)
     assert core.handle(TaskSaid(acknowledged[3]), 6) == []
     assert core.handle(TaskSaid(EndOfDataReached(JOB, attempt())), 7) == []
 
@@ -463,13 +473,13 @@ def test_another_leader_is_told_that_a_job_was_being_stopped() -> None:
 def test_another_leader_is_told_what_ended_without_one() -> None:
     """Once; its slot is offered all the same."""
     core = with_task()
-    core.handle(JobMasterLeaderChanged(JOB, "", LeaderSessionID("")), 5)
+    lose_job_master(core)
     failure = SerializedFailure("it broke")
     core.handle(TaskEnteredState(attempt(), ExecutionState.FAILED, failure), 6)
 
     ended = ExecutionReport(attempt(), ExecutionState.FAILED, A0, failure=failure)
     assert reports_to_another_leader(core) == [ReportExecutions(JOB, TM, (ended,))]
-    core.handle(JobMasterLeaderChanged(JOB, "", LeaderSessionID("")), 200)
+    core.handle(JobMasterLeaderChanged(JOB, "jm:3", LeaderSessionID("session-of-jm-3")), 200)
     assert reports_to_another_leader(core) == []
 
 
@@ -508,6 +518,26 @@ def test_a_job_master_that_disconnects_gets_everything_back() -> None:
         to_rm(NotifySlotAvailable(0, A0)),
         ReleaseJobResources(JOB),
     ]
+
+
+def test_a_job_master_that_is_not_in_the_table_any_more_is_heard_to_its_end() -> None:
+    """The table of leaders came before its Disconnect: slots are free when that comes, not after heartbeat.timeout."""
+    core = with_slot()
+    assert core.handle(NO_JOB_MASTER, 4) == []
+
+    effects = core.handle(from_jm(Disconnect("the job is FINISHED")), 5)
+    assert effects[-2:] == [to_rm(NotifySlotAvailable(0, A0)), ReleaseJobResources(JOB)]
+    assert core.jobs == ()
+
+
+def test_a_job_master_that_is_not_in_the_table_any_more_may_break_off() -> None:
+    """Without a word, as when its coordinator stops: it, or the next one, is waited for."""
+    core = with_task()
+    assert core.handle(NO_JOB_MASTER, 4) == []
+
+    effects = core.handle(ConnectionLost(JM, "reset"), 5)
+    assert effects[-1] == StartTimer(JobMasterTimeout(JOB), 1_005)
+    assert reports_to_another_leader(core) == [reported()]
 
 
 def test_another_job_master_leader_is_followed() -> None:
