@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +34,31 @@ ROOT_LOCK_SECONDS = 2.0
 ROOT_LOCK_POLL_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+LOOKS = 2
+"""So often a copy is looked for: who takes over the directory of a dead TaskManager moves one file after the other, and the one that
+is wanted may have gone from where was not yet looked to where it already was."""
+
+
+@dataclass(slots=True)
 class DiskFile:
-    """A file that may go at any time (LocalFile)."""
+    """A file that may go, or change hands, at any time (LocalFile)."""
 
     path: Path
     size: int
+    find_again: Callable[[], DiskFile | None]
 
     def read(self, offset: int, size: int) -> bytes:
         """Fewer bytes where the file ends. Raises OSError."""
+        try:
+            return self._read(offset, size)
+        except FileNotFoundError:
+            moved = self.find_again()
+            if moved is None:
+                raise
+        self.path = moved.path
+        return self._read(offset, size)
+
+    def _read(self, offset: int, size: int) -> bytes:
         data = bytearray()
         with self.path.open("rb", buffering=0) as file:
             file.seek(offset)
@@ -100,10 +116,11 @@ class LocalDirectories:
 
     def find(self, job_id: JobID, path: str) -> DiskFile | None:
         """The copy, whoever on this machine has it."""
-        for directory in (*self._own, *self._others()):
-            with contextlib.suppress(OSError):
-                found = directory / job_id / path
-                return DiskFile(found, found.stat().st_size)
+        for _ in range(LOOKS):
+            for directory in (*self._own, *self._others()):
+                with contextlib.suppress(OSError):
+                    found = directory / job_id / path
+                    return DiskFile(found, found.stat().st_size, lambda: self.find(job_id, path))
         return None
 
     def delete(self, job_id: JobID, path: str) -> None:
@@ -199,10 +216,12 @@ def _try_lock(path: Path) -> int | None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """All copies; one that cannot be moved is none."""
-    for file in sorted(source.rglob("*")):
-        if file.is_file() and file != source / LOCK:
-            moved = target / file.relative_to(source)
-            with contextlib.suppress(OSError):
-                moved.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(moved)
+    """All copies; one that cannot be moved, or goes meanwhile, is none."""
+    for folder, _, names in sorted(os.walk(source)):
+        for name in sorted(names):
+            file = Path(folder) / name
+            if file != source / LOCK:
+                moved = target / file.relative_to(source)
+                with contextlib.suppress(OSError):
+                    moved.parent.mkdir(parents=True, exist_ok=True)
+                    file.replace(moved)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from dataflow.messages import JobStatus
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, files_below, wait_until
 
-ROWS = 100_000
+ROWS = 50_000
 
 
-def test_a_task_manager_goes_on_from_the_disk_of_the_one_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_a_task_manager_goes_on_from_the_disk_of_the_one_before(tmp_path: Path, backend: str) -> None:
     """Killed with signal 9; the one that survives restores from its own disk. Nothing is read from the storage, each row counts
     once, and nothing is left on the disk when the job has finished."""
     root, output, gate = tmp_path / "state", tmp_path / "out", tmp_path / "gate"
     settings = {
+        "state.backend.type": backend,
         "state.backend.local-recovery": "true",
         "taskmanager.state.local.root-dirs": str(root),
         "execution.checkpointing.data-inline-threshold": "0",

@@ -250,5 +250,5 @@ def wait_until(reached: Callable[[], bool], what: str, seconds: float = WAIT_SEC
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """All files, sorted."""
-    return iter(sorted(path for path in directory.rglob("*") if path.is_file()))
+    """All files, sorted. What is deleted meanwhile is there or not; it does no harm."""
+    return iter(sorted(Path(folder) / name for folder, _, names in os.walk(directory) for name in names))

@@ -209,6 +209,45 @@ def test_a_copy_that_goes_while_it_is_read(start: Callable[[str], TaskManagerOnD
     assert (reader.bytes_read.local, reader.bytes_read.remote) == (1000, 5000)
 
 
+def test_a_copy_that_changes_hands_while_it_is_read(start: Callable[[str], TaskManagerOnDisk]) -> None:
+    """The replacement of the one that died takes it over, while another restores from it: nothing is read from the storage."""
+    first, survivor = start("tm-1"), start("tm-2")
+    state = first.checkpoint(1)
+    first.die()
+    reader = StateReader(BASE, StateStorages(lambda _: survivor.storage), survivor.recovery.of_job(JOB))
+    blob = reader.open_state(state.operators[OPERATOR].managed_keyed[0].handle)
+    assert blob.read_range(0, 1000) == LARGE[:1000]
+    start("tm-3")
+
+    assert blob.read_range(1000, 5000) == LARGE[1000:6000]
+    assert (reader.bytes_read.local, reader.bytes_read.remote) == (6000, 0)
+    assert survivor.log.warnings == []
+
+
+def test_a_copy_that_changes_hands_while_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its directory is known, and before it is looked into, somebody else has it all."""
+    owners = [LocalDirectories([str(tmp_path)], ResourceID("first"))]
+    reader = LocalDirectories([str(tmp_path)], ResourceID("reader"))
+    owners[0].write(JOB, "chk-1/x", [b"x"])
+    directories = local_directories._directories
+
+    def taken_over_once_known(root: Path) -> list[Path]:
+        listed = directories(root)
+        if len(owners) == 1:
+            owners[0].close(keep=True)
+            owners.append(owners[0])  # the next one asks for directories, too
+            owners[1] = LocalDirectories([str(tmp_path)], ResourceID("second"))
+        return listed
+
+    monkeypatch.setattr(local_directories, "_directories", taken_over_once_known)
+
+    found = reader.find(JOB, "chk-1/x")
+
+    assert found is not None and found.path == tmp_path / "tm-second" / JOB / "chk-1" / "x"
+    for each in (owners[1], reader):
+        each.close(keep=False)
+
+
 def test_only_what_may_be_restored_is_on_the_disk(start: Callable[[str], TaskManagerOnDisk]) -> None:
     """Older checkpoints go when one completes, aborted and cancelled ones at once; savepoints have no copies."""
     manager = start("tm-1")
