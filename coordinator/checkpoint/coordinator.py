@@ -91,7 +91,7 @@ from coordinator.checkpoint.restoration import Restoration
 from coordinator.checkpoint.stats import CheckpointStatsTracker
 from dataflow.elements import SnapshotType
 from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID, JobID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
 from dataflow.jobgraph import JobEdge, JobVertex
 from dataflow.messages import JobStatus
 from runtime.machine import InvariantViolation, StartTimer, TimerFired, check
@@ -138,7 +138,9 @@ class CheckpointCoordinator:
         self.publication = CheckpointPublication(store)
         self._store_survives_suspension = store_survives_suspension
         self._failures = CheckpointFailureManager(configuration.tolerable_failures)
-        self._in_flight = CheckpointsInFlight(job_id, job_name, self.publication, self._failures, self.stats)
+        self._in_flight = CheckpointsInFlight(
+            job_id, job_name, self.publication, self._failures, self.stats, self._task_name
+        )
         self._restoration = Restoration(job_id, configuration, self.publication, self.hooks, self.stats)
         self._given_plan_calculator = plan_calculator
         self._plans = self._plan_calculator()
@@ -328,7 +330,7 @@ class CheckpointCoordinator:
             return
         plan = self._plan()
         if isinstance(plan, PlanRefused):
-            self._trigger_failed(request, CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, plan.detail)
+            self._plan_refused(request, plan)
             return
         self._triggering = Triggering(request, self._now_ms, plan, self.executions.version)
         self._out.append(DrawCheckpointId(request.request_id))
@@ -336,8 +338,16 @@ class CheckpointCoordinator:
     def _plan(self) -> CheckpointPlan | PlanRefused:
         plan = self._plans.calculate(self.executions)
         if isinstance(plan, CheckpointPlan) and not plan.tasks_to_wait_for:
-            return PlanRefused("no task is left that could take part: all have finished")
+            return PlanRefused("no task is left that could take part: all have finished", is_over=True)
         return plan
+
+    def _plan_refused(self, request: CheckpointTriggerRequest, refused: PlanRefused) -> None:
+        reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+        if not refused.is_over:
+            self._trigger_failed(request, reason, refused.detail)
+            return
+        self._end_triggering()
+        self._refuse(request, reason, refused.detail)
 
     def _trigger_failed(
         self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason, detail: str = ""
@@ -378,8 +388,7 @@ class CheckpointCoordinator:
         if triggering.executions_version != self.executions.version:
             plan = self._plan()
             if isinstance(plan, PlanRefused):
-                reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
-                self._trigger_failed(triggering.request, reason, plan.detail)
+                self._plan_refused(triggering.request, plan)
                 return
             triggering.plan = plan
         self._begin_checkpoint(triggering, event.checkpoint_id)
@@ -471,12 +480,16 @@ class CheckpointCoordinator:
             return
         abort = self._in_flight.abort_unacknowledged
         for attempt in failed:
-            abort(attempt, CheckpointFailureReason.TASK_FAILURE, f"{attempt} is gone.", self._now_ms, self._out)
+            detail = f"{self._task_name(attempt)} is gone."
+            abort(attempt, CheckpointFailureReason.TASK_FAILURE, detail, self._now_ms, self._out)
         again: list[CheckpointTriggerRequest] = []
         for attempt in finished:
             again += self._in_flight.task_finished(attempt, self._now_ms, self._out)
         for request in again:
             self._begin_again(request)
+
+    def _task_name(self, attempt: ExecutionAttemptID) -> str:
+        return self.executions.task_name(attempt)
 
     def _begin_again(self, request: CheckpointTriggerRequest) -> None:
         """Without the tasks that have finished meanwhile."""

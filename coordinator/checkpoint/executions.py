@@ -64,6 +64,13 @@ class ExecutionTracker:
             return subtasks[task.subtask_index]
         return None, ExecutionState.CREATED
 
+    def task_name(self, attempt_id: ExecutionAttemptID) -> str:
+        """For people: operator, subtask and attempt; the id itself for a task that the job does not have."""
+        vertex = self._by_id.get(attempt_id.vertex_id)
+        if vertex is None or not 0 <= attempt_id.subtask_index < vertex.parallelism:
+            return str(attempt_id)
+        return f"{vertex.name} ({attempt_id.subtask_index + 1}/{vertex.parallelism}), attempt {attempt_id.attempt_number}"
+
     def is_current(self, attempt_id: ExecutionAttemptID) -> bool:
         """Whether this is the attempt that counts."""
         return self.current(attempt_id.execution_vertex_id)[0] == attempt_id

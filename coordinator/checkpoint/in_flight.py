@@ -8,7 +8,7 @@ and completePendingCheckpoint of Flink's CheckpointCoordinator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.checkpoint.effects import (
@@ -66,12 +66,15 @@ class CheckpointsInFlight:
         publication: CheckpointPublication,
         failures: CheckpointFailureManager,
         stats: CheckpointStatsTracker,
+        task_name: Callable[[ExecutionAttemptID], str],
     ) -> None:
+        """`task_name`: what people call a task."""
         self._job_id = job_id
         self._job_name = job_name
         self._publication = publication
         self._failures = failures
         self._stats = stats
+        self._task_name = task_name
         self._recent = RecentCheckpoints()
         self._entries: dict[CheckpointID, InFlight] = {}
         """In order of their ids."""
@@ -159,7 +162,8 @@ class CheckpointsInFlight:
             detail = f"declined too late: {message.reason.message} {message.detail}".strip()
             out.append(MessageRefused(checkpoint_id, attempt, detail, known=known))
         elif entry.pending.status is PendingCheckpointStatus.PENDING:
-            self.abort(entry.pending, message.reason, now_ms, out, attempt=attempt, detail=message.detail)
+            detail = f"{self._task_name(attempt)}: {message.detail}" if message.detail else f"{self._task_name(attempt)}."
+            self.abort(entry.pending, message.reason, now_ms, out, attempt=attempt, detail=detail)
 
     def _stray_acknowledge(self, message: AcknowledgeCheckpoint, out: Effects) -> None:
         """The checkpoint is pending, and does not wait for this task."""
@@ -191,7 +195,9 @@ class CheckpointsInFlight:
         if entry is None or entry.pending.status is not PendingCheckpointStatus.PENDING:
             return
         missing = entry.pending.unacknowledged_tasks
-        detail = f"{len(missing)} tasks did not acknowledge, the first of them {missing[0]}." if missing else ""
+        detail = ""
+        if missing:
+            detail = f"{len(missing)} tasks did not acknowledge, the first of them {self._task_name(missing[0])}."
         self.abort(entry.pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, now_ms, out, detail=detail)
 
     def abort_unacknowledged(
@@ -207,7 +213,7 @@ class CheckpointsInFlight:
         that somebody waits for, but those that have stopped the other tasks."""
         reason, detail = (
             CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
-            f"{attempt} finished without acknowledging.",
+            f"{self._task_name(attempt)} finished without acknowledging.",
         )
         again: list[CheckpointTriggerRequest] = []
         for entry in tuple(self._entries.values()):

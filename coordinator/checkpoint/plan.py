@@ -34,6 +34,8 @@ class PlanRefused:
     """No checkpoint now (NOT_ALL_REQUIRED_TASKS_RUNNING)."""
 
     detail: str
+    is_over: bool = False
+    """All tasks have finished: who asked came too late, which is no failed checkpoint."""
 
 
 class CheckpointPlanCalculator(Protocol):

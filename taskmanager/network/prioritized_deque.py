@@ -31,16 +31,13 @@ class PrioritizedDeque(Generic[T]):
         self._priority += 1
 
     def prioritize(self, element: T) -> None:
-        """Give priority to an element that is queued already; nothing happens if it has it. Raises InvariantViolation when
-        it is not queued."""
+        """Give priority to an element; nothing happens if it has it. One that is not queued is added, as in Flink."""
         position = self._position(lambda other: other is element)
-        check(position is not None, "prioritize: the element is not queued")
-        if position is None or position < self._priority:
+        if position is not None and position < self._priority:
             return
-        if position > self._priority:
+        if position is not None:
             del self._elements[position]
-            self._elements.insert(self._priority, element)
-        self._priority += 1
+        self.add(element, priority=True)
 
     def poll(self) -> T | None:
         """Remove and return the first element, None when there is none."""

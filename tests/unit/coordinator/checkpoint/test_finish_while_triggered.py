@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
+    CheckpointTimeoutKey,
     DrawCheckpointId,
     FailJob,
     SendNotifyCheckpointAborted,
@@ -16,13 +17,16 @@ from coordinator.checkpoint.events import (
     CheckpointRequested,
     CheckpointRequestID,
     CheckpointStored,
+    DeclineReceived,
     StartCheckpointScheduler,
     StopWithSavepointRequested,
 )
 from dataflow.elements import SnapshotType
+from dataflow.failures import CheckpointFailureReason
 from dataflow.ids import CheckpointID
-from dataflow.messages import ExecutionState
-from tests.unit.coordinator.checkpoint.small_job import Coordinator, running
+from dataflow.messages import DeclineCheckpoint, ExecutionState
+from runtime.machine import TimerFired
+from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, running
 
 WANTED = CheckpointRequestID("client-1")
 
@@ -78,3 +82,42 @@ def test_when_all_have_finished_there_is_nothing_to_begin() -> None:
 
     (failed,) = [e for e in effects if isinstance(e, CheckpointRequestFailed)]
     assert failed.detail == "no task is left that could take part: all have finished"
+
+
+def test_a_request_that_finds_all_finished_is_no_failed_checkpoint() -> None:
+    """The one in flight failed; the periodic one that had waited behind it is only refused."""
+    job = Coordinator(interval_ms=100)
+    job.tell(StartCheckpointScheduler(100))
+    job.tell(CheckpointRequested(WANTED, is_periodic=True))
+    job.tell(CheckpointIdDrawn(WANTED, CheckpointID(1)))
+    queued = CheckpointRequestID("queued")
+    job.tell(CheckpointRequested(queued, is_periodic=True))
+    effects = job.tell(running(*job.tasks, state=ExecutionState.FINISHED))
+
+    assert [e.request_id for e in effects if isinstance(e, CheckpointRequestFailed)] == [WANTED, queued]
+    counts = job.core.stats.counts
+    assert (counts.total, counts.failed, counts.in_progress) == (1, 1, 0)
+
+
+def test_why_names_the_task_as_people_do() -> None:
+    """Operator, subtask and attempt, not the id of the attempt."""
+    job = Coordinator(interval_ms=100, tolerable_failures=9)
+    first, second = job.sources
+    declined = CheckpointFailureReason.CHECKPOINT_DECLINED
+    ends = (
+        DeclineReceived(DeclineCheckpoint(JOB, first, CheckpointID(1), declined, "disk full")),
+        DeclineReceived(DeclineCheckpoint(JOB, second, CheckpointID(2), declined)),
+        TimerFired(CheckpointTimeoutKey(JOB, CheckpointID(3))),
+        running(second, state=ExecutionState.FAILED),
+    )
+    details = []
+    for checkpoint_id, end in enumerate(ends, start=1):
+        job.trigger(f"client-{checkpoint_id}", checkpoint_id)
+        details += [e.detail for e in job.tell(end) if isinstance(e, CheckpointRequestFailed)]
+
+    assert details == [
+        "src (1/2), attempt 0: disk full",
+        "src (2/2), attempt 0.",
+        "3 tasks did not acknowledge, the first of them src (1/2), attempt 0.",
+        "src (2/2), attempt 0 is gone.",
+    ]

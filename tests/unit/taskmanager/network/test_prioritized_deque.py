@@ -52,11 +52,20 @@ def test_behaves_like_two_lists(seed: int) -> None:
         assert deque.num_priority_elements == len(first)
 
 
-def test_what_is_not_queued_cannot_be_moved_or_removed() -> None:
+def test_what_is_not_queued_is_added_when_it_gets_priority() -> None:
+    """Behind the others with priority."""
+    deque = PrioritizedDeque[str]()
+    for element in ("first", "rest"):
+        deque.add(element, priority=element == "first")
+    deque.prioritize("new")
+
+    assert list(deque) == ["first", "new", "rest"]
+    assert deque.num_priority_elements == 2
+
+
+def test_what_is_not_queued_cannot_be_removed() -> None:
     """A defect of the caller."""
     deque = PrioritizedDeque[str]()
 
-    with pytest.raises(InvariantViolation, match="not queued"):
-        deque.prioritize("x")
     with pytest.raises(InvariantViolation, match="no such element"):
         deque.get_and_remove(lambda _: True)
