@@ -69,7 +69,9 @@ class ExecutionTracker:
         vertex = self._by_id.get(attempt_id.vertex_id)
         if vertex is None or not 0 <= attempt_id.subtask_index < vertex.parallelism:
             return str(attempt_id)
-        return f"{vertex.name} ({attempt_id.subtask_index + 1}/{vertex.parallelism}), attempt {attempt_id.attempt_number}"
+        return (
+            f"{vertex.name} ({attempt_id.subtask_index + 1}/{vertex.parallelism}), attempt {attempt_id.attempt_number}"
+        )
 
     def is_current(self, attempt_id: ExecutionAttemptID) -> bool:
         """Whether this is the attempt that counts."""

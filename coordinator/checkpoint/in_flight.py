@@ -162,7 +162,9 @@ class CheckpointsInFlight:
             detail = f"declined too late: {message.reason.message} {message.detail}".strip()
             out.append(MessageRefused(checkpoint_id, attempt, detail, known=known))
         elif entry.pending.status is PendingCheckpointStatus.PENDING:
-            detail = f"{self._task_name(attempt)}: {message.detail}" if message.detail else f"{self._task_name(attempt)}."
+            detail = (
+                f"{self._task_name(attempt)}: {message.detail}" if message.detail else f"{self._task_name(attempt)}."
+            )
             self.abort(entry.pending, message.reason, now_ms, out, attempt=attempt, detail=detail)
 
     def _stray_acknowledge(self, message: AcknowledgeCheckpoint, out: Effects) -> None:
