@@ -1,7 +1,8 @@
-"""The command `snapline`. Every command answers in a table, or with `--output json` as JSON; errors are one line and exit 1."""
+"""The command `snapline`. What answers does so in a table, or with `--output json` as JSON; errors are one line and exit 1."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -76,18 +77,23 @@ def cli() -> None:
     """Exactly-once streaming Python on Spark."""
 
 
-def with_target(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that every client command has."""
-    import functools
+def with_coordinator(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every command that has to do with a coordinator. Those that answer nothing themselves have only these."""
 
     @click.option("--coordinator", "-m", default="", help="host:port (setting jobmanager.rpc.address)")
     @click.option("--token", default="", help="shared secret (setting security.auth.token)")
-    @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
     @functools.wraps(command)
-    def wrapped(coordinator: str, token: str, output: str, **others: Any) -> None:
+    def wrapped(coordinator: str, token: str, output: str = "table", **others: Any) -> None:
         command(Target(coordinator, token, output), **others)
 
     return wrapped
+
+
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that every command has which answers."""
+    return click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")(
+        with_coordinator(command)
+    )
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -111,7 +117,7 @@ def coordinator(arguments: tuple[str, ...]) -> None:
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@with_target
+@with_coordinator
 def run(
     target: Target,
     script: Path,
@@ -231,11 +237,17 @@ def cancel(target: Target, job: str) -> None:
 def rescale(target: Target, job: str, parallelism: int) -> None:
     """Give a running job another parallelism: it stands still from the end of a checkpoint until its tasks run again.
 
-    The job goes on as it is until the slots are there; if they do not come, it stays so, and exit code 1 says it.
+    The job goes on as it is until the slots are there; if they do not come (slot.request.timeout), it stays so, and exit code 1 says
+    it. Until then `snapline status` says what is waited for, another rescale takes its place, and the parallelism that the job has
+    takes it back. Ctrl-C ends this command only.
     """
     with target.client() as client:
         job_id = client.resolve_job(job)
-        client.rescale(job_id, parallelism)
+        try:
+            client.rescale(job_id, parallelism)
+        except KeyboardInterrupt:
+            goes_on = f"the rescale goes on; while it waits for slots, `snapline rescale {job} -p N` takes it back with the N of before"
+            raise KeyboardInterrupt(goes_on) from None
     answer = {"job_id": job_id, "parallelism": parallelism}
     click.echo(json.dumps(answer) if target.as_json else f"{job_id} runs with parallelism {parallelism}")
 
@@ -337,7 +349,7 @@ def task_managers(target: Target) -> None:
 @cli.command()
 @click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="how many TaskManagers")
 @click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="slots of each")
-@with_target
+@with_coordinator
 def taskmanagers(target: Target, *, instances: int, slots: int) -> None:
     """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
     from snapline.bring import bring_task_managers

@@ -88,7 +88,6 @@ from coordinator.jobmaster.operations import (
 from coordinator.jobmaster.pending_operations import PendingOperations, refused
 from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from coordinator.jobmaster.rescaling import (
-    RescaleRefused,
     RescaleTimer,
     Rescaling,
     RescalingEffect,
@@ -256,7 +255,7 @@ class JobMaster:
             pool = self.scheduler.pool
             return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resource_manager.note}"
         current = self.scheduler.round
-        return "" if current is None else current.phase.value
+        return self._rescaling.detail if current is None else current.phase.value
 
     def url_of(self, location: str) -> str:
         """Where a checkpoint lies: locations are relative to the job's directory, or absolute."""
@@ -786,8 +785,6 @@ class JobMaster:
                         else self._operations.rescale(asked_by, parallelism)
                     )
                     self._checkpoint(CheckpointRequested(key))
-                case RescaleRefused(request_id, why):
-                    self._out.append(refused(request_id, why, retryable=True))
                 case _:
                     self._out.append(effect)
 

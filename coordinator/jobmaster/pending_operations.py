@@ -49,7 +49,7 @@ class PendingOperations:
     ) -> Reply | None:
         """Why the job cannot be rescaled now, or not to this; None when it can."""
         if status is not JobStatus.RUNNING or self.rescale_in_progress:
-            state = "being rescaled, for at most slot.request.timeout" if self.rescale_in_progress else status.value
+            state = "being rescaled" if self.rescale_in_progress else status.value
             return refused(request_id, f"only a running job can be rescaled; it is {state}", retryable=True)
         try:
             with_parallelism(graph, parallelism)

@@ -1,8 +1,8 @@
 """A running job gets another parallelism, with as short a pause as can be: slots first, then a checkpoint, then the restart.
 
 Decides when the next step may come. The job runs until all slots are there and the checkpoint is complete, so neither is part of the
-pause; a rescale whose slots do not come in time, or whose checkpoint fails, leaves the job as it is. In reactive mode it decides by
-itself, when the slots have been another number than the job has use for long enough. It does not know how slots are asked for, nor
+pause; a rescale whose slots do not come in time, or whose checkpoint fails, leaves the job as it is. While slots are waited for, the
+latest request counts: to the parallelism that the job has, it only ends the waiting. In reactive mode it decides by itself, when the slots have been another number than the job has use for long enough. It does not know how slots are asked for, nor
 how the job restarts. Takes the role of Flink's AdaptiveScheduler states Executing and CreatingExecutionGraph.
 """
 
@@ -15,7 +15,8 @@ from enum import Enum
 from coordinator.checkpoint.events import CheckpointRequestID
 from coordinator.execution.execution_graph import with_parallelism
 from coordinator.execution.slot_sharing import required_slots
-from coordinator.jobmaster.operations import RequestID
+from coordinator.jobmaster.operations import Acknowledged, Reply, RequestID
+from coordinator.jobmaster.pending_operations import refused
 from coordinator.jobmaster.scheduler import Scheduler
 from coordinator.jobmaster.settings import JobMasterSettings
 from dataflow.ids import JobVertexID
@@ -48,15 +49,8 @@ class TakeRescaleCheckpoint:
     parallelism: Mapping[JobVertexID, int]
 
 
-@dataclass(frozen=True, slots=True)
-class RescaleRefused:
-    """The job goes on as it is."""
-
-    request_id: RequestID
-    why: str
-
-
-RescalingEffect = TakeRescaleCheckpoint | RescaleRefused | StartTimer | CancelTimer
+RescalingEffect = TakeRescaleCheckpoint | Reply | StartTimer | CancelTimer
+"""A Reply says that the job goes on as it is."""
 
 
 class Rescaling:
@@ -81,18 +75,37 @@ class Rescaling:
     def request(
         self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
     ) -> list[RescalingEffect]:
-        """A client wants another parallelism, which the job can run with."""
-        if self._phase is not RescalePhase.NONE:
-            state = f"being rescaled, and is {self._phase.value}, for at most slot.request.timeout"
-            return [RescaleRefused(request_id, f"only a running job can be rescaled; it is {state}")]
+        """A client wants another parallelism, which the job can run with. A request that still waits for slots gives way."""
         if self._scheduler.reactive is not None:
             summary = "the job follows its slots (scheduler-mode is reactive): start or stop TaskManagers instead"
-            return [RescaleRefused(request_id, summary)]
+            return [refused(request_id, summary)]
+        if self._phase is RescalePhase.CHECKPOINTING:
+            summary = "only a running job can be rescaled; it is being rescaled, and waits for its checkpoint"
+            return [refused(request_id, summary, retryable=True)]
+        if self._phase is RescalePhase.WAITING_FOR_SLOTS:
+            self._refuse("another rescale was asked for before the slots of this one were there; it was not rescaled")
+        has = self._has()
+        if has == {**has, **parallelism}:
+            self._out.append(Reply(request_id, Acknowledged()))
+            return self._done()
         self._slots = required_slots(with_parallelism(self._scheduler.graph.job_graph, parallelism))
         self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, request_id, parallelism
         self._scheduler.require_slots(self._slots)
         self._start_timer(now_ms + self._settings.slot_request_timeout_ms)
         return self._done()
+
+    @property
+    def detail(self) -> str:
+        """What a rescale waits for, one line; empty when there is none."""
+        match self._phase:
+            case RescalePhase.NONE:
+                return ""
+            case RescalePhase.CHECKPOINTING:
+                return f"being rescaled: {self._phase.value}"
+            case RescalePhase.WAITING_FOR_SLOTS:
+                waited_for = f"{self._slots} required, {len(self._scheduler.pool)} available{self._note()}"
+                limit = f"for at most {self._settings.slot_request_timeout_ms} ms (slot.request.timeout)"
+                return f"runs as it was, to be rescaled: {self._phase.value}: {waited_for}; {limit}"
 
     def own_checkpoint(self) -> CheckpointRequestID:
         """An id for the checkpoint of a rescale that no client waits for."""
@@ -153,12 +166,15 @@ class Rescaling:
         if scheduler.reactive is None or scheduler.status is not JobStatus.RUNNING:
             return None
         wanted = scheduler.reactive.of(len(scheduler.pool))
-        has = {vertex.vertex_id: vertex.parallelism for vertex in scheduler.graph.job_graph.vertices}
-        return None if wanted == has else wanted
+        return None if wanted == self._has() else wanted
+
+    def _has(self) -> Mapping[JobVertexID, int]:
+        """The parallelism of the job, as it is."""
+        return {vertex.vertex_id: vertex.parallelism for vertex in self._scheduler.graph.job_graph.vertices}
 
     def _refuse(self, why: str) -> None:
         if self._request_id is not None:
-            self._out.append(RescaleRefused(self._request_id, why))
+            self._out.append(refused(self._request_id, why, retryable=True))
         self._reset()
 
     def _start_timer(self, at_ms: int) -> None:

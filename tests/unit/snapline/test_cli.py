@@ -38,6 +38,9 @@ class Recording:
     def cancel(self, job_id: str) -> None:
         raise RequestRefused("it is FINISHED")
 
+    def rescale(self, job_id: str, parallelism: int) -> None:
+        raise KeyboardInterrupt
+
     def list_jobs(self) -> list[object]:
         raise KeyboardInterrupt("job 'a' was cancelled")
 
@@ -73,6 +76,21 @@ def test_exit_codes_and_one_line_each(client: Recording, capsys):
     assert run("list") == 130
     lines = capsys.readouterr().err.splitlines()
     assert (lines[0], lines[-1]) == ("snapline: it is FINISHED", "snapline: interrupted: job 'a' was cancelled")
+
+
+def test_an_interrupted_rescale_says_how_to_take_it_back(client: Recording, capsys):
+    """Ctrl-C ends the command; the JobMaster goes on waiting for slots."""
+    assert run("rescale", "a", "-p", "3") == 130
+    assert "the rescale goes on; while it waits for slots, `snapline rescale a -p N`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("run", "job.py"), ("taskmanagers",)])
+def test_what_answers_nothing_itself_has_no_json(command: tuple[str, ...], tmp_path, monkeypatch, capsys):
+    """What a script prints is its own, and TaskManagers log."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text("")
+    assert run(*command, "-o", "json") == 2
+    assert "No such option" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])

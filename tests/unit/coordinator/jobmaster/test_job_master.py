@@ -52,13 +52,11 @@ from coordinator.jobmaster.operations import (
     OperationFailed,
     Reply,
     RequestID,
-    RescaleJob,
     SnapshotCompleted,
     StopWithSavepoint,
     TakeCheckpoint,
     TakeSavepoint,
 )
-from coordinator.jobmaster.rescaling import RescaleTimer
 from coordinator.jobmaster.scheduler_effects import CancellationTimer, RestartDelayTimer, SlotRequestTimer
 from coordinator.jobmaster.settings import JobMasterSettings
 from dataflow.elements import CheckpointOptions, SnapshotType
@@ -648,118 +646,6 @@ def test_stop_with_savepoint_is_answered_at_the_end() -> None:
     assert (
         failed.failure.summary == "the savepoint file:///sp/x is complete, but the job did not stop: it is RESTARTING"
     )
-
-
-def test_a_rescale_waits_for_its_checkpoint_and_answers_when_the_job_runs() -> None:
-    """Slots, checkpoint, cancel, deploy with attempts that never were."""
-    story = Story().run()
-    key = CheckpointRequestID("client-r")
-    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
-    assert StartTimer(RescaleTimer(), 1_000) in story.operate(RescaleJob({JobVertexID("source"): 2}))
-    assert story.core.scheduler.pool.required == 2  # and the job runs
-    effects = story.hears("a", OfferSlots(ONE.job_id, A, offers("a", 1)))
-    assert statuses(effects) == [JobStatus.RESTARTING] and messages(effects, CancelTask) == [CancelTask(attempt())]
-
-    (submitted,) = messages(story.enters("a", attempt(), ExecutionState.CANCELED), SubmitTasks)
-    assert [task.attempt_id for task in submitted.tasks] == [attempt(1), attempt(1, subtask=1)]
-    story.enters("a", attempt(1), ExecutionState.RUNNING)
-    effects = story.enters("a", attempt(1, subtask=1), ExecutionState.RUNNING)
-    assert statuses(effects) == [JobStatus.RUNNING] and answer(effects) == Acknowledged()
-
-
-def rescaling() -> tuple[Story, list[Any]]:
-    """ONE, on its way to two subtasks: the slots and the checkpoint are there, and its graph is being stored."""
-    story = Story().run()
-    story.graph_store_answers = False
-    key = CheckpointRequestID("client-r")
-    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
-    story.operate(RescaleJob({JobVertexID("source"): 2}))
-    return story, story.hears("a", OfferSlots(ONE.job_id, A, offers("a", 1)))
-
-
-def test_a_rescaled_job_is_deployed_when_the_next_leader_would_find_it() -> None:
-    """Its graph goes into the store while the old tasks end; they may be faster."""
-    story, effects = rescaling()
-    (stored,) = [effect.job_graph for effect in effects if isinstance(effect, UpdateJobGraph)]
-    assert [(v.parallelism, v.submitted_parallelism) for v in stored.vertices] == [(2, 1)]
-    assert messages(story.enters("a", attempt(), ExecutionState.CANCELED), SubmitTasks) == []
-
-    (submitted,) = messages(story.take(JobGraphUpdated()), SubmitTasks)
-    assert [task.attempt_id for task in submitted.tasks] == [attempt(1), attempt(1, subtask=1)]
-
-
-def test_slots_that_came_while_the_graph_was_being_stored_are_used() -> None:
-    """They are reserved then, and none of them is free any more (seed 171)."""
-    story, _ = rescaling()
-    story.take(ConnectionLost(ConnectionID("tm-a"), "reset"))
-    assert messages(story.task_manager(B, 0, 1), SubmitTasks) == []
-
-    (submitted,) = messages(story.take(JobGraphUpdated()), SubmitTasks)
-    assert [task.attempt_id for task in submitted.tasks] == [attempt(1), attempt(1, subtask=1)]
-
-
-def test_a_job_is_not_forgotten_before_its_graph_is_stored() -> None:
-    """It would come back, and the next leader run it again."""
-    story, _ = rescaling()
-    story.operate(CancelJob())
-    effects = story.enters("a", attempt(), ExecutionState.CANCELED)
-    assert statuses(effects) == [JobStatus.CANCELED] and ForgetJobGraph(ONE.job_id) not in effects
-
-    assert ForgetJobGraph(ONE.job_id) in story.take(JobGraphUpdated())
-
-
-def test_a_rescale_whose_slots_do_not_come_leaves_the_job_alone() -> None:
-    """It is refused with the numbers, and may be asked for again."""
-    story = Story().run()
-    story.operate(RescaleJob({JobVertexID("source"): 3}))
-    again = story.take(OperationRequested(RequestID("again"), RescaleJob({JobVertexID("source"): 2})))
-    assert "it is being rescaled" in answer(again).failure.summary
-    effects = story.take(TimerFired(RescaleTimer()), 1_000)
-    assert "needs 3 slots for this parallelism, and has 1 after 1000 ms" in answer(effects).failure.summary
-    assert statuses(effects) == [] and story.core.scheduler.pool.required == 1
-    assert CheckpointRequested not in map(type, story.checkpoints.events)
-    assert StartTimer(RescaleTimer(), 2_000) in story.operate(RescaleJob({JobVertexID("source"): 2}))
-    failed = story.enters("a", attempt(), ExecutionState.FAILED, SerializedFailure("x", Blame.USER))
-    assert "the job is RESTARTING; it was not rescaled" in answer(failed).failure.summary
-
-
-REACTIVE: dict[str, Any] = {"is_reactive": True, "resource_stabilization_ms": 100}
-
-
-def test_a_reactive_job_starts_with_the_slots_that_there_are() -> None:
-    """Once their number has been the same for a while; it asks for all that it could use."""
-    story = Story(**REACTIVE).start()
-    assert story.core.scheduler.pool.required == 128
-    assert messages(story.task_manager(A, 0, 1), SubmitTasks) == []
-    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 100), SubmitTasks)
-    assert [task.attempt_id.subtask_index for task in submitted.tasks] == [0, 1]
-    assert {task.parallelism for task in submitted.tasks} == {2}
-
-
-def test_a_reactive_job_follows_its_slots_up_and_down() -> None:
-    """More: a checkpoint, then a restart. Fewer: a restart with those that are left."""
-    story = Story(**REACTIVE).start()
-    story.task_manager(A, 0)
-    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 100), SubmitTasks)
-    first = submitted.tasks[0].attempt_id
-    story.enters("a", first, ExecutionState.RUNNING)
-    assert StartTimer(RescaleTimer(), 200) in story.task_manager(B, 0)
-    key = CheckpointRequestID("reactive-1")
-    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
-    effects = story.take(TimerFired(RescaleTimer()), 200)
-    assert statuses(effects) == [JobStatus.RESTARTING]
-    tasks = [t for each in messages(story.enters("a", first, ExecutionState.CANCELED), SubmitTasks) for t in each.tasks]
-    assert sorted(task.attempt_id.subtask_index for task in tasks) == [0, 1]
-    a, b = (next(e for e in story.core.scheduler.graph.executions if e.resource_id == who) for who in (A, B))
-    story.enters("a", a.attempt_id, ExecutionState.RUNNING)
-    assert statuses(story.enters("b", b.attempt_id, ExecutionState.RUNNING)) == [JobStatus.RUNNING]
-
-    assert statuses(story.hears("b", Disconnect("spark takes it back"))) == [JobStatus.RESTARTING]
-    story.enters("a", a.attempt_id, ExecutionState.CANCELED)
-    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 400), SubmitTasks)
-    assert {task.parallelism for task in submitted.tasks} == {1}
-    refusal = answer(story.operate(RescaleJob({JobVertexID("source"): 2}))).failure.summary
-    assert "only a running job" in refusal
 
 
 def test_a_suspended_job_touches_nothing() -> None:
