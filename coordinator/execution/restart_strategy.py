@@ -49,6 +49,9 @@ class RestartStrategy(Protocol):
 class NoRestartStrategy:
     """Never again."""
 
+    chosen: bool = True
+    """False: nobody has set it."""
+
     def notify_failure(self, now_ms: int) -> int | None:
         """None."""
         return None
@@ -56,7 +59,9 @@ class NoRestartStrategy:
     @property
     def why_not(self) -> str:
         """Names the setting."""
-        return "restart-strategy.type is none (the default without execution.checkpointing.interval)"
+        if self.chosen:
+            return "restart-strategy.type is none"
+        return "restart-strategy.type is not set, and without execution.checkpointing.interval there is none"
 
 
 @dataclass(slots=True)
@@ -159,10 +164,10 @@ class ExponentialDelayRestartStrategy:
 def restart_strategy_of(configuration: Configuration, jitter: Callable[[], float]) -> RestartStrategy:
     """The strategy that `restart-strategy.*` asks for. Raises ConfigurationError for values that cannot work."""
     kind = configuration.get_option(RESTART_STRATEGY)
-    if RESTART_STRATEGY.key not in configuration and configuration.get_option(CHECKPOINTING_INTERVAL) <= 0:
-        kind = "none"
     if kind == "none":
         return NoRestartStrategy()
+    if RESTART_STRATEGY.key not in configuration and configuration.get_option(CHECKPOINTING_INTERVAL) <= 0:
+        return NoRestartStrategy(chosen=False)
     if kind == "fixed-delay":
         return FixedDelayRestartStrategy(
             configuration.get_option(RESTART_FIXED_DELAY_ATTEMPTS), configuration.get_option(RESTART_FIXED_DELAY_DELAY)

@@ -19,11 +19,13 @@ def exponential(attempts: int = -1, jitter: float = 0.5, factor: float = 0.0) ->
 
 
 def test_none_gives_up_at_once() -> None:
-    """And says which setting that is."""
-    strategy = NoRestartStrategy()
+    """And says which setting that is, and whether somebody has chosen it."""
+    chosen = restart_strategy_of(Configuration({"restart-strategy.type": "none"}), lambda: 0.5)
+    default = restart_strategy_of(Configuration({}), lambda: 0.5)
 
-    assert strategy.notify_failure(0) is None
-    assert "restart-strategy.type" in strategy.why_not
+    assert [chosen.notify_failure(0), default.notify_failure(0)] == [None, None]
+    assert chosen.why_not == "restart-strategy.type is none"
+    assert "execution.checkpointing.interval" in default.why_not
 
 
 def test_fixed_delay_counts_its_attempts() -> None:
