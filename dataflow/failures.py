@@ -17,6 +17,7 @@ class CheckpointFailureReason(Enum):
     TOO_MANY_CHECKPOINT_REQUESTS = (True, "The maximum number of queued checkpoint requests exceeded.")
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = (True, "The minimum time between checkpoints is still pending.")
     NOT_ALL_REQUIRED_TASKS_RUNNING = (True, "Not all required tasks are currently running.")
+    EXCEPTION = (True, "An exception occurred while triggering the checkpoint.")
     IO_EXCEPTION = (True, "An exception occurred while triggering the checkpoint: storage failed.")
     BLOCKING_OUTPUT_EXIST = (True, "Blocking output edge exists in running tasks.")
     CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
