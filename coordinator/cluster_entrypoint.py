@@ -2,7 +2,8 @@
 
 Knows all shells and no rule. Order up: settings and storage are checked, the server listens, then ResourceManager and
 Dispatcher start (which recovers jobs), then leaders are published. Order down: JobMasters are suspended (nothing durable is
-touched: the next coordinator goes on), then the server, the rest after. Mirrors Flink's ClusterEntrypoint.
+touched: the next coordinator goes on), then the server, the rest after. The ResourceManager that jobs get their slots from may be
+another coordinator's (`resourcemanager.rpc.address`): its leaders are followed then, and published with our own. Mirrors Flink's ClusterEntrypoint.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from dataflow.config import (
     HA_STORAGE_DIR,
     HA_TYPE,
     JOB_HISTORY_SIZE,
+    RESOURCEMANAGER_ADDRESS,
     Configuration,
     ConfigurationError,
 )
@@ -66,10 +68,11 @@ from dataflow.messages import JobStatus
 from protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 from runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from runtime.clock import SystemClock
+from runtime.connections import ResourceManagerLeaderChanged
 from runtime.dialing import Dialer
 from runtime.grpc_channels import Security
 from runtime.leader_election import Leadership
-from runtime.leader_retrieval import LeaderAddress, LeaderTable
+from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from runtime.logs import Logger
 from runtime.memory_storage import MemoryStorage
 from runtime.metrics import MetricsServer
@@ -121,6 +124,11 @@ class ClusterEntrypoint:
         self._registry = JobRegistry(self._server.loop, self._clock, configuration.get_option(JOB_HISTORY_SIZE))
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
         self._session = LeaderSessionID(uuid.uuid4().hex)
+        elsewhere = configuration.get_option(RESOURCEMANAGER_ADDRESS).replace(" ", "")
+        self._elsewhere = (
+            LeaderRetrieval(elsewhere.split(","), security, self._elsewhere_changed, logger) if elsewhere else None
+        )
+        self._resource_manager_leader = LeaderAddress()
         self._runners: dict[JobID, JobMasterRunner] = {}
         self._no_runners = threading.Event()
         self._no_runners.set()
@@ -154,9 +162,15 @@ class ClusterEntrypoint:
         address = self._server.start(self._config.bind, lambda server: self._add_servicers(server, view), bind_host)
         self._switchboard.serve_with(self._streams, [address])
         leader = LeaderAddress(address, self._session)
+        if self._elsewhere is None:
+            self._resource_manager_leader = leader
+        elif address in configuration.get_option(RESOURCEMANAGER_ADDRESS):
+            raise ConfigurationError(
+                f"{RESOURCEMANAGER_ADDRESS.key} names this coordinator itself ({address}): leave it out to use its own ResourceManager"
+            )
         self._services = JobServices(
             address=address,
-            resource_manager=leader,
+            resource_manager=lambda: self._resource_manager_leader,
             configuration=configuration,
             checkpoint_base=base,
             storages=self._storages,
@@ -173,7 +187,10 @@ class ClusterEntrypoint:
         self._start_metrics(address)
         self._resource_manager.tell(ResourceManagerStarted())
         self._dispatcher.tell(DispatcherStarted(recovered))
-        self._leaders.set_resource_manager(leader)
+        if self._elsewhere is None:
+            self._leaders.set_resource_manager(leader)
+        else:
+            self._elsewhere.start()
         self._logger.info(
             "coordinator listens", address=address, session=self._session, version=VERSION, recovered=len(recovered)
         )
@@ -186,6 +203,8 @@ class ClusterEntrypoint:
             self._no_runners.wait(SUSPEND_TIMEOUT_SECONDS)
         for runner in list(self._runners.values()):
             runner.stop()
+        if self._elsewhere is not None:
+            self._elsewhere.stop()
         if self._metrics is not None:
             self._metrics.stop()
         if self._table_writer is not None:
@@ -209,6 +228,17 @@ class ClusterEntrypoint:
     def _leaders_changed(self, table: LeaderTable) -> None:
         if self._table_writer is not None:
             self._table_writer.publish(table)
+
+    def _elsewhere_changed(self, table: LeaderTable) -> None:
+        """On the thread of leader retrieval. A JobMaster that is just being built asks for the leader, or is told here, or both."""
+        self._leaders.set_elsewhere(table)
+        leader = table.resource_manager
+        if leader == self._resource_manager_leader:
+            return
+        self._resource_manager_leader = leader
+        self._logger.info("jobs get their slots elsewhere", resource_manager=leader.address)
+        for runner in list(self._runners.values()):
+            runner.tell(ResourceManagerLeaderChanged(leader.address, leader.session))
 
     def _checked_directory(self, directory: str) -> str:
         """The directory as an absolute URL, after a file was written there and read again."""

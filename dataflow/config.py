@@ -458,6 +458,13 @@ RESOURCEMANAGER_TASKMANAGER_TIMEOUT = _duration(
     "30 s",
     "A TaskManager in a Spark executor is released when it has been idle for this long.",
 )
+RESOURCEMANAGER_ADDRESS = _option(
+    "resourcemanager.rpc.address",
+    parse_address,
+    "",
+    "host:port of the coordinator whose ResourceManager gives the jobs of this one their slots, several with commas; empty: its own.",
+    "string",
+)
 SLOTMANAGER_REQUIREMENT_CHECK_DELAY = _duration(
     "slotmanager.requirement-check-delay",
     "50 ms",

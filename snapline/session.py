@@ -23,6 +23,7 @@ from dataflow.config import (
     HA_TYPE,
     HEARTBEAT_INTERVAL,
     LOG_LEVEL,
+    RESOURCEMANAGER_ADDRESS,
     SECURITY_TOKEN,
     TASKMANAGER_INSTANCES,
     TASKMANAGER_REGISTRATION_TIMEOUT,
@@ -177,8 +178,12 @@ class EmbeddedCluster:
         self._authenticated = conf.get("spark.authenticate", "false") == "true"
         secret = _spark_secret(context) if self._authenticated else ""
         token = configuration.get_option(SECURITY_TOKEN)
-        if not token:
-            token = derive_token(secret) if self._authenticated and secret else secrets.token_hex(32)
+        self._resource_manager = configuration.get_option(RESOURCEMANAGER_ADDRESS).partition(",")[0].strip()
+        """Where it is, when it is not our coordinator's: TaskManagers of others work for us, and the secret is that cluster's."""
+        if not token and secret:
+            token = derive_token(secret)
+        elif not token and not self._resource_manager:
+            token = secrets.token_hex(32)
         self._token_from_spark = bool(self._authenticated and secret and not configuration.get_option(SECURITY_TOKEN))
         self.token = token
         master = str(context.master)
@@ -233,20 +238,21 @@ class EmbeddedCluster:
                 self.logger,
             )
             self.pool.start()
-            self._reports = WorkerReports(self.pool, self._open_client, self.logger)
+            self._reports = WorkerReports(self.pool, lambda: self._open_client(self._resource_manager), self.logger)
             self._reports.start()
         except BaseException:
             self.close()
             raise
         return self
 
-    def _open_client(self) -> ClusterClient:
+    def _open_client(self, address: str = "") -> ClusterClient:
+        """Of our coordinator, or of the one at this address."""
         from runtime.grpc_channels import Security
 
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")
         with_token = self.configuration.with_values({SECURITY_TOKEN.key: self.token})
-        return ClusterClient(self._coordinator.address, Security.from_configuration(with_token))
+        return ClusterClient(address or self._coordinator.address, Security.from_configuration(with_token))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -67,7 +67,8 @@ class JobServices:
 
     address: str
     """host:port of the gateways."""
-    resource_manager: LeaderAddress
+    resource_manager: Callable[[], LeaderAddress]
+    """Where it is now. When it moves, every JobMaster is told."""
     configuration: Configuration
     """The cluster's."""
     checkpoint_base: str
@@ -230,9 +231,10 @@ class JobMasterRunner:
             checkpoints.stats.create_snapshot,
             lambda: frozenset(c.checkpoint_id for c in checkpoints.publication.store.checkpoints),
         )
+        resource_manager = services.resource_manager()
         first = [
             JobMasterStarted(self._recovered),
-            ResourceManagerLeaderChanged(services.resource_manager.address, services.resource_manager.session),
+            ResourceManagerLeaderChanged(resource_manager.address, resource_manager.session),
         ]
         services.switchboard.add_job_master(job_id, self.tell)
         services.leaders.set_job_master(job_id, LeaderAddress(services.address, session))

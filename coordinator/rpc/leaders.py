@@ -1,13 +1,14 @@
 """LeaderRetrieval: publishes where the leaders are to whoever watches.
 
 Holds the newest table; a watcher gets it at once and again after each change, never an older one, and not one for each
-change when changes come faster than it reads.
+change when changes come faster than it reads. Where the ResourceManager of another coordinator is used, what that one publishes is
+part of the table: TaskManagers that come here go there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from dataflow.ids import JobID
@@ -26,11 +27,17 @@ class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):
         self._on_change = on_change
         self._resource_manager = LeaderAddress()
         self._job_masters: dict[JobID, LeaderAddress] = {}
+        self._elsewhere: Mapping[JobID, LeaderAddress] = {}
+        """JobMasters of the coordinator whose ResourceManager is used."""
         self._changed = asyncio.Event()
 
     def set_resource_manager(self, leader: LeaderAddress) -> None:
         """The ResourceManager is here now."""
         self._loop.call_soon_threadsafe(self._set_resource_manager, leader)
+
+    def set_elsewhere(self, table: LeaderTable) -> None:
+        """What the coordinator publishes whose ResourceManager is used."""
+        self._loop.call_soon_threadsafe(self._set_elsewhere, table)
 
     def set_job_master(self, job_id: JobID, leader: LeaderAddress | None) -> None:
         """The JobMaster of the job is here now; None: it has ended."""
@@ -39,6 +46,10 @@ class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):
     def _set_resource_manager(self, leader: LeaderAddress) -> None:
         self._resource_manager = leader
         self._publish()
+
+    def _set_elsewhere(self, table: LeaderTable) -> None:
+        self._elsewhere = table.job_masters
+        self._set_resource_manager(table.resource_manager)
 
     def _set_job_master(self, job_id: JobID, leader: LeaderAddress | None) -> None:
         if leader is None:
@@ -53,7 +64,7 @@ class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):
         self._on_change(self._table())
 
     def _table(self) -> LeaderTable:
-        return LeaderTable(self._resource_manager, dict(self._job_masters))
+        return LeaderTable(self._resource_manager, {**self._elsewhere, **self._job_masters})
 
     async def Watch(  # noqa: N802
         self, request: cluster_pb2.WatchLeadersRequest, context: Any

@@ -122,12 +122,13 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
 def wait_while_registered(launch: TaskManagerLaunch, token: str, host_is_gone: Callable[[], bool]) -> None:
     """A second start that comes while the first one lives is Spark's speculation, and the first of both to return wins: the other one
     is killed. So this one does not return before the first is gone. After a loss, that is at once."""
-    from dataflow.config import COORDINATOR_ADDRESS, SECURITY_TOKEN, Configuration
+    from dataflow.config import COORDINATOR_ADDRESS, RESOURCEMANAGER_ADDRESS, SECURITY_TOKEN, Configuration
     from dataflow.errors import SnaplineError
     from snapline.client import ClusterClient
 
     values = {**launch.settings, **({SECURITY_TOKEN.key: token} if token else {})}
-    values[COORDINATOR_ADDRESS.key] = launch.coordinator_address.partition(",")[0]
+    registered_at = launch.settings.get(RESOURCEMANAGER_ADDRESS.key) or launch.coordinator_address
+    values[COORDINATOR_ADDRESS.key] = registered_at.partition(",")[0]
     try:
         with ClusterClient.from_configuration(Configuration(values)) as client:
             while not host_is_gone() and any(

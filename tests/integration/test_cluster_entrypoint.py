@@ -15,7 +15,7 @@ from coordinator.__main__ import EXIT_REPLACED
 from coordinator.cluster_entrypoint import ClusterEntrypoint
 from coordinator.config import CoordinatorConfig
 from coordinator.process import CoordinatorProcess
-from dataflow.config import Configuration
+from dataflow.config import Configuration, ConfigurationError
 from dataflow.ids import JobID, JobVertexID, OperatorID
 from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
 from dataflow.messages import JobStatus
@@ -34,12 +34,15 @@ def waiting_job(name: str = "waits", parallelism: int = 3) -> JobGraph:
     return JobGraph(JobID(f"{name:a<32}"), name, (vertex,), ())
 
 
+def entrypoint(log, settings, bind="127.0.0.1:0"):
+    config = CoordinatorConfig(bind, Configuration(settings), metrics_port=0)
+    return ClusterEntrypoint(config, make_logger("coordinator", stream=log), on_fatal=lambda: None)
+
+
 class InProcess:
     def __init__(self, tmp_path):
         self.log = io.StringIO()
-        configuration = Configuration({"execution.checkpointing.dir": str(tmp_path)})
-        config = CoordinatorConfig("127.0.0.1:0", configuration, metrics_port=0)
-        self.entrypoint = ClusterEntrypoint(config, make_logger("coordinator", stream=self.log), on_fatal=lambda: None)
+        self.entrypoint = entrypoint(self.log, {"execution.checkpointing.dir": str(tmp_path)})
         self.client = ClusterClient(self.entrypoint.start(), Security())
 
     def said(self, message):
@@ -106,6 +109,19 @@ def test_a_stopped_coordinator_leaves_nothing(tmp_path):
         cluster.client.submit(waiting_job())
         cluster.stop()
         assert cluster.entrypoint.fatal_error == ""
+
+
+def test_the_resource_manager_of_another_coordinator_is_not_our_own(tmp_path):
+    """A coordinator that is told to use its own ResourceManager as another one's would wait for itself."""
+    before = InProcess(tmp_path)
+    address = before.client.address
+    before.stop()
+    ours = entrypoint(io.StringIO(), {"resourcemanager.rpc.address": address}, address)
+    try:
+        with pytest.raises(ConfigurationError, match="names this coordinator itself"):
+            ours.start()
+    finally:
+        ours.stop()
 
 
 def test_a_coordinator_that_was_replaced_in_its_directory_ends(tmp_path):

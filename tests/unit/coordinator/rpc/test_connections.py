@@ -316,6 +316,22 @@ def test_leaders_are_followed(cluster):
         retrieval.stop()
 
 
+def test_leaders_elsewhere_are_published_with_our_own(cluster):
+    """The ResourceManager of another coordinator and its JobMasters; of a job that both know, ours."""
+    tables: queue.Queue[LeaderTable] = queue.Queue()
+    here, there = LeaderAddress(cluster.address, SESSION), LeaderAddress("there:1", SESSION)
+    cluster.leaders.set_job_master(JOB, here)
+    cluster.leaders.set_elsewhere(LeaderTable(there, {JOB: there, JobID("other"): there}))
+    retrieval = LeaderRetrieval([cluster.address], Security(), tables.put, silent_logger())
+    retrieval.start()
+    try:
+        assert tables.get(timeout=20) == LeaderTable(there, {JOB: here, JobID("other"): there})
+        cluster.leaders.set_elsewhere(LeaderTable(there))
+        assert tables.get(timeout=20) == LeaderTable(there, {JOB: here})
+    finally:
+        retrieval.stop()
+
+
 def test_health_and_reflection_answer_any_client(cluster):
     """Probes, and tools that want to know what can be called."""
     with open_channel(cluster.address, Security()) as channel:

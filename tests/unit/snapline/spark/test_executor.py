@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dataflow.config import Configuration
+from dataflow.config import COORDINATOR_ADDRESS, Configuration
 from snapline.spark.executor import TaskManagerLaunch, derive_token, executor_id, is_orphan, run, wait_while_registered
 from snapline.spark.pool import _judge
 from tests.services.cluster import wait_until
@@ -98,8 +98,10 @@ class KnownFor:
 
     def __init__(self, times: int) -> None:
         self.left = times
+        self.asked = ""
 
     def __call__(self, configuration: Configuration) -> KnownFor:
+        self.asked = configuration.get_option(COORDINATOR_ADDRESS)
         return self
 
     def __enter__(self) -> KnownFor:
@@ -124,6 +126,17 @@ def test_a_copy_by_speculation_does_not_return_before_the_original_is_gone(monke
         assert len(waited) == times
     monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", KnownFor(10**6))
     wait_while_registered(launch, "a token", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"), [({}, "beside:1"), ({"resourcemanager.rpc.address": "service:2,standby:3"}, "service:2")]
+)
+def test_a_copy_asks_who_knows_its_original(monkeypatch: pytest.MonkeyPatch, settings, asked):
+    """The coordinator beside the driver, or the one whose ResourceManager is used."""
+    knows = KnownFor(0)
+    monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", knows)
+    wait_while_registered(TaskManagerLaunch("tm-0", "beside:1", 1, (3, 8), settings), "", lambda: False)
+    assert knows.asked == asked
 
 
 @pytest.mark.parametrize(
