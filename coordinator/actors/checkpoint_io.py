@@ -48,7 +48,7 @@ from runtime.actor import Performer
 from runtime.clock import Clock
 from runtime.logs import Logger
 from runtime.state_storages import StateStorages
-from runtime.storage import StorageAlreadyExists, StorageError
+from runtime.storage import StorageAlreadyExists, StorageError, StorageNotFound
 from runtime.timers import TimerService
 
 VERIFY_PAUSE_MS = 1_000
@@ -251,7 +251,7 @@ class CheckpointIo:
         storage, path = self._storages.locate(self._job_directory, metadata_path(location))
         try:
             metadata = parse_metadata(storage.get(path), location)
-        except MetadataError:
+        except (MetadataError, StorageNotFound):  # the latter: it is being deleted
             return False
         is_own = metadata.job_id == self._job_id and metadata.timestamp_ms >= self._submitted_ms
         is_settled = metadata.timestamp_ms + self._writes_arrive_within_ms <= self._clock.now_ms()

@@ -288,6 +288,19 @@ def test_a_checkpoint_that_nothing_points_to_is_deleted(desk):
     }
 
 
+def test_a_checkpoint_that_is_being_deleted_is_in_no_leftovers_way(desk, monkeypatch):
+    """It was there when the directory was listed."""
+    for path in ("chk-5/_metadata", "shared/segment-a-6-0"):
+        desk.files.put(path, b"state")
+    there = desk.files.list("")
+    desk.files.delete("chk-5/_metadata")
+    desk.submitted_at(1_000)
+    monkeypatch.setattr(desk.files, "list", lambda _: there)
+    desk.tell(asked.DeleteLeftovers(frozenset(), frozenset(), CheckpointID(9)))
+    monkeypatch.undo()
+    assert not desk.files.list("")
+
+
 def test_the_end_of_a_job(desk):
     """The counter goes with it; a suspended job keeps its own."""
     desk.ask(asked.DrawCheckpointId(REQUEST))
