@@ -9,7 +9,8 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyspark
@@ -34,45 +35,48 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Standalone:
     """A master and a worker."""
 
-    master: str
-    """spark://host:port."""
     mark: str
-    """In the environment of everything that the worker starts."""
+    """In the environment of everything that workers start."""
+    directory: Path
+    master: str = ""
+    """spark://host:port."""
+
+    @contextmanager
+    def started(
+        self, program: str, name: str, says: str, *arguments: str
+    ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+        """A process of Spark's, and what it has said of itself."""
+        spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        command = [str(spark_class), f"org.apache.spark.deploy.{program}", "--host", "127.0.0.1", "--webui-port", "0"]
+        paths = {"SPARK_LOCAL_DIRS": str(self.directory), "PYTHONPATH": os.pathsep.join(sys.path)}
+        settings = environment(self.mark, SPARK_LOCAL_IP="127.0.0.1", **paths)
+        written = self.directory / f"{name}.log"
+        with written.open("wb") as log:
+            process = subprocess.Popen([*command, *arguments], env=settings, stdout=log, stderr=log, cwd=self.directory)
+        try:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not (found := re.search(says, written.read_text())):
+                assert time.monotonic() < deadline, f"{name} does not start: {written.read_text()[-2000:]}"
+                time.sleep(0.1)
+            yield process, found[0]
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    @contextmanager
+    def worker(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """One more, of two cores and 2 GiB."""
+        resources = ("--cores", "2", "--memory", "2g", "--work-dir", str(self.directory / name))
+        says = "Successfully registered with master"
+        with self.started("worker.Worker", name, says, *resources, self.master) as (process, _):
+            yield process
 
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """Spark's own cluster manager, from the PySpark that pip has installed."""
-    directory = tmp_path_factory.mktemp("standalone")
-    mark = uuid.uuid4().hex
-    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    settings = environment(
-        mark, SPARK_LOCAL_IP="127.0.0.1", SPARK_LOCAL_DIRS=str(directory), PYTHONPATH=os.pathsep.join(sys.path)
-    )
-
-    def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (directory / f"{name}.log").open("wb") as log:
-            command = [str(spark_class), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *arguments]
-            return subprocess.Popen(command, env=settings, stdout=log, stderr=log, cwd=directory)
-
-    def wait_for(name: str, pattern: str) -> str:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            found = re.search(pattern, (directory / f"{name}.log").read_text())
-            if found:
-                return found[0]
-            time.sleep(0.1)
-        raise AssertionError(f"{name} does not start: {(directory / f'{name}.log').read_text()[-2000:]}")
-
-    processes = [start("master.Master", "--port", "0", "--webui-port", "0")]
-    try:
-        master = wait_for("master.Master", r"spark://127\.0\.0\.1:\d+")
-        resources = ("--cores", "2", "--memory", "2g", "--work-dir", str(directory / "work"), "--webui-port", "0")
-        processes.append(start("worker.Worker", *resources, master))
-        wait_for("worker.Worker", "Successfully registered with master")
-        yield Standalone(master, mark)
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-        for process in processes:
-            process.wait(30)
+    bare = Standalone(uuid.uuid4().hex, tmp_path_factory.mktemp("standalone"))
+    with bare.started("master.Master", "master", r"spark://127\.0\.0\.1:\d+", "--port", "0") as (_, master):
+        ready = replace(bare, master=master)
+        with ready.worker("worker"):
+            yield ready

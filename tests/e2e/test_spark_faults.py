@@ -7,13 +7,20 @@ import re
 import signal
 import subprocess
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.e2e.programs import ROOT, environment, environment_settings, python, run, wait_until_gone
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from tests.e2e.programs import ROOT, environment, environment_settings, python, run, snapline, wait_until_gone
 from tests.e2e.test_spark import FINISHED, SPARK_SUBMIT, assert_right
-from tests.services.cluster import wait_until
+from tests.integration.savepoint_job import assert_exactly_once, build
+from tests.services.cluster import LocalCluster, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 FLIGHTS_PY = ROOT / "examples" / "flights.py"
@@ -144,3 +151,61 @@ def test_more_slots_than_spark_can_give_are_named_with_both_numbers(flights, tmp
     assert "no free core for the others" in said["context"]["reason"]
     (line,) = [line for line in done.errors if not line.startswith("{")]
     assert "needs 2 slots and got 1 within 25000 ms" in line and "no free core for the others" in line, line
+
+
+ONE_EXECUTOR_PER_WORKER = "--conf spark.executor.cores=1 --conf spark.executor.memory=1200m pyspark-shell"
+"""Of the 2 GiB of a worker."""
+
+
+@contextmanager
+def task_managers(address: str, master: str, directory: Path) -> Iterator[None]:
+    """`snapline taskmanagers`: an application that wants two of one slot each, and has what Spark gives it."""
+    mark = uuid.uuid4().hex
+    command = snapline("taskmanagers", "--coordinator", address, "--instances", "2", "--slots", "1")
+    variables = environment(mark, MASTER=master, PYSPARK_SUBMIT_ARGS=ONE_EXECUTOR_PER_WORKER)
+    with (directory / "taskmanagers.log").open("wb") as log:
+        application = subprocess.Popen(
+            [str(part) for part in command], env=variables, cwd=directory, stdout=log, stderr=log
+        )
+    try:
+        yield
+    finally:
+        application.send_signal(signal.SIGTERM)
+        code = application.wait(60)
+        print((directory / "taskmanagers.log").read_text())
+    assert code == 0
+    assert wait_until_gone(mark) == {}
+
+
+def test_a_reactive_job_follows_what_spark_grants(standalone, tmp_path):
+    """A worker comes, Spark starts an executor and a TaskManager there, and the job has a subtask more; the machine is lost, and
+    the job goes on with one less. Every row is counted once."""
+    output = tmp_path / "out"
+    settings = {"jobmanager.adaptive-scheduler.resource-stabilization-timeout": "300 ms"}
+    with (
+        LocalCluster(tmp_path / "cluster", slots=()) as cluster,
+        task_managers(cluster.address, standalone.master, tmp_path),
+    ):
+        job = cluster.environment(parallelism=1, scheduler_mode="reactive", **settings)
+        arguments = ["--output", str(output), "--rate", "2000", "--parallelism", "1"]
+        job_id = cluster.submit(build(job, arguments), "reactive")
+
+        def runs_with(parallelism: int) -> None:
+            def reached() -> bool:
+                details = cluster.client.get_job(job_id)
+                running = decode_job_status(details.overview.status) is JobStatus.RUNNING
+                return running and {vertex.parallelism for vertex in details.vertices} == {parallelism}
+
+            wait_until(reached, f"the job to have parallelism {parallelism}", PATIENCE_SECONDS)
+            completed = cluster.client.list_checkpoints(job_id).counts.completed
+            cluster.wait_for_checkpoints(job_id, completed + 1)
+
+        runs_with(1)
+        with standalone.worker("another") as worker:
+            runs_with(2)
+            executors = psutil.Process(worker.pid).children()
+            for process in (worker, *executors):
+                process.kill()
+        runs_with(1)
+        cluster.client.stop_with_savepoint(job_id)
+    assert assert_exactly_once(output) > 0
