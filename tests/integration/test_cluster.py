@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from coordinator.process import CoordinatorProcess, CoordinatorStartError
@@ -21,7 +22,7 @@ from dataflow.wire import decode_job_status
 from runtime.grpc_channels import Security
 from snapline import count, sum_
 from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, RequestRefused
-from tests.integration.local_cluster import LocalCluster, rows_of
+from tests.services.cluster import LocalCluster
 from tests.services.gate import GatedGenerator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ RATE = 20_000.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), slots=(2, 2)) as cluster:
         yield cluster
 
 
@@ -53,7 +54,7 @@ def status_of(details):
 
 def assert_exactly_once(output: Path, rows: int):
     """Every key has counted 1, 2, 3, ... without a hole or a repetition."""
-    found = rows_of(output)
+    found = pq.read_table(output).to_pylist()
     assert len(found) == rows
     counted = Counter((row["key"], row["n"]) for row in found)
     assert set(counted.values()) == {1}
@@ -76,14 +77,15 @@ def test_a_bounded_job_runs_to_its_end(cluster, tmp_path):
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_killed_task_manager_costs_nothing(tmp_path, which):
     """Kill -9 of the process that runs a subtask of the source, or of the sink, between two checkpoints."""
-    with LocalCluster(tmp_path) as cluster:
+    with LocalCluster(tmp_path / "cluster", slots=(2, 2)) as cluster:
         gate = tmp_path / "gate"
         environment = sums(cluster, tmp_path / "out", rows=60_000, gate=gate, parallelism=3)
         job_id = cluster.submit(environment, f"killed {which}")
-        details = cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
+        cluster.wait_for_checkpoints(job_id, 2)
+        details = cluster.client.get_job(job_id)
         cluster.on(details.vertices[which].subtasks[0].resource_id).kill()
         cluster.start_task_manager()
-        cluster.wait_until(job_id, lambda details: details.checkpoint_counts.restored >= 1)
+        cluster.follow(job_id, lambda details: details.checkpoint_counts.restored >= 1)
         gate.touch()
         details = cluster.client.wait(job_id)
         assert details.overview.restarts >= 1
@@ -97,10 +99,10 @@ def test_stop_with_savepoint_and_go_on_at_another_parallelism(cluster, tmp_path)
     output = tmp_path / "out"
     gate = tmp_path / "gate"
     job_id = cluster.submit(sums(cluster, output, rows=40_000, gate=gate), "to be stopped")
-    cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    cluster.wait_for_checkpoints(job_id, 1)
     path = cluster.client.stop_with_savepoint(job_id, str(tmp_path / "savepoints"))
     assert status_of(cluster.client.get_job(job_id)) is JobStatus.FINISHED
-    before = len(rows_of(output))
+    before = pq.read_table(output).num_rows
     assert 0 < before < 40_000
     environment = sums(cluster, output, rows=40_000, gate=gate, parallelism=3)
     environment.restore_from(path)
@@ -115,7 +117,7 @@ def test_checkpoints_savepoints_and_figures_of_a_running_job(cluster, tmp_path):
     """What a client may ask of a job, and what it sees of it."""
     client = cluster.client
     job_id = cluster.submit(sums(cluster, "", rows=None, sink=DiscardingSink()), "endless")
-    cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
+    cluster.wait_for_checkpoints(job_id, 2)
     taken = client.trigger_checkpoint(job_id)
     assert taken.path.startswith(str(cluster.checkpoints)) or taken.path.startswith("file://")
     savepoint = client.trigger_savepoint(job_id, str(tmp_path / "savepoints"))
@@ -184,15 +186,14 @@ def test_a_checkpoint_directory_that_cannot_be_written_is_refused_at_submission(
 @pytest.mark.slow
 def test_a_daemon_that_is_killed_goes_on_with_its_jobs(tmp_path):
     """Kill -9 of the coordinator; its successor finds the jobs, and adopts what still runs; counts in the statistics may lag, ids rise."""
-    ha = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
-    with LocalCluster(tmp_path, settings=ha) as cluster:
+    with LocalCluster(tmp_path / "cluster", slots=(2, 2)) as cluster:
         gate = tmp_path / "gate"
         environment = sums(cluster, tmp_path / "out", rows=30_000, gate=gate)
         job_id = cluster.submit(environment, "survivor")
-        cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 2)
+        cluster.wait_for_checkpoints(job_id, 2)
         before = cluster.client.list_checkpoints(job_id).latest_completed.checkpoint_id
-        cluster.coordinator.kill()
-        cluster.coordinator = cluster.start_coordinator(cluster.coordinator.address)
+        cluster.kill_coordinator()
+        cluster.start_coordinator()
         gate.touch()
         cluster.client.wait(job_id)
         assert cluster.client.list_checkpoints(job_id).latest_completed.checkpoint_id > before
@@ -207,27 +208,28 @@ def sleep_for_ever(batch):
 @pytest.mark.slow
 def test_a_task_that_is_stuck_takes_its_task_manager_down(tmp_path):
     """task.cancellation.timeout: the process ends, hard, and says which task it was."""
-    with LocalCluster(tmp_path, task_managers=1) as cluster:
+    with LocalCluster(tmp_path) as cluster:
         environment = cluster.environment(1, task__cancellation__timeout="500 ms")
         stream = environment.from_source(GeneratorSource(keys=5, splits=1), uid="generator")
         stream.map_batches(sleep_for_ever, uid="stuck").sink_to(DiscardingSink(), uid="sink")
         job_id = cluster.submit(environment, "stuck")
-        cluster.wait_until(job_id, lambda details: status_of(details) is JobStatus.RUNNING)
+        cluster.follow(job_id, lambda details: status_of(details) is JobStatus.RUNNING)
         cluster.client.cancel(job_id)
-        assert cluster.processes[0].wait(30) == 70
-        assert "do not end, ending the process" in (tmp_path / "tm-0.log").read_text()
-        assert status_of(cluster.wait_until(job_id, lambda d: status_of(d) is JobStatus.CANCELED)) is JobStatus.CANCELED
+        (stuck,) = cluster.task_managers
+        assert stuck.process.wait(30) == 70
+        assert "do not end, ending the process" in stuck.log.read_text()
+        assert status_of(cluster.follow(job_id, lambda d: status_of(d) is JobStatus.CANCELED)) is JobStatus.CANCELED
 
 
 def test_a_cluster_with_a_secret(tmp_path):
     """TaskManagers and clients that have it work; others are refused by name."""
-    with LocalCluster(tmp_path, task_managers=1, token="open sesame") as cluster:
+    with LocalCluster(tmp_path / "cluster", token="open sesame") as cluster:
         job_id = cluster.submit(sums(cluster, tmp_path / "out", rows=1_000, parallelism=1), "secret")
         cluster.client.wait(job_id)
-        stranger = ClusterClient(cluster.coordinator.address, Security())
+        stranger = ClusterClient(cluster.address, Security())
         with stranger, pytest.raises(RequestRefused, match="does not accept the token"):
             stranger.list_jobs()
-        assert "open sesame" not in cluster.logs()
+        assert all("open sesame" not in log.read_text() for log in cluster.logs.iterdir())
 
 
 IN_A_WORKER = """
@@ -245,8 +247,8 @@ sys.exit(main())
 
 def test_an_idle_task_manager_is_small(tmp_path):
     """Under 200 MiB resident in a worker of Spark's daemon, which has loaded everything before it forks."""
-    with LocalCluster(tmp_path, task_managers=0) as cluster:
-        cluster.start_task_manager(("-c", IN_A_WORKER))
+    with LocalCluster(tmp_path, slots=()) as cluster:
+        cluster.start_task_manager(program=("-c", IN_A_WORKER))
         while not (found := cluster.client.list_task_managers()):
             pass
         status = Path(f"/proc/{found[0].pid}/status").read_text()
@@ -344,11 +346,11 @@ def test_what_spark_cannot_give_is_in_the_status_of_the_job(cluster, tmp_path):
     job_id = cluster.submit(sums(cluster, tmp_path / "out", rows=10, parallelism=50), "too wide")
     try:
         cluster.client.report_workers("a pool", 4, "Spark runs 2 of 3 TaskManagers", {"tm-of-before": "killed"})
-        waiting = cluster.wait_until(job_id, lambda details: "Spark runs" in details.overview.status_detail)
+        waiting = cluster.follow(job_id, lambda details: "Spark runs" in details.overview.status_detail)
     finally:
         cluster.client.report_workers("a pool", 0, "", {}, closed=True)
         cluster.client.cancel(job_id)
-        cluster.wait_until(job_id, lambda details: status_of(details) is JobStatus.CANCELED)
+        cluster.follow(job_id, lambda details: status_of(details) is JobStatus.CANCELED)
 
     said = waiting.overview.status_detail
     assert said.startswith("waiting for slots: 50 required, "), said

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coordinator.process import CoordinatorProcess
-from tests.integration.local_cluster import LocalCluster
+from tests.services.cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "integration" / "wrong_job.py"
@@ -29,7 +29,7 @@ def numbers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), task_managers=1, slots=1) as cluster:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), slots=(1,)) as cluster:
         yield cluster
 
 
@@ -91,7 +91,7 @@ def test_a_checkpoint_path_that_cannot_be_written_is_named(numbers, cluster, tmp
     """Before the job runs; a relative path is one of the directory where the program was started."""
     (tmp_path / "taken").write_text("")
     extra = {"SNAPLINE_CONF_execution__checkpointing__dir": "taken/below"}
-    line = one_line(run(JOB, "", numbers, "out", cwd=tmp_path, coordinator=cluster.coordinator.address, **extra))
+    line = one_line(run(JOB, "", numbers, "out", cwd=tmp_path, coordinator=cluster.address, **extra))
     assert str(tmp_path / "taken") in line
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
@@ -104,12 +104,12 @@ def test_no_place_for_checkpoints_is_said_at_submission(numbers, tmp_path):
         assert "no place for checkpoints" in line and "execution.checkpointing.dir" in line
     finally:
         coordinator.stop()
-    with LocalCluster(tmp_path, task_managers=1, slots=1, settings={"execution.checkpointing.dir": ""}) as cluster:
+    with LocalCluster(tmp_path, slots=(1,), settings={"execution.checkpointing.dir": ""}) as cluster:
         environment = cluster.environment(1, execution__checkpointing__dir=str(tmp_path / "own"))
         stream = environment.from_source(_generator(), uid="source")
         stream.sink_to(_nowhere(), uid="sink")
         job_id = cluster.submit(environment, "own directory")
-        cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+        cluster.wait_for_checkpoints(job_id, 1)
         assert list((tmp_path / "own").glob(f"{job_id}/chk-*/_metadata"))
 
 
@@ -123,18 +123,18 @@ def test_no_pyspark_says_what_to_install(numbers, tmp_path):
 
 def test_a_port_in_use_is_named(cluster, tmp_path):
     """The address that was wanted."""
-    done = run("-m", "snapline.cli", "coordinator", "--bind", cluster.coordinator.address, cwd=tmp_path)
+    done = run("-m", "snapline.cli", "coordinator", "--bind", cluster.address, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert cluster.coordinator.address in line and "in use" in line
+    assert cluster.address in line and "in use" in line
 
 
 def test_an_exception_of_a_user_function_comes_with_its_place(numbers, cluster, tmp_path):
     """The user's own frames and no others, the operator's uid, and the batch; committed output stays as it was."""
-    first = run(JOB, "", numbers, tmp_path / "out", cwd=tmp_path, coordinator=cluster.coordinator.address)
+    first = run(JOB, "", numbers, tmp_path / "out", cwd=tmp_path, coordinator=cluster.address)
     assert (first.returncode, first.stderr) == (0, "")
     before = pq.read_table(tmp_path / "out").num_rows
-    done = run(JOB, "exception", numbers, tmp_path / "out", cwd=tmp_path, coordinator=cluster.coordinator.address)
+    done = run(JOB, "exception", numbers, tmp_path / "out", cwd=tmp_path, coordinator=cluster.address)
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     assert "operator 'divide' (uid 'divide')" in lines[0] and "ZeroDivisionError" in lines[0]
@@ -147,7 +147,7 @@ def test_an_exception_of_a_user_function_comes_with_its_place(numbers, cluster, 
 
 def test_a_row_function_that_fails_names_the_row(numbers, cluster, tmp_path):
     """Within its batch."""
-    done = run(JOB, "row exception", numbers, tmp_path / "out", cwd=tmp_path, coordinator=cluster.coordinator.address)
+    done = run(JOB, "row exception", numbers, tmp_path / "out", cwd=tmp_path, coordinator=cluster.address)
     assert done.returncode == 1
     line = done.stderr.splitlines()[0]
     assert "'to-number'" in line and "invalid literal for int() with base 10: 'word 0'" in line and "row 0" in line
@@ -161,7 +161,7 @@ def test_a_checkpoint_that_a_job_cannot_start_from_is_refused(numbers, cluster, 
     stream = endless.from_source(_generator(), uid="other-source").key_by("key")
     stream.running_aggregate(uid="other-sums", total=_sum()).sink_to(_nowhere(), uid="other-sink")
     job_id = cluster.submit(endless, "other job")
-    cluster.wait_until(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    cluster.wait_for_checkpoints(job_id, 1)
     path = Path(cluster.client.stop_with_savepoint(job_id, str(source)).removeprefix("file://"))
     metadata = path / "_metadata"
     if kind == "format":
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_a_job_cannot_start_from_is_refused(numbers, cluster, 
         metadata.unlink()
     before = {file: file.read_bytes() for file in source.rglob("*") if file.is_file()}
     extra = {"SNAPLINE_RESTORE_FROM": str(path)}
-    done = run(JOB, "", numbers, "out", cwd=tmp_path, coordinator=cluster.coordinator.address, **extra)
+    done = run(JOB, "", numbers, "out", cwd=tmp_path, coordinator=cluster.address, **extra)
     line = one_line(done)
     assert str(path) in line, line
     if kind == "other job":

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from coordinator.process import CoordinatorProcess
-from dataflow.config import Configuration
+from dataflow.config import SECURITY_TOKEN, Configuration
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_status
 from protos import client_pb2 as pb
@@ -76,9 +76,12 @@ class TaskManagerProcess:
 class LocalCluster:
     """One coordinator and its TaskManagers; a context manager."""
 
-    def __init__(self, directory: Path, slots: Sequence[int] = (2,), settings: Mapping[str, str] | None = None) -> None:
-        """One TaskManager per entry of `slots`. `settings` are the coordinator's and the TaskManagers'."""
+    def __init__(
+        self, directory: Path, slots: Sequence[int] = (2,), settings: Mapping[str, str] | None = None, token: str = ""
+    ) -> None:
+        """One TaskManager per entry of `slots`. `settings` are the coordinator's and the TaskManagers'; `token` is their secret."""
         self.directory = directory
+        self._token = token
         self.checkpoints = directory / "checkpoints"
         self.savepoints = directory / "savepoints"
         self.logs = directory / "logs"
@@ -123,11 +126,12 @@ class LocalCluster:
     def start_coordinator(self) -> None:
         """Start it, at the address that it had before, if it had one."""
         self._coordinator = CoordinatorProcess.start(
-            bind=self.address or "127.0.0.1:0", settings=self.settings, log_to=self.logs / "coordinator.log"
+            self.address or "127.0.0.1:0", self.settings, self._token, log_to=self.logs / "coordinator.log"
         )
         self.address = self._coordinator.address
         if self._client is None:
-            self._client = ClusterClient(self.address, Security.from_configuration(Configuration(self.settings)))
+            with_token = Configuration({**self.settings, SECURITY_TOKEN.key: self._token})
+            self._client = ClusterClient(self.address, Security.from_configuration(with_token))
 
     @property
     def coordinator_pid(self) -> int:
@@ -141,16 +145,18 @@ class LocalCluster:
         if self._coordinator is not None:
             self._coordinator.kill()
 
-    def start_task_manager(self, slots: int = 2) -> TaskManagerProcess:
-        """One more."""
+    def start_task_manager(self, slots: int = 2, program: Sequence[str] = ("-m", "taskmanager")) -> TaskManagerProcess:
+        """One more; `program` is what Python runs."""
         self._started += 1
         name = f"tm-{self._started}"
         log = self.logs / f"{name}.log"
-        command = [sys.executable, "-m", "taskmanager", "--coordinator", self.address, "--slots", str(slots)]
+        command = [sys.executable, *program, "--coordinator", self.address, "--slots", str(slots)]
         command += ["--resource-id", name, "--bind-host", "127.0.0.1"]
         for key, value in self.settings.items():
             command += ["-D", f"{key}={value}"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        if self._token:
+            environment["SNAPLINE_CONF_security__auth__token"] = self._token
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
@@ -158,6 +164,10 @@ class LocalCluster:
         started = TaskManagerProcess(name, process, log)
         self.task_managers.append(started)
         return started
+
+    def on(self, resource_id: str) -> TaskManagerProcess:
+        """The process of a TaskManager."""
+        return next(each for each in self.task_managers if each.resource_id == resource_id)
 
     def close(self) -> None:
         """Stop everything. Idempotent."""
@@ -203,6 +213,14 @@ class LocalCluster:
     def status(self, job_id: str) -> JobStatus:
         """Of the job, now."""
         return decode_job_status(self.client.get_job(job_id).overview.status)
+
+    def follow(self, job_id: str, condition: Callable[[pb.JobDetails], object]) -> pb.JobDetails:
+        """Watch the job until the condition holds, which may be for a moment only."""
+        details = None
+        for details in self.client.watch_job(job_id, timeout_s=WAIT_SECONDS):
+            if condition(details):
+                return details
+        raise AssertionError(f"waited in vain; the job is {details}")
 
     def wait_for(self, job_id: str, status: JobStatus) -> pb.JobDetails:
         """Wait until the job has this status. Fails at once when it ended in another."""
