@@ -220,6 +220,27 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
+def keyed_parser(doc: str | None, keys: int) -> argparse.ArgumentParser:
+    """What benchmarks of keyed state take besides: how many keys, and where their state lives."""
+    arguments = parser(doc)
+    arguments.add_argument("--keys", type=int, default=keys)
+    arguments.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap", help="state.backend.type")
+    arguments.add_argument("--memory", default="256 mb", help="with rocksdb: memory of one subtask's state")
+    return arguments
+
+
+def keyed_environment(options: argparse.Namespace, directory: str) -> StreamExecutionEnvironment:
+    """Of what `keyed_parser` has read; checkpoints and RocksDB's files lie in the directory."""
+    return benchmark_environment(
+        options.parallelism,
+        options.checkpoint_interval,
+        directory,
+        state__backend__type=options.backend,
+        state__backend__rocksdb__memory__fixed_per_slot=options.memory,
+        state__backend__rocksdb__localdir=directory,
+    )
+
+
 def report(title: str, figures: Mapping[str, Any], *, as_json: bool) -> None:
     """Print for people, or one JSON object."""
     if as_json:

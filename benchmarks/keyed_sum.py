@@ -14,12 +14,12 @@ import sys
 import pyarrow as pa
 
 from benchmarks.cluster import (
-    benchmark_environment,
     checkpoint_directory,
     checkpoint_figures,
     fail,
+    keyed_environment,
+    keyed_parser,
     measure_rate,
-    parser,
     report,
     running_job,
     versions,
@@ -63,8 +63,7 @@ class RunningSum(KeyedProcessFunction):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run and report."""
-    cli = parser(__doc__)
-    cli.add_argument("--keys", type=int, default=100_000)
+    cli = keyed_parser(__doc__, keys=100_000)
     cli.add_argument("--rows", action="store_true", help="row-wise Python function instead of the vectorised operator")
     cli.add_argument(
         "--batch-rows", type=int, default=0, help="rows per generated batch (default: 65,536; 8,192 with --rows)"
@@ -72,20 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument(
         "--rate", type=int, default=0, help="events per second at the source (default: as fast as it goes)"
     )
-    cli.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap", help="state.backend.type")
-    cli.add_argument("--memory", default="256 mb", help="with rocksdb: memory of one subtask's state")
     cli.add_argument("--string-keys", action="store_true", help="keys as strings")
     options = cli.parse_args(arguments)
     directory = checkpoint_directory()
     try:
-        environment = benchmark_environment(
-            options.parallelism,
-            options.checkpoint_interval,
-            directory,
-            state__backend__type=options.backend,
-            state__backend__rocksdb__memory__fixed_per_slot=options.memory,
-            state__backend__rocksdb__localdir=directory,
-        )
+        environment = keyed_environment(options, directory)
         batch_rows = options.batch_rows or (8_192 if options.rows else 65_536)
         source = GeneratorSource(keys=options.keys, batch_rows=batch_rows, rows_per_second=options.rate or None)
         events = environment.from_source(source, uid="generator")

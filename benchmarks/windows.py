@@ -11,12 +11,12 @@ import shutil
 import sys
 
 from benchmarks.cluster import (
-    benchmark_environment,
     checkpoint_directory,
     checkpoint_figures,
     fail,
+    keyed_environment,
+    keyed_parser,
     measure_rate,
-    parser,
     report,
     running_job,
     versions,
@@ -31,23 +31,13 @@ EVENT_INTERVAL_US = 10
 
 def main(arguments: list[str] | None = None) -> int:
     """Run and report."""
-    cli = parser(__doc__)
-    cli.add_argument("--keys", type=int, default=10_000)
+    cli = keyed_parser(__doc__, keys=10_000)
     cli.add_argument("--window-ms", type=int, default=10_000)
     cli.add_argument("--batch-rows", type=int, default=65_536, help="rows per generated batch")
-    cli.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap", help="state.backend.type")
-    cli.add_argument("--memory", default="256 mb", help="with rocksdb: memory of one subtask's state")
     options = cli.parse_args(arguments)
     directory = checkpoint_directory()
     try:
-        environment = benchmark_environment(
-            options.parallelism,
-            options.checkpoint_interval,
-            directory,
-            state__backend__type=options.backend,
-            state__backend__rocksdb__memory__fixed_per_slot=options.memory,
-            state__backend__rocksdb__localdir=directory,
-        )
+        environment = keyed_environment(options, directory)
         source = GeneratorSource(
             keys=options.keys,
             batch_rows=options.batch_rows,
