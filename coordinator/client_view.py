@@ -104,9 +104,11 @@ class ClientView:
 
         return await read_actor(self._resource_manager, read)
 
-    async def list_task_managers(self) -> Sequence[pb.TaskManagerDetails]:
-        def read(manager: ResourceManager) -> list[pb.TaskManagerDetails]:
-            return views.task_managers(manager)
+    async def list_task_managers(self) -> pb.ListTaskManagersResponse:
+        def read(manager: ResourceManager) -> pb.ListTaskManagersResponse:
+            return pb.ListTaskManagersResponse(
+                task_managers=views.task_managers(manager), lost=manager.lost_task_managers
+            )
 
         return await read_actor(self._resource_manager, read)
 

@@ -450,10 +450,12 @@ class TaskManagerDetails(_message.Message):
     def __init__(self, resource_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., exchange_address: _Optional[str] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., version: _Optional[str] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_timestamp_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class ListTaskManagersResponse(_message.Message):
-    __slots__ = ("task_managers",)
+    __slots__ = ("task_managers", "lost")
     TASK_MANAGERS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     task_managers: _containers.RepeatedCompositeFieldContainer[TaskManagerDetails]
-    def __init__(self, task_managers: _Optional[_Iterable[_Union[TaskManagerDetails, _Mapping]]] = ...) -> None: ...
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_managers: _Optional[_Iterable[_Union[TaskManagerDetails, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EndedWorker(_message.Message):
     __slots__ = ("resource_id", "reason")

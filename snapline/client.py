@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dataflow.errors import SnaplineError
 from dataflow.failures import SerializedFailure
@@ -170,6 +170,13 @@ class ClusterClient:
     def list_task_managers(self) -> list[pb.TaskManagerDetails]:
         """TaskManagers that are registered."""
         return list(self._call(self._stub.ListTaskManagers, pb.ListTaskManagersRequest()).task_managers)
+
+    def state_of_task_manager(self, resource_id: str) -> Literal["registered", "lost", "unknown"]:
+        """Lost: it was registered with the leader of now, and is not any more."""
+        answer = self._call(self._stub.ListTaskManagers, pb.ListTaskManagersRequest())
+        if any(manager.resource_id == resource_id for manager in answer.task_managers):
+            return "registered"
+        return "lost" if resource_id in answer.lost else "unknown"
 
     def required_resources(self) -> pb.RequiredResources:
         """Slots that jobs need, and that there are."""

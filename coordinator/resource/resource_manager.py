@@ -86,6 +86,10 @@ class ResourceManagerSettings:
         )
 
 
+MAX_LOST_REMEMBERED = 1000
+"""TaskManagers of which it is known that they were registered."""
+
+
 @dataclass(frozen=True, slots=True)
 class IdleTaskManagerTimer:
     """Timer key: look for TaskManagers that have been idle for too long."""
@@ -124,6 +128,8 @@ class ResourceManager:
         self.slot_manager = SlotManager()
         self._connection_of_task_manager: dict[ResourceID, ConnectionID] = {}
         self._task_manager_on: dict[ConnectionID, ResourceID] = {}
+        self._lost: dict[ResourceID, None] = {}
+        """Were registered, and are not; the latest ones."""
         self._job_masters: dict[JobID, JobMasterRegistration] = {}
         self._job_on: dict[ConnectionID, JobID] = {}
         heartbeat = settings.heartbeat
@@ -149,6 +155,11 @@ class ResourceManager:
     def task_managers(self) -> Iterator[ManagedTaskManager]:
         """All that are registered, with their slots."""
         return iter(self.slot_manager)
+
+    @property
+    def lost_task_managers(self) -> tuple[ResourceID, ...]:
+        """Those that were registered and are not any more, the latest last. A leader knows of its own time only."""
+        return tuple(self._lost)
 
     @property
     def registered_jobs(self) -> tuple[JobID, ...]:
@@ -320,6 +331,7 @@ class ResourceManager:
                 return
             self._task_manager_lost(info.resource_id, "it registered again", close=True)
         self.slot_manager.register_task_manager(info)
+        self._lost.pop(info.resource_id, None)
         self._connection_of_task_manager[info.resource_id] = connection
         self._task_manager_on[connection] = info.resource_id
         self._send_task_manager(info.resource_id, self._success())
@@ -359,6 +371,9 @@ class ResourceManager:
         """Its slots are gone; the jobs that had some are told."""
         if resource_id not in self.slot_manager:
             return
+        self._lost[resource_id] = None
+        if len(self._lost) > MAX_LOST_REMEMBERED:
+            del self._lost[next(iter(self._lost))]
         connection = self._connection_of_task_manager.pop(resource_id, None)
         if connection is not None:
             del self._task_manager_on[connection]

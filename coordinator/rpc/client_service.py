@@ -70,8 +70,8 @@ class Cluster(Protocol):
         """Needed and there."""
         ...
 
-    async def list_task_managers(self) -> Sequence[pb.TaskManagerDetails]:
-        """Registered ones."""
+    async def list_task_managers(self) -> pb.ListTaskManagersResponse:
+        """Registered ones, and lost ones."""
         ...
 
     async def report_workers(self, report: pb.ReportWorkersRequest) -> None:
@@ -214,7 +214,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
     async def ListTaskManagers(  # noqa: N802
         self, request: pb.ListTaskManagersRequest, context: Any
     ) -> pb.ListTaskManagersResponse:
-        return pb.ListTaskManagersResponse(task_managers=await self._cluster.list_task_managers())
+        return await self._cluster.list_task_managers()
 
     async def ReportWorkers(self, request: pb.ReportWorkersRequest, context: Any) -> pb.ReportWorkersResponse:  # noqa: N802
         if not request.launcher_id:

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name of a variable, not a secret
@@ -89,7 +90,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     host = os.getppid()
     if attempt > 0:
-        wait_while_registered(launch, token, lambda: os.getppid() != host)
+        wait_for_the_original(launch, token, lambda: os.getppid() != host)
         return TaskManagerExit(launch.resource_id, "refused", f"attempt {attempt} of a TaskManager that was lost")
     try:
         from taskmanager.process import TaskManagerConfig, run_task_manager
@@ -119,24 +120,35 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
     return TaskManagerExit(launch.resource_id, "stopped" if reason.clean else "failed", reason.detail)
 
 
-def wait_while_registered(launch: TaskManagerLaunch, token: str, host_is_gone: Callable[[], bool]) -> None:
+def wait_for_the_original(launch: TaskManagerLaunch, token: str, host_is_gone: Callable[[], bool]) -> None:
     """A second start that comes while the first one lives is Spark's speculation, and the first of both to return wins: the other one
-    is killed. So this one does not return before the first is gone. After a loss, that is at once."""
-    from dataflow.config import COORDINATOR_ADDRESS, RESOURCEMANAGER_ADDRESS, SECURITY_TOKEN, Configuration
+    is killed. So this one does not return before the first is known to be gone. After a loss, that is at once. One that nobody
+    knows may only be starting, or its coordinator is: it ends itself when it cannot register, and is waited for as long."""
+    from dataflow.config import (
+        COORDINATOR_ADDRESS,
+        RESOURCEMANAGER_ADDRESS,
+        SECURITY_TOKEN,
+        TASKMANAGER_REGISTRATION_TIMEOUT,
+        Configuration,
+    )
     from dataflow.errors import SnaplineError
     from snapline.client import ClusterClient
 
     values = {**launch.settings, **({SECURITY_TOKEN.key: token} if token else {})}
     registered_at = launch.settings.get(RESOURCEMANAGER_ADDRESS.key) or launch.coordinator_address
     values[COORDINATOR_ADDRESS.key] = registered_at.partition(",")[0]
-    try:
-        with ClusterClient.from_configuration(Configuration(values)) as client:
-            while not host_is_gone() and any(
-                manager.resource_id == launch.resource_id for manager in client.list_task_managers()
-            ):
-                time.sleep(SECOND_START_POLL_S)
-    except SnaplineError:  # nobody knows of the first one
-        return
+    configuration = Configuration(values)
+    patience_s = configuration.get_option(TASKMANAGER_REGISTRATION_TIMEOUT) / 1000
+    unknown_since_s = time.monotonic()
+    while not host_is_gone():
+        state = "unknown"
+        with suppress(SnaplineError), ClusterClient.from_configuration(configuration) as client:
+            state = client.state_of_task_manager(launch.resource_id)
+        if state == "registered":
+            unknown_since_s = time.monotonic()
+        elif state == "lost" or time.monotonic() - unknown_since_s >= patience_s:
+            return
+        time.sleep(SECOND_START_POLL_S)
 
 
 def is_orphan() -> bool:

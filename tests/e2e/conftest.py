@@ -43,11 +43,11 @@ class Standalone:
 
     @contextmanager
     def started(
-        self, program: str, name: str, says: str, *arguments: str
+        self, program: str, name: str, says: str, *arguments: str, host: str = "127.0.0.1"
     ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         """A process of Spark's, and what it has said of itself."""
         spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-        command = [str(spark_class), f"org.apache.spark.deploy.{program}", "--host", "127.0.0.1", "--webui-port", "0"]
+        command = [str(spark_class), f"org.apache.spark.deploy.{program}", "--host", host, "--webui-port", "0"]
         paths = {"SPARK_LOCAL_DIRS": str(self.directory), "PYTHONPATH": os.pathsep.join(sys.path)}
         settings = environment(self.mark, SPARK_LOCAL_IP="127.0.0.1", **paths)
         written = self.directory / f"{name}.log"
@@ -64,11 +64,11 @@ class Standalone:
             process.wait(30)
 
     @contextmanager
-    def worker(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
-        """One more, of two cores and 2 GiB."""
+    def worker(self, name: str, host: str = "127.0.0.1") -> Iterator[subprocess.Popen[bytes]]:
+        """One more, of two cores and 2 GiB. On another address of the machine it is on another host, for Spark."""
         resources = ("--cores", "2", "--memory", "2g", "--work-dir", str(self.directory / name))
         says = "Successfully registered with master"
-        with self.started("worker.Worker", name, says, *resources, self.master) as (process, _):
+        with self.started("worker.Worker", name, says, *resources, self.master, host=host) as (process, _):
             yield process
 
 

@@ -24,6 +24,8 @@ from tests.services.cluster import LocalCluster, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 FLIGHTS_PY = ROOT / "examples" / "flights.py"
+OBSERVED_FLIGHTS_PY = ROOT / "tests" / "e2e" / "observed_flights.py"
+SMALL = ("spark.executor.memory=512m", "spark.ui.enabled=false", "spark.snapline.log.level=WARNING")
 PATIENCE_SECONDS = 180.0
 
 
@@ -76,57 +78,49 @@ def test_a_killed_driver_takes_everything_with_it_and_the_next_one_goes_on(fligh
     assert_right(flights, output)
 
 
-def test_idle_executors_are_taken_back_and_task_managers_keep_theirs(flights, standalone, tmp_path):
-    """Dynamic allocation: an executor whose task is a TaskManager is never idle, however little its tasks do."""
-    done = run(
-        [
-            *(SPARK_SUBMIT, "--master", standalone.master, "--conf", "spark.executor.memory=512m"),
-            *("--conf", "spark.executor.cores=1", "--conf", "spark.dynamicAllocation.enabled=true"),
-            *("--conf", "spark.dynamicAllocation.shuffleTracking.enabled=true"),
-            *("--conf", "spark.dynamicAllocation.executorIdleTimeout=2s"),
-            *("--conf", "spark.snapline.log.level=WARNING"),
-            *(FLIGHTS_PY, "--input", flights, "--output", tmp_path / "out", "--rows-per-second", "4000"),
-        ],
-        cwd=tmp_path,
-    )
+def observed(*options: str | Path, **variables: Any) -> dict[str, Any]:
+    """What the driver of the flights saw, by spark-submit with these options."""
+    command = [SPARK_SUBMIT, *(option for each in SMALL for option in ("--conf", each)), *options]
+    done = run(command, cwd=Path(str(options[-1])).parent, PYTHONPATH=str(ROOT), **variables)
     assert done.code == 0, done.err
-    assert re.search(FINISHED, done.out), done.out
-    assert_right(flights, tmp_path / "out")
+    assert re.search(FINISHED, done.out), done.out + done.err
+    seen: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    return seen
 
 
-def test_a_second_start_by_speculation_disturbs_nobody(flights, tmp_path):
-    """A session of the user's that starts copies of slow tasks: the copy waits, the TaskManager lives on."""
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import sys\n"
-        "from pyspark.sql import SparkSession\n"
-        "from examples.flights import main\n"
-        "from snapline.spark.java import ensure_java\n"
-        "ensure_java()\n"
-        "conf = {'master': 'local-cluster[2,2,1024]', 'executor.memory': '512m', 'ui.enabled': 'false',\n"
-        "        'speculation': 'true', 'speculation.interval': '100ms', 'speculation.task.duration.threshold': '3s'}\n"
-        "builder = SparkSession.builder\n"
-        "for key, value in conf.items():\n"
-        "    builder = builder.config('spark.' + key, value)\n"
-        "spark = builder.getOrCreate()\n"
-        "code = main(sys.argv[1:])\n"
-        "tracker = spark.sparkContext.statusTracker()\n"
-        "print(sum(1 for job in tracker.getJobIdsForGroup(None) if job), 'other jobs')\n"
-        "spark.stop()\n"
-        "sys.exit(code)\n"
+def test_idle_executors_are_taken_back_and_task_managers_keep_theirs(flights, standalone, tmp_path):
+    """Dynamic allocation: of two executors, one has the only TaskManager and is never idle, however little its tasks do; the other
+    one goes."""
+    output = tmp_path / "out"
+    settings: dict[str, Any] = environment_settings({"taskmanager.instances": "1"})
+    seen = observed(
+        *("--master", standalone.master, "--conf", "spark.executor.cores=1"),
+        *("--conf", "spark.dynamicAllocation.enabled=true", "--conf", "spark.dynamicAllocation.initialExecutors=2"),
+        *("--conf", "spark.dynamicAllocation.shuffleTracking.enabled=true"),
+        *("--conf", "spark.dynamicAllocation.executorIdleTimeout=4s"),
+        *(OBSERVED_FLIGHTS_PY, "--input", flights, "--rows-per-second", "4000", "--output", output),
+        **settings,
     )
+    both = seen["executors"].index(2)
+    assert 1 in seen["executors"][both:], seen
+    assert_right(flights, output)
+
+
+def test_a_second_start_by_speculation_disturbs_nobody(flights, standalone, tmp_path):
+    """A session of the user's that starts copies of slow tasks, on another host: the copy waits, the TaskManager lives on."""
+    output = tmp_path / "out"
     settings: dict[str, Any] = environment_settings(
         {"taskmanager.instances": "2", "execution.checkpointing.interval": "300 ms"}
     )
-    done = run(
-        python(script, "--input", flights, "--output", tmp_path / "out", "--rows-per-second", "3000"),
-        cwd=tmp_path,
-        PYTHONPATH=str(ROOT),
-        **settings,
-    )
-    assert done.code == 0, done.err
-    assert re.search(FINISHED, done.out), done.out + done.err
-    assert_right(flights, tmp_path / "out")
+    with standalone.worker("other-host", "127.0.0.2"):
+        seen = observed(
+            *("--master", standalone.master, "--conf", "spark.speculation=true"),
+            *("--conf", "spark.speculation.interval=100ms", "--conf", "spark.speculation.task.duration.threshold=3s"),
+            *(OBSERVED_FLIGHTS_PY, "--input", flights, "--rows-per-second", "3000", "--output", output),
+            **settings,
+        )
+    assert seen["copies"] == 2, "Spark has started no copy: nothing was tested"
+    assert_right(flights, output)
 
 
 def test_more_slots_than_spark_can_give_are_named_with_both_numbers(flights, tmp_path):

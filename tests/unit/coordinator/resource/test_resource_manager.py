@@ -216,6 +216,18 @@ def test_a_broken_connection_loses_the_task_manager_at_once() -> None:
     ]
 
 
+def test_a_lost_task_manager_is_told_from_one_that_was_never_there() -> None:
+    """A copy of it that Spark has started must know; one that is back is not lost."""
+    core = manager()
+    with_task_manager(core, A)
+    lost = [core.lost_task_managers]
+    core.handle(ConnectionLost(c("tm-a"), "reset"), 1)
+    core.handle(WorkerEnded(B, "it never came"), 1)
+    lost.append(core.lost_task_managers)
+    with_task_manager(core, A)
+    assert [*lost, core.lost_task_managers] == [(), (A,), ()]
+
+
 def test_a_silent_task_manager_is_told_to_forget_us() -> None:
     """It registers again if it still lives."""
     core = manager()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dataflow.config import COORDINATOR_ADDRESS, Configuration
-from snapline.spark.executor import TaskManagerLaunch, derive_token, executor_id, is_orphan, run, wait_while_registered
+from snapline.client import CoordinatorUnreachable
+from snapline.spark.executor import TaskManagerLaunch, derive_token, executor_id, is_orphan, run, wait_for_the_original
 from snapline.spark.pool import _judge
 from tests.services.cluster import wait_until
 
@@ -67,6 +69,7 @@ def test_every_executor_has_a_name(environ, name):
 
 HOST = """
 import os, sys
+from snapline.client import CoordinatorUnreachable
 from snapline.spark.executor import TaskManagerLaunch, run
 if os.fork():
     os.wait()
@@ -93,39 +96,66 @@ def test_a_worker_ends_itself_when_its_host_is_killed(tmp_path):
     wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to end")
 
 
-class KnownFor:
-    """A coordinator's client for whom the TaskManager is there so many times."""
+LAUNCH = TaskManagerLaunch("tm-0", "beside:1", 1, (3, 8))
 
-    def __init__(self, times: int) -> None:
-        self.left = times
+
+class Says:
+    """A coordinator's client that gives these answers, the last one again and again."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
         self.asked = ""
 
-    def __call__(self, configuration: Configuration) -> KnownFor:
+    def __call__(self, configuration: Configuration) -> Says:
         self.asked = configuration.get_option(COORDINATOR_ADDRESS)
         return self
 
-    def __enter__(self) -> KnownFor:
+    def __enter__(self) -> Says:
         return self
 
     def __exit__(self, *_: object) -> None:
         return
 
-    def list_task_managers(self) -> list[SimpleNamespace]:
-        self.left -= 1
-        return [SimpleNamespace(resource_id="tm-0" if self.left >= 0 else "tm-1")]
+    def state_of_task_manager(self, resource_id: str) -> str:
+        assert resource_id == "tm-0"
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer == "away":
+            raise CoordinatorUnreachable("nobody answers")
+        return answer
 
 
-def test_a_copy_by_speculation_does_not_return_before_the_original_is_gone(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("answers", "looks"),
+    [
+        (["lost"], 0),
+        (["registered"] * 3 + ["lost"], 3),
+        (["unknown", "registered", "away", "away", "unknown", "registered", "lost"], 6),
+    ],
+    ids=["after a loss", "speculation", "it was starting, and later the coordinator was"],
+)
+def test_a_copy_by_speculation_does_not_return_before_the_original_is_gone(
+    monkeypatch: pytest.MonkeyPatch, answers, looks
+):
     """Spark would kill the original, for the copy was faster. After a loss there is nothing to wait for."""
-    launch = TaskManagerLaunch("tm-0", "127.0.0.1:1", 1, (3, 8))
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
-    for times in (0, 3):
-        monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", KnownFor(times))
-        wait_while_registered(launch, "a token", lambda: False)
-        assert len(waited) == times
-    monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", KnownFor(10**6))
-    wait_while_registered(launch, "a token", lambda: True)
+    monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", Says(*answers))
+    wait_for_the_original(LAUNCH, "a token", lambda: False)
+    assert len(waited) == looks
+
+
+def test_a_copy_whose_original_is_never_known_ends(monkeypatch: pytest.MonkeyPatch):
+    """After the time within which the original would have ended itself; at once when its own host is gone."""
+    now_s = iter(range(100))
+    waited: list[float] = []
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", Says("unknown", "away"))
+    launch = replace(LAUNCH, settings={"taskmanager.registration.timeout": "7 s"})
+    wait_for_the_original(launch, "a token", lambda: False)
+    assert len(waited) == 6
+    wait_for_the_original(LAUNCH, "a token", lambda: True)
+    assert len(waited) == 6
 
 
 @pytest.mark.parametrize(
@@ -133,9 +163,9 @@ def test_a_copy_by_speculation_does_not_return_before_the_original_is_gone(monke
 )
 def test_a_copy_asks_who_knows_its_original(monkeypatch: pytest.MonkeyPatch, settings, asked):
     """The coordinator beside the driver, or the one whose ResourceManager is used."""
-    knows = KnownFor(0)
+    knows = Says("lost")
     monkeypatch.setattr("snapline.client.ClusterClient.from_configuration", knows)
-    wait_while_registered(TaskManagerLaunch("tm-0", "beside:1", 1, (3, 8), settings), "", lambda: False)
+    wait_for_the_original(replace(LAUNCH, settings=settings), "", lambda: False)
     assert knows.asked == asked
 
 
