@@ -31,6 +31,7 @@ from taskmanager.snapshots.uploader import SnapshotUploader
 from taskmanager.state.key_value_store import KeyValueStore
 from taskmanager.state.rocksdb import RocksDBStore
 from taskmanager.task.environment import StateBlob
+from taskmanager.unpickling import unpickle_alone
 
 
 class TaskEnvironment:
@@ -82,6 +83,10 @@ class TaskEnvironment:
     def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> KeyValueStore:
         """A RocksDB of its own."""
         return RocksDBStore(directory, name, memory_bytes)
+
+    def unpickle(self, payload: bytes) -> Any:
+        """One task after the other."""
+        return unpickle_alone(payload)
 
     def create_push_source_runner(self) -> PushSourceRunner:
         """A thread beside the task."""

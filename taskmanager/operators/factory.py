@@ -51,10 +51,10 @@ from taskmanager.operators.stateless import (
 from taskmanager.operators.watermark_operator import WatermarkOperator
 
 
-def load_spec(payload: bytes, operator_uid: str) -> Any:
+def load_spec(payload: bytes, operator_uid: str, unpickle: Callable[[bytes], Any] = cloudpickle.loads) -> Any:
     """Unpickle. JobDefinitionError that names the operator and what is missing here."""
     try:
-        spec = cloudpickle.loads(payload)
+        spec = unpickle(payload)
         return spec() if callable(spec) else spec
     except Exception as error:
         raise JobDefinitionError(

@@ -6,7 +6,7 @@ storage does. Mirrors Flink's Environment, CheckpointResponder and TaskManagerAc
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from dataflow.handles import StreamStateHandle
 from dataflow.messages import (
@@ -54,6 +54,10 @@ class Environment(Protocol):
 
     def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> KeyValueStore:
         """Where keyed state lies that memory has no room for. Its owner closes it."""
+        ...
+
+    def unpickle(self, payload: bytes) -> Any:
+        """What the user has given an operator. Raises whatever its modules raise when they are imported."""
         ...
 
     def create_push_source_runner(self) -> PushSourceRunner:

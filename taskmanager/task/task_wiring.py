@@ -146,10 +146,10 @@ def create_chain(
             report_watermark=report_watermark,
         )
 
-    operators = [
-        (operator, create_operator(load_spec(operator.payload, operator.uid), environment.create_push_source_runner))
-        for operator in descriptor.operators
-    ]
+    operators = []
+    for operator in descriptor.operators:
+        spec = load_spec(operator.payload, operator.uid, environment.unpickle)
+        operators.append((operator, create_operator(spec, environment.create_push_source_runner)))
     return OperatorChain(operators, writers, context_of, processing_time)
 
 

@@ -45,13 +45,12 @@ from snapline import (
     min_,
     sum_,
 )
+from tests.golden.forms import BUCKET_MS, COUNTS, GAP_MS, PAIRS, more_branches
 
 KEYS = 7
 LEFT_ROWS, RIGHT_ROWS = 4_000, 2_000
 LEFT_STEP_MS, RIGHT_STEP_MS = 10, 20
-BUCKET_MS = 2_000
 SLIDE_MS = 3_000
-GAP_MS = 200
 COUNT = 10
 NEAR_MS = 40
 PAUSE_ROWS = 90
@@ -63,8 +62,6 @@ LEFT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("ms")
 RIGHT = pa.schema([("rk", pa.int64()), ("rv", pa.int64()), ("t", pa.timestamp("ms"))])
 RULE_SCHEMA = pa.schema([("rule_key", pa.int64()), ("factor", pa.int64()), ("at", pa.timestamp("ms"))])
 BUCKETS = pa.schema([("k", pa.int64()), ("bucket", pa.int64()), ("total", pa.int64())])
-COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
-PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 FACTOR_OF = MapStateDescriptor("factors", pa.int64(), pa.int64())
 LONG = StateTtlConfig(dt.timedelta(hours=1))
 
@@ -281,7 +278,8 @@ def branches(left: DataStream, right: DataStream, rules: DataStream) -> dict[str
     """By name, which is also the beginning of the uid."""
     keyed, other = left.key_by("k"), right.key_by("rk")
     buckets = keyed.window(TumblingEventTimeWindows(BUCKET_MS))
-    paused = left.filter(with_pauses, uid="pauses").key_by("k")
+    with_sessions = left.filter(with_pauses, uid="pauses")
+    paused = with_sessions.key_by("k")
     parted = left.map_batches(split_in_two, uid="parted", schema=PAIRS)
     renamed_right = right.map_batches(lambda batch: batch.rename_columns(LEFT.names), uid="union-names", schema=LEFT)
     return {
@@ -314,4 +312,5 @@ def branches(left: DataStream, right: DataStream, rules: DataStream) -> dict[str
         "odd": parted.get_side_output("odd", PAIRS),
         "async-ordered": left.async_wait(Doubled(), uid="async-ordered", schema=PAIRS),
         "async-unordered": left.async_wait(Doubled(), ordered=False, uid="async-unordered", schema=PAIRS),
+        **more_branches(left, right, with_sessions, NAMES),
     }

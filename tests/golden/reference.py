@@ -12,10 +12,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from dataflow.connectors.generator import GeneratedSplit, GeneratorSource
-from tests.golden.job import (
+from tests.golden.forms import (
     BUCKET_MS,
-    COUNT,
+    FEW_LEFT,
+    FEW_RIGHT,
     GAP_MS,
+    LATE_EVERY,
+    LATE_MS,
+    composite_key,
+    even_ones_twice,
+    no_multiple_of_three,
+)
+from tests.golden.job import (
+    COUNT,
     NAMES,
     NEAR_MS,
     PAUSE_ROWS,
@@ -128,8 +137,58 @@ def expected() -> dict[str, Counter[tuple[Any, ...]]]:
         "odd": ({"k": k, "v": v} for k, v, _ in left if v % 2 == 1),
         "async-ordered": ({"k": k, "v": 2 * v} for k, v, _ in left),
         "async-unordered": ({"k": k, "v": 2 * v} for k, v, _ in left),
+        **more_expected(left, right, paused, names),
     }
     return {name: Counter(_flat(row) for row in rows) for name, rows in found.items()}
+
+
+def more_expected(left: Rows, right: Rows, paused: Rows, names: dict[int, str]) -> dict[str, Iterable[dict[str, Any]]]:
+    """The branches of `tests.golden.forms` that put out the same in every run."""
+    per_key = Counter(key for key, _, _ in left)
+    by_composite: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for key, value, time in left:
+        by_composite[*composite_key(key), time // BUCKET_MS].append(value)
+    both: dict[int, list[int]] = defaultdict(list)
+    for sign, rows in ((1, left), (-1, right)):
+        for key, value, _ in rows:
+            both[key].append(sign * value)
+    mapped = [{"k": k, "v": v + 1} for k, v, _ in left]
+    repeated = [row for one in mapped for row in even_ones_twice(one) if no_multiple_of_three(row)]
+    few_left, few_right = [r for r in left if r[1] < FEW_LEFT], [r for r in right if r[1] < FEW_RIGHT]
+    return {
+        "rows": ({"k": row["k"], "v": -row["v"], "name": names.get(row["k"])} for row in repeated),
+        "everywhere": ({"k": k, "v": v} for k, v, _ in left),
+        "composite": (
+            {
+                "s": s,
+                "d": d // 1000,
+                "c": c,
+                **window(b * BUCKET_MS, BUCKET_MS),
+                "n": len(v),
+                "average": sum(v) / len(v),
+            }
+            for (s, d, c, b), v in by_composite.items()
+        ),
+        "window-batches": (
+            {"k": s[0][0], "start": s[0][2], "total": sum(r[1] for r in s)} for s in sessions_of(paused)
+        ),
+        "co-batches": ({"k": k, "n": len(v), "total": sum(v)} for k, v in both.items()),
+        "connect-plain": [{"k": k, "v": v} for k, v, _ in left] + [{"k": k, "v": -v} for k, v, _ in right],
+        "unbounded-join": (pair(one, other) for one in few_left for other in few_right if one[0] == other[0]),
+        "four-times": ({"k": k, "n": i + 1} for k, n in per_key.items() for i in range(n)),
+        "tenth": ({"k": k, "n": i + 1} for k, n in per_key.items() for i in range(9, n, 10)),
+    }
+
+
+def per_key() -> Counter[int]:
+    """Rows of the left stream."""
+    return Counter(key for key, _, _ in rows_of(left_source()))
+
+
+def retimed_windows() -> dict[tuple[int, int], int]:
+    """Rows by key and start of the window, when all that are late are taken in."""
+    rows = [(k, v, t - LATE_MS * (v % LATE_EVERY == 0)) for k, v, t in rows_of(left_source())]
+    return {(k, b * BUCKET_MS): len(v) for (k, b), v in grouped(rows, lambda t: [t // BUCKET_MS]).items()}
 
 
 def window(start_ms: int, size_ms: int) -> dict[str, int]:
@@ -175,11 +234,14 @@ def _flat(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in sorted(row))
 
 
-def committed(output: Path, name: str) -> Counter[tuple[Any, ...]]:
+def committed_rows(output: Path, name: str) -> Iterable[dict[str, Any]]:
     """What a branch has put out; times in milliseconds."""
-    rows: Counter[tuple[Any, ...]] = Counter()
     dataset = ds.dataset(output / name, format="parquet")
     for batch in dataset.to_batches() if dataset.files else ():
         for row in batch.to_pylist():
-            rows[_flat({column: to_ms(v) if hasattr(v, "tzinfo") else v for column, v in row.items()})] += 1
-    return rows
+            yield {column: to_ms(v) if hasattr(v, "tzinfo") else v for column, v in row.items()}
+
+
+def committed(output: Path, name: str) -> Counter[tuple[Any, ...]]:
+    """The same, columns in the order of their names, and how often."""
+    return Counter(_flat(row) for row in committed_rows(output, name))

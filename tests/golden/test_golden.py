@@ -3,6 +3,7 @@ parallelism; on both backends. The output is what dictionaries and loops say, ev
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache, partial
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_status
 from tests.golden.job import LEFT_ROWS, build
-from tests.golden.reference import committed, expected
+from tests.golden.reference import committed, committed_rows, expected, per_key, retimed_windows
 from tests.services.cluster import LocalCluster, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 RATE = 200.0
 """Rows per second: the job would run for twenty seconds, so what is done to it comes before its end on a slow machine, too."""
+SOME_LATE = 100
+"""Rows that come at this pace are late for their windows: of each ten, one is."""
 BACKENDS = {
     "hashmap": {},
     "rocksdb": {
@@ -64,8 +67,8 @@ def restarted(cluster, job_id, before):
     return cluster.client.get_job(job_id).overview.restarts > before
 
 
-def check(output: Path) -> None:
-    """Branch by branch; windows of the clock are cut anywhere, so their counts are added up."""
+def check(output: Path, late_rows: int = 0) -> None:
+    """Branch by branch; where the clock cuts, or it is open which rows are late, counts are added up. `late_rows`: at least so many are."""
     wrong = {}
     for name, rows in reference().items():
         found = committed(output, name)
@@ -74,6 +77,23 @@ def check(output: Path) -> None:
     assert wrong == {}
     counted = committed(output, "clock-windows")
     assert sum(row[1] * times for row, times in counted.items()) == LEFT_ROWS
+    assert counts_of(output, "clock-timers") == per_key()
+    late = Counter(row["k"] for row in committed_rows(output, "late-rows"))
+    assert counts_of(output, "late") + late == per_key()
+    assert late.total() >= late_rows
+    latest: dict[tuple[int, int], int] = {}
+    for row in committed_rows(output, "lateness"):
+        window = (row["k"], row["window_start"])
+        latest[window] = max(latest.get(window, 0), row["n"])
+    assert latest == retimed_windows()
+
+
+def counts_of(output: Path, name: str) -> Counter[int]:
+    """By key, all that were put out."""
+    counted: Counter[int] = Counter()
+    for row in committed_rows(output, name):
+        counted[row["k"]] += row["n"]
+    return counted
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -99,7 +119,7 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
             next(one for one in cluster.task_managers if one.resource_id in busy).kill()
             wait_until(partial(restarted, cluster, job_id, kill), "the restart")
         finish(cluster, job_id)
-    check(output)
+    check(output, SOME_LATE)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -112,4 +132,4 @@ def test_savepoint_and_other_parallelism(cluster, tmp_path, backend):
     other = "rocksdb" if backend == "hashmap" else "hashmap"
     job_id = start(cluster, tmp_path, other, "resumed", parallelism=3, restore=path)
     finish(cluster, job_id)
-    check(tmp_path)
+    check(tmp_path, SOME_LATE)

@@ -12,6 +12,8 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Protocol
 
+import cloudpickle
+
 from dataflow.config import FILE_THRESHOLD, Configuration
 from dataflow.handles import StreamStateHandle
 from dataflow.ids import ExecutionAttemptID, ResourceID
@@ -152,6 +154,9 @@ class SimulatedTaskEnvironment(TaskEnvironment):
     def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> InMemoryKeyValueStore:
         del directory, name, memory_bytes
         return InMemoryKeyValueStore()
+
+    def unpickle(self, payload: bytes) -> Any:
+        return cloudpickle.loads(payload)
 
     def create_push_source_runner(self) -> TurnTakingPushSource:
         return TurnTakingPushSource("push source")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import cloudpickle
 import pyarrow as pa
 
 from coordinator.checkpoint.state_assignment import StateAssignment, assign_states
@@ -130,6 +131,9 @@ class TaskWorld:
 
     def open_state(self, handle: ByteStreamStateHandle) -> Blob:
         return Blob(handle.data)
+
+    def unpickle(self, payload: bytes) -> Any:
+        return cloudpickle.loads(payload)
 
     def create_push_source_runner(self) -> TurnTakingPushSource:
         return TurnTakingPushSource("push-source")

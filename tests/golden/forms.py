@@ -1,0 +1,290 @@
+"""More branches of the golden job: row-wise forms, ways to partition, operator state, late rows, composite keys, the other forms of windows,
+connected streams and joins, timers of the clock.
+
+What comes out is either the same for every run, or adds up to it (`late`, `lateness`, `clock-timers`); the tests say which.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataflow.state import AggregateFunction
+from snapline import (
+    AggregatingStateDescriptor,
+    CoProcessFunction,
+    DataStream,
+    EventTimeSessionWindows,
+    KeyedCoBatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ReducingStateDescriptor,
+    Row,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+    mean,
+)
+from taskmanager.operators.function_operator import FunctionOperator
+
+BUCKET_MS = 2_000
+GAP_MS = 200
+LATE_MS = 5_000
+LATE_EVERY = 10
+"""Of so many rows of the left stream, one is late."""
+FEW_LEFT, FEW_RIGHT = 140, 70
+"""Rows of the join without bounds."""
+AFTER_ALL_MS = 2**40
+"""Event time after that of all rows: the end."""
+TENTH = "tenth"
+FAR_MS = 3_600_000
+
+PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+NAMED = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
+COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+TOTALS = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())])
+SESSIONS = pa.schema([("k", pa.int64()), ("start", pa.int64()), ("total", pa.int64())])
+COMPOSITE = pa.schema(
+    [("s", pa.string()), ("d", pa.timestamp("us")), ("c", pa.decimal128(10, 2)), ("v", pa.int64()), ("t", pa.timestamp("ms"))]
+)  # fmt: skip
+
+
+def composite_key(key: int) -> tuple[str | None, int, decimal.Decimal]:
+    """A string that may be null, microseconds, and a decimal."""
+    return (None if key % 3 == 0 else f"key {key % 3}"), key * 1_000, decimal.Decimal(key) / 4
+
+
+def with_composite_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The key in three columns."""
+    strings, times, decimals = zip(*map(composite_key, batch.column("k").to_pylist()), strict=True)
+    columns = [
+        pa.array(strings, pa.string()), pa.array(times, pa.int64()).cast(pa.timestamp("us")),
+        pa.array(decimals, pa.decimal128(10, 2)), batch.column("v"), batch.column("t"),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, schema=COMPOSITE)
+
+
+def with_late_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One of some rows is put back."""
+    values = batch.column("v").to_numpy()
+    times = batch.column("t").cast(pa.int64()).to_numpy() - np.where(values % LATE_EVERY == 0, LATE_MS, 0)
+    return batch.set_column(2, batch.schema.field(2), pa.array(times).cast(pa.timestamp("ms")))
+
+
+def one_more(row: Row) -> Row:
+    """For map."""
+    return {"k": row["k"], "v": row["v"] + 1}
+
+
+def even_ones_twice(row: Row) -> Iterator[Row]:
+    """For flat_map."""
+    yield row
+    if row["v"] % 2 == 0:
+        yield row
+
+
+def no_multiple_of_three(row: Row) -> bool:
+    """For filter_rows."""
+    return bool(row["v"] % 3)
+
+
+class Waiting:
+    """Rows in operator state, one element each, which is split when the parallelism changes."""
+
+    def initialize_state(self, context: Any) -> None:
+        """What waited in the snapshot."""
+        self.state = context.operator_state_store.get_list_state("waiting")
+        self.rows = self.state.get()
+
+    def snapshot_state(self, context: Any) -> None:
+        """What waits."""
+        self.state.update(self.rows)
+
+
+class HeldBack(FunctionOperator):
+    """An operator of one's own: rows wait for the next batch, or the end; then their values change their sign."""
+
+    def __init__(self) -> None:
+        self.waiting = Waiting()
+        super().__init__(self.waiting)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        """The rows before these."""
+        self.finish()
+        self.waiting.rows = batch.to_pylist()
+
+    def finish(self) -> None:
+        """All that wait."""
+        rows, self.waiting.rows = self.waiting.rows, []
+        batch = pa.RecordBatch.from_pylist(rows, schema=PAIRS)
+        self.output.emit_batch(batch.set_column(1, PAIRS.field(1), pc.negate(batch.column("v"))))
+
+
+class Share:
+    """Of what all subtasks get, each keeps its share."""
+
+    def open(self, context: Any) -> None:
+        """Which one."""
+        self.index, self.parallelism = context.subtask_index, context.parallelism
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """By value."""
+        mine = batch.column("v").to_numpy() % self.parallelism == self.index
+        return batch.select(["k", "v"]).filter(pa.array(mine))
+
+
+class Ones(AggregateFunction):
+    """Counts."""
+
+    def create_accumulator(self) -> Any:
+        """None yet."""
+        return 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """One more."""
+        return accumulator + value
+
+    def get_result(self, accumulator: Any) -> Any:
+        """All."""
+        return accumulator
+
+
+class CountedFourTimes(KeyedProcessFunction):
+    """Says of every row how many its key has had, if four kinds of state agree; every tenth aside."""
+
+    def open(self, context: Any) -> None:
+        """One of each."""
+        self.seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
+        self.most = context.get_reducing_state(ReducingStateDescriptor("most", max, pa.int64()))
+        self.ones = context.get_aggregating_state(AggregatingStateDescriptor("ones", Ones(), pa.int64()))
+        self.last = context.get_list_state(ListStateDescriptor("last", pa.int64()))
+
+    def process_element(self, row: Row, context: Any) -> Iterator[Row]:
+        """One more."""
+        n = (self.seen.value() or 0) + 1
+        self.seen.update(n)
+        self.most.add(n)
+        self.ones.add(1)
+        self.last.update([*self.last.get()[-2:], n])
+        agreed = {n, self.most.get(), self.ones.get(), self.last.get()[-1]} == {n}
+        if n % 10 == 0:
+            context.output(TENTH, {"k": row["k"], "n": n})
+        yield {"k": row["k"], "n": n if agreed else -1}
+
+
+class CountedByTheClock(KeyedProcessFunction):
+    """How many rows have come since it was said last: by the clock, and at the end."""
+
+    def open(self, context: Any) -> None:
+        """What was not said."""
+        self.unsaid = context.get_state(ValueStateDescriptor("unsaid", pa.int64()))
+
+    def process_element(self, row: Row, context: Any) -> None:
+        """One more."""
+        self.unsaid.update((self.unsaid.value() or 0) + 1)
+        timers = context.timer_service
+        timers.register_processing_time_timer(timers.current_processing_time() // 500 * 500 + 500)
+        timers.register_event_time_timer(AFTER_ALL_MS)
+
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+        """Say it."""
+        if unsaid := self.unsaid.value():
+            yield {"k": context.current_key, "n": unsaid}
+        self.unsaid.clear()
+
+
+class BothInBatches(KeyedCoBatchProcessFunction):
+    """Rows of both inputs in a value, and their values in a list, columns in and out; all is said at the end."""
+
+    rows = ValueStateDescriptor("rows", pa.int64())
+    values = ListStateDescriptor("values", pa.int64())
+
+    def process_batch1(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None:
+        """Left."""
+        self._add(keys, batch.column("v"), state)
+
+    def process_batch2(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None:
+        """Right, negative."""
+        self._add(keys, pc.negate(batch.column("rv")), state)
+
+    def _add(self, keys: Any, values: pa.Array, state: Any) -> None:
+        before = state.get(self.rows).fill_null(0).to_numpy()
+        state.put(self.rows, pa.array(before + np.bincount(keys.rows, minlength=len(keys))))
+        state.append(self.values, values)
+        state.register_event_time_timers(np.full(len(keys), AFTER_ALL_MS), np.arange(len(keys), dtype=np.int32))
+
+    def on_timers(self, keys: Any, times_ms: Any, state: Any) -> pa.RecordBatch:
+        """The end: one timer for each key."""
+        which = pa.array(keys.rows)
+        totals = pa.array([sum(values) for values in state.get(self.values).to_pylist()], pa.int64())
+        columns = [keys.columns.column(0), state.get(self.rows), totals]
+        return pa.RecordBatch.from_arrays([column.take(which) for column in columns], schema=TOTALS)
+
+
+class BothAsTheyCome(CoProcessFunction):
+    """No keys."""
+
+    def process_batch1(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Left."""
+        return batch.select(["k", "v"])
+
+    def process_batch2(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Right, negative."""
+        return pa.RecordBatch.from_arrays([batch.column("rk"), pc.negate(batch.column("rv"))], schema=PAIRS)
+
+
+def session_total(key: int, window: Any, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+    """One row for a session."""
+    rows = [{"k": key, "start": window.start_ms, "total": pc.sum(batch.column("v")).as_py()}]
+    yield pa.RecordBatch.from_pylist(rows, schema=SESSIONS)
+
+
+def more_branches(left: DataStream, right: DataStream, paused: DataStream, names: pa.Table) -> dict[str, DataStream]:
+    """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for sessions."""
+    rows = (
+        left.map(one_more, uid="rows-map", schema=PAIRS)
+        .flat_map(even_ones_twice, uid="rows-flat-map", schema=PAIRS)
+        .filter_rows(no_multiple_of_three, uid="rows-filter")
+        .rebalance()
+        .transform(HeldBack, uid="rows-held", stateful=True)
+        .rescale()
+        .map_batches(lambda batch: batch, uid="rows-names", schema=PAIRS)
+        .forward()
+        .enrich(names, {"k": "id"}, how="left", uid="rows-enrich")
+    )
+    monotonous = WatermarkStrategy.for_monotonous_timestamps("t")
+    retimed = left.map_batches(with_late_rows, uid="retimed", schema=left.schema)
+    keyed = retimed.assign_timestamps_and_watermarks(monotonous, uid="retimed-watermarks").key_by("k")
+    buckets = keyed.window(TumblingEventTimeWindows(BUCKET_MS))
+    late = buckets.side_output_late_data("late").aggregate(uid="late", n=count())
+    composite = left.map_batches(with_composite_key, uid="composite-keys", schema=COMPOSITE).key_by("s", "d", "c")
+    few_left = left.filter(lambda batch: pc.less(batch.column("v"), FEW_LEFT), uid="few-left")
+    few_right = right.filter(lambda batch: pc.less(batch.column("rv"), FEW_RIGHT), uid="few-right")
+    four_times = left.key_by("k").process(CountedFourTimes(), uid="four-times", schema=COUNTS)
+    return {
+        "rows": rows,
+        "everywhere": left.broadcast().map_batches(Share(), uid="everywhere", schema=PAIRS),
+        "late": late,
+        "late-rows": late.get_side_output("late"),
+        "lateness": buckets.allowed_lateness(FAR_MS).aggregate(uid="lateness", n=count()),
+        "composite": composite.window(TumblingEventTimeWindows(BUCKET_MS)).aggregate(
+            uid="composite", n=count(), average=mean("v")
+        ),
+        "window-batches": paused.key_by("k")
+        .window(EventTimeSessionWindows(GAP_MS))
+        .process_batches(session_total, uid="window-batches", schema=SESSIONS),
+        "co-batches": left.connect(right)
+        .key_by("k", "rk")
+        .process_batches(BothInBatches(), uid="co-batches", schema=TOTALS),
+        "connect-plain": left.connect(right).process(BothAsTheyCome(), uid="connect-plain", schema=PAIRS),
+        "unbounded-join": few_left.key_by("k").join(few_right.key_by("rk")).unbounded(uid="unbounded-join"),
+        "four-times": four_times,
+        TENTH: four_times.get_side_output(TENTH, COUNTS),
+        "clock-timers": left.key_by("k").process(CountedByTheClock(), uid="clock-timers", schema=COUNTS),
+    }
