@@ -37,6 +37,7 @@ from dataflow.operator_specs import (
     SinkSpec,
     WatermarkSpec,
 )
+from dataflow.side_outputs import why_no_side_output
 from dataflow.state import MapStateDescriptor
 from dataflow.stream_graph import StreamEdge, StreamNode
 from dataflow.two_phase_commit import SinkFunction
@@ -229,7 +230,11 @@ class DataStream:
         return self.add_operator(name, spec, uid, schema=schema, stateful=True)
 
     def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
-        """The rows that the operator emitted to the side output `tag`."""
+        """The rows that the operator emitted to the side output `tag`. Raises JobDefinitionError where it can be known that there
+        is none of this name; a function of yours can emit to any."""
+        for node in (self.environment.graph.nodes[edge.source] for edge in self.edges):
+            if why := why_no_side_output(node.spec, tag):
+                raise JobDefinitionError(f"get_side_output of {node.uid or node.name!r}: {why}")
         return DataStream(
             self.environment,
             tuple(replace(edge, side_output_tag=tag) for edge in self.edges),

@@ -35,6 +35,7 @@ from taskmanager.operators.function_operator import FunctionRuntimeContext, Init
 from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
 from taskmanager.state.batch_scope import number_slots
 from taskmanager.state.keyed_backend import KeyedStateBackend
+from taskmanager.state.keyed_timers import timer_times
 from taskmanager.state.slots import Slots, grown
 
 TIMERS_PER_SLICE = 16_384
@@ -118,10 +119,10 @@ class _State:
         self.of(descriptor).clear_batch(self.slots if keys is None else self.slots[np.asarray(keys)])
 
     def register_event_time_timers(self, times_ms: npt.NDArray[np.int64], keys: npt.NDArray[np.int32]) -> None:
-        self._timers.register(self.slots[np.asarray(keys)], np.ascontiguousarray(times_ms, np.int64))
+        self._timers.register(self.slots[np.asarray(keys)], timer_times(times_ms))
 
     def delete_event_time_timers(self, times_ms: npt.NDArray[np.int64], keys: npt.NDArray[np.int32]) -> None:
-        self._timers.delete(self.slots[np.asarray(keys)], np.ascontiguousarray(times_ms, np.int64))
+        self._timers.delete(self.slots[np.asarray(keys)], timer_times(times_ms))
 
 
 class KeyedBatchesOperator(IncrementalKeyedOperator):

@@ -7,10 +7,13 @@ Mirrors Flink's InternalTimerService, without the clock: the operator asks for w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 import numpy as np
 
+from dataflow.arrow_columns import Int64Array
+from dataflow.state import StateError
 from taskmanager.state.batch_scope import BatchScope
 from taskmanager.state.timers import VOID_NAMESPACE, TimerQueue
 
@@ -76,6 +79,31 @@ class KeyedTimers:
 
     def _note(self, domain: str, timestamp: int, namespace: int, *, register: bool) -> None:
         scope = self._scope
+        if type(timestamp) is not int:
+            timestamp = _whole_milliseconds(timestamp)
         if not scope.is_open:
             scope.check_open(f"timers of {self.name}")
         self._pending[domain, scope.index, timestamp, namespace] = register
+
+
+def _whole_milliseconds(timestamp: Any) -> int:
+    """A number of another type. Raises StateError for what is none."""
+    if isinstance(timestamp, np.integer):
+        return int(timestamp)
+    way_out = "int(...) makes one of it"
+    if isinstance(timestamp, datetime):
+        way_out = "take context.timestamp_ms, or int(time.replace(tzinfo=datetime.UTC).timestamp() * 1000)"
+    raise StateError(
+        f"a timer's time is whole milliseconds since the epoch, got {timestamp!r}, a {type(timestamp).__name__}: {way_out}"
+    )
+
+
+def timer_times(times_ms: Any) -> Int64Array:
+    """The times of many timers. Raises StateError unless they are integers."""
+    times = np.asarray(times_ms)
+    if times.dtype.kind not in "iu" and len(times):
+        raise StateError(
+            f"the times of timers are int64 milliseconds since the epoch, got {times.dtype}: take state.event_times_ms, or "
+            "times.astype('datetime64[ms]').astype('int64')"
+        )
+    return np.ascontiguousarray(times, np.int64)

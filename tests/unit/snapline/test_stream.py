@@ -16,6 +16,7 @@ from snapline import (
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     WatermarkStrategy,
+    WindowedStream,
     count,
     sum_,
 )
@@ -36,6 +37,22 @@ def stream() -> DataStream:
     return rows.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps("t"))
 
 
+def buckets(stream: DataStream) -> WindowedStream:
+    """Of event time."""
+    return stream.key_by("k").window(TumblingEventTimeWindows(1))
+
+
+def test_functions_may_have_any_side_output(stream: DataStream) -> None:
+    """What they emit to is known when they run; a window's function, too, has others than the one for late rows."""
+    for one in (
+        stream.map_batches(lambda batch: batch),
+        stream.key_by("k").process(Nothing()),
+        buckets(stream).process_batches(lambda key, window, batch: batch),
+        buckets(stream).side_output_late_data("any").aggregate(n=count()),
+    ):
+        assert one.get_side_output("any").edges[0].side_output_tag == "any"
+
+
 @pytest.mark.parametrize(
     ("define", "said"),
     [
@@ -49,6 +66,13 @@ def stream() -> DataStream:
         (lambda s: s.environment.from_source("in"), "from_source('in'): that is no Source"),
         (lambda s: s.environment.set_parallelism("2"), "parallelism must be a whole number, at least 1, got '2'"),
         (lambda s: s.key_by("k").running_aggregate(n="count"), "n='count' is no aggregate, such as n=count()"),
+        (
+            lambda s: buckets(s).side_output_late_data("late").aggregate(uid="w", n=count()).get_side_output("lat"),
+            "get_side_output of 'w': there is no side output 'lat', only 'late'",
+        ),
+        (lambda s: buckets(s).aggregate(n=count()).get_side_output("late"), "side_output_late_data(...)"),
+        (lambda s: s.filter_rows(bool).get_side_output("odd"), "only functions that are handed a context"),
+        (lambda s: s.map_batches(list).get_side_output(""), "the tag of a side output is a name, not ''"),
         (lambda s: s.key_by("k").running_aggregate(k=count()), "the result has a column 'k' already"),
         (
             lambda s: s.key_by("k").running_aggregate(passthrough=["v"], v=sum_("v")),

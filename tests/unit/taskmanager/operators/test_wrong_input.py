@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dataflow.elements import Watermark
 from dataflow.errors import JobDefinitionError
-from dataflow.functions import KeyedProcessFunction
+from dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from dataflow.handles import KeyGroupRange
 from dataflow.operator_specs import KeyedProcessSpec, WatermarkSpec
 from dataflow.state import StateError, ValueStateDescriptor
@@ -21,6 +24,8 @@ from dataflow.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from taskmanager.operators.failure import RowFailure
+from taskmanager.operators.keyed_batches import KeyedBatchesOperator
 from taskmanager.operators.keyed_process import KeyedProcessOperator
 from taskmanager.operators.watermark_operator import WatermarkOperator
 from taskmanager.state.keyed_backend import KeyedStateBackend
@@ -175,6 +180,46 @@ def test_watermarks_never_go_back() -> None:
     harness = remember().start()
     harness.watermark(100).watermark(50).watermark(100)
     assert harness.take() == [Watermark(100)]
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        (
+            datetime(2026, 1, 2, tzinfo=UTC),
+            r"got datetime\.datetime\(2026.*, a datetime: take context\.timestamp_ms, or int\(",
+        ),
+        (1.5, r"got 1\.5, a float: int\(\.\.\.\) makes one of it"),
+        ("5", "got '5', a str"),
+    ],
+)
+def test_a_timer_whose_time_is_no_number_of_milliseconds_is_refused(time: Any, said: str) -> None:
+    """With the row that registers it."""
+
+    class Wrong(Remember):
+        def process_element(self, row, context):
+            context.timer_service.register_event_time_timer(time if row["v"] == 2 else np.int64(7))
+
+    harness = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Wrong()))).start()
+    batch = pa.RecordBatch.from_pylist([{"k": 1, "v": 1}, {"k": 1, "v": 2}])
+    with pytest.raises(RowFailure) as failure:
+        harness.process(batch)
+    assert re.search(f"a timer's time is whole milliseconds since the epoch, {said}", str(failure.value.cause))
+    assert failure.value.row_index == 1
+
+
+@pytest.mark.parametrize("times", [np.array(["2026-01-02"], "datetime64[us]"), pa.array([1.5]), np.array([True])])
+def test_times_of_timers_that_are_no_numbers_of_milliseconds_are_refused(times: Any) -> None:
+    """Microseconds of a numpy datetime are not read as milliseconds."""
+
+    class Wrong(KeyedBatchProcessFunction):
+        def process_batch(self, keys, batch, state):
+            state.register_event_time_timers(times, keys.rows)
+
+    function = Wrong()
+    operator = KeyedBatchesOperator([(("k",), "")], [function.process_batch], function, None)
+    with pytest.raises(StateError, match=r"the times of timers are int64 milliseconds since the epoch, got"):
+        Harness(operator).start().process(row())
 
 
 def test_timers_in_the_past_fire_at_once() -> None:
