@@ -14,7 +14,7 @@ DefaultExecutionDeploymentReconciler; there are no main-thread futures here, bec
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from coordinator.checkpoint.effects import (
@@ -33,7 +33,6 @@ from coordinator.checkpoint.effects import (
 from coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointCoordinatorEvent,
-    CheckpointRequested,
     CheckpointRequestID,
     DeclineReceived,
     EndOfDataReceived,
@@ -42,11 +41,16 @@ from coordinator.checkpoint.events import (
     RestoreSavepoint,
     Shutdown,
     StartCheckpointScheduler,
-    StopWithSavepointRequested,
     TopologyChanged,
 )
 from coordinator.execution.deployment import RestoredTasks
 from coordinator.execution.restart_strategy import RestartStrategy
+from coordinator.jobmaster.client_operations import (
+    AskForSnapshot,
+    ClientOperations,
+    ClientOperationsEffect,
+    Scheduled,
+)
 from coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobMasterEffect,
@@ -74,25 +78,10 @@ from coordinator.jobmaster.identity import (
     round_of,
 )
 from coordinator.jobmaster.notifications import Notification, messages_of
-from coordinator.jobmaster.operations import (
-    Acknowledged,
-    CancelJob,
-    JobOperation,
-    Reply,
-    RequestID,
-    RescaleJob,
-    StopWithSavepoint,
-    TakeCheckpoint,
-    TakeSavepoint,
-)
-from coordinator.jobmaster.pending_operations import PendingOperations, refused
+from coordinator.jobmaster.pending_operations import refused
 from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from coordinator.jobmaster.rescaling import (
     RescaleTimer,
-    Rescaling,
-    RescalingEffect,
-    TakeRescaleCheckpoint,
-    is_own,
 )
 from coordinator.jobmaster.resource_manager_connection import ResourceManagerConnection, ResourceManagerConnectionEffect
 from coordinator.jobmaster.scheduler import Scheduler
@@ -112,10 +101,9 @@ from coordinator.jobmaster.scheduler_effects import (
 from coordinator.jobmaster.settings import JobMasterSettings
 from coordinator.jobmaster.task_managers import TaskManagerTable
 from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
-from dataflow.elements import SnapshotType
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.handles import CheckpointMetadata
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import (
     AcknowledgeCheckpoint,
@@ -198,7 +186,6 @@ class JobMaster:
         self._settings = settings
         self._checkpoint_coordinator = checkpoint_coordinator
         self._checkpoint_directory = checkpoint_directory
-        self._draw_id = draw_id
         self._now_ms = now_ms
         self.task_managers = TaskManagerTable()
         self.metrics: dict[ExecutionVertexID, TaskMetrics] = {}
@@ -218,9 +205,10 @@ class JobMaster:
         )
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
         self._resource_manager = ResourceManagerConnection(register, settings.registration)
-        self._operations = PendingOperations()
         self._alignment = WatermarkAlignment(self._is_live)
-        self._rescaling = Rescaling(self.scheduler, settings, lambda: self._resource_manager.note)
+        self._clients = ClientOperations(
+            self.scheduler, settings, draw_id, self.url_of, lambda: self._resource_manager.note
+        )
         self._recovered = False
         self._reconciliation: Reconciliation | None = None
         """Not None: a former leader's tasks are waited for."""
@@ -255,7 +243,7 @@ class JobMaster:
             pool = self.scheduler.pool
             return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resource_manager.note}"
         current = self.scheduler.round
-        return self._rescaling.detail if current is None else current.phase.value
+        return self._clients.detail if current is None else current.phase.value
 
     def url_of(self, location: str) -> str:
         """Where a checkpoint lies: locations are relative to the job's directory, or absolute."""
@@ -273,7 +261,7 @@ class JobMaster:
         self._take(event)
         self._perform_queue()
         self._reconcile()
-        self._rescale(self._rescaling.advance(self._now_ms))
+        self._of_clients(self._clients.advance(self._now_ms))
         self._perform_queue()
         self._declare_required_slots()
         self._watch_idle_slots()
@@ -302,14 +290,17 @@ class JobMaster:
                 leader = RegisterAt(Peer(PeerKind.RESOURCE_MANAGER, address), session) if address else LeaderGone()
                 self._of_resource_manager(self._resource_manager.handle(leader, self._now_ms))
             case OperationRequested(request_id, operation):
-                self._operate(request_id, operation)
+                if self._is_closed:
+                    self._out.append(refused(request_id, f"the job is {self.status.value}"))
+                else:
+                    self._of_clients(self._clients.operate(request_id, operation, self._now_ms))
             case SavepointLoaded(metadata, location):
                 self._savepoint_loaded(metadata, location)
             case JobGraphUpdated():
                 self._schedule(self.scheduler.graph_stored(self._now_ms))
                 self._forget_job_graph()
             case JobGraphForgotten():
-                self._out += self._operations.job_is_forgotten()
+                self._of_clients(self._clients.job_is_forgotten())
                 self._checkpoint(Shutdown(self.status))
             case SavepointLoadFailed(detail, retryable):
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
@@ -339,7 +330,7 @@ class JobMaster:
             case CancellationTimer(resource_id):
                 self._schedule(self.scheduler.cancellation_timer_fired(resource_id, self._now_ms))
             case RescaleTimer():
-                self._rescale(self._rescaling.timer_fired(self._now_ms))
+                self._of_clients(self._clients.rescale_timer_fired(self._now_ms))
             case IdleSlotTimer():
                 self._release_idle_slots()
             case ReconciliationTimer():
@@ -379,19 +370,10 @@ class JobMaster:
                 SendTriggerCheckpoint() | SendNotifyCheckpointComplete() | SendNotifyCheckpointAborted() as notification
             ):
                 self._tell_tasks(notification)
-            case CheckpointRequestCompleted(request_id) if is_own(request_id):
-                self._begin_rescale(request_id, self._rescaling.parallelism or {})
-            case CheckpointRequestFailed(request_id) if is_own(request_id):
-                self._rescale(self._rescaling.end())
-            case CheckpointRequestCompleted(request_id, checkpoint_id, location):
-                replies, parallelism = self._operations.completed(request_id, checkpoint_id, self.url_of(location))
-                self._out += replies
-                if parallelism is not None:
-                    self._begin_rescale(request_id, parallelism)
-            case CheckpointRequestFailed(request_id, reason, detail):
-                self._out += self._operations.failed(request_id, f"{reason.message} {detail}".strip())
-                if not self._operations.rescale_in_progress:
-                    self._rescale(self._rescaling.checkpoint_failed())
+            case CheckpointRequestCompleted():
+                self._of_clients(self._clients.snapshot_completed(effect, self._now_ms))
+            case CheckpointRequestFailed():
+                self._of_clients(self._clients.snapshot_failed(effect))
             case StateRestored():
                 self._state_restored(effect)
             case RestoreFailed(request_id, detail, retryable):
@@ -411,9 +393,19 @@ class JobMaster:
             case _:
                 self._out.append(effect)
 
+    def _of_clients(self, effects: list[ClientOperationsEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case AskForSnapshot(event):
+                    self._checkpoint(event)
+                case Scheduled(wanted):
+                    self._queue.extend(wanted)
+                case _:
+                    self._out.append(effect)
+
     def _job_status_reached(self, status: JobStatus, failure: SerializedFailure | None) -> None:
         self._report(status, failure)
-        self._out += self._operations.job_status_changed(status)
+        self._of_clients(self._clients.job_status_changed(status))
         if self.scheduler.is_over:
             self._close(status)
 
@@ -734,64 +726,3 @@ class JobMaster:
             return
         self._idle_timer_ms = due_ms
         self._out.append(CancelTimer(IdleSlotTimer()) if due_ms is None else StartTimer(IdleSlotTimer(), due_ms))
-
-    # --- clients ------------------------------------------------------------------------------------------------------
-
-    def _operate(self, request_id: RequestID, operation: JobOperation) -> None:
-        if self._is_closed:
-            self._out.append(refused(request_id, f"the job is {self.status.value}"))
-            return
-        match operation:
-            case CancelJob():
-                self._schedule(self.scheduler.cancel(self._now_ms))
-                self._out.append(Reply(request_id, Acknowledged()))
-            case TakeCheckpoint(full):
-                snapshot_type = SnapshotType.FULL_CHECKPOINT if full else SnapshotType.CHECKPOINT
-                self._checkpoint(CheckpointRequested(self._operations.snapshot(request_id), snapshot_type))
-            case TakeSavepoint(directory):
-                if (target := self._savepoint_target(request_id, directory)) is not None:
-                    key = self._operations.snapshot(request_id)
-                    self._checkpoint(CheckpointRequested(key, SnapshotType.SAVEPOINT, target))
-            case StopWithSavepoint(directory, drain):
-                if (target := self._savepoint_target(request_id, directory)) is not None:
-                    self._checkpoint(StopWithSavepointRequested(self._operations.stop(request_id), target, drain))
-            case RescaleJob():
-                self._request_rescale(request_id, operation)
-
-    def _savepoint_target(self, request_id: RequestID, directory: str) -> str | None:
-        """A directory that never was, `savepoint-<job>-<random>` as in Flink."""
-        base = directory or self._settings.savepoint_directory
-        if not base:
-            summary = "no directory for the savepoint: name one, or set execution.checkpointing.savepoint-dir"
-            self._out.append(refused(request_id, summary))
-            return None
-        return f"{base.rstrip('/')}/savepoint-{self.job_id[:6]}-{self._draw_id()[:12]}"
-
-    def _request_rescale(self, request_id: RequestID, operation: RescaleJob) -> None:
-        graph = self.scheduler.graph.job_graph
-        refusal = self._operations.refusal_of_rescale(request_id, self.status, graph, operation.parallelism)
-        if refusal is not None:
-            self._out.append(refusal)
-            return
-        self._rescale(self._rescaling.request(request_id, operation.parallelism, self._now_ms))
-
-    def _rescale(self, effects: list[RescalingEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case TakeRescaleCheckpoint(asked_by, parallelism):
-                    key = (
-                        self._rescaling.own_checkpoint()
-                        if asked_by is None
-                        else self._operations.rescale(asked_by, parallelism)
-                    )
-                    self._checkpoint(CheckpointRequested(key))
-                case _:
-                    self._out.append(effect)
-
-    def _begin_rescale(self, request_id: CheckpointRequestID, parallelism: Mapping[JobVertexID, int]) -> None:
-        self._rescale(self._rescaling.end())
-        if self.status is not JobStatus.RUNNING:
-            summary = f"the job is {self.status.value}; it was not rescaled"
-            self._out += self._operations.failed(request_id, summary)
-            return
-        self._schedule(self.scheduler.rescale(parallelism, self._now_ms))

@@ -1,0 +1,189 @@
+"""What clients ask of a running job: cancel, checkpoints, savepoints, stop, rescale; and the rescales that a job decides on itself.
+
+Decides what an operation begins with, and joins its two halves: what the checkpoint core answers goes to whoever waits for it, a
+rescale whose checkpoint is complete restarts the job. Who waits is kept by PendingOperations, when a rescale takes its next step is
+decided by Rescaling. It does not know how a job restarts, nor how checkpoints are taken. Takes the role of the operations in Flink's
+SchedulerBase (triggerSavepoint, stopWithSavepoint, triggerCheckpoint) and of its AdaptiveScheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordinator.checkpoint.effects import CheckpointRequestCompleted, CheckpointRequestFailed
+from coordinator.checkpoint.events import CheckpointRequested, CheckpointRequestID, StopWithSavepointRequested
+from coordinator.jobmaster.operations import (
+    Acknowledged,
+    CancelJob,
+    JobOperation,
+    Reply,
+    RequestID,
+    RescaleJob,
+    StopWithSavepoint,
+    TakeCheckpoint,
+    TakeSavepoint,
+)
+from coordinator.jobmaster.pending_operations import PendingOperations, refused
+from coordinator.jobmaster.rescaling import Rescaling, RescalingEffect, TakeRescaleCheckpoint, is_own
+from coordinator.jobmaster.scheduler import Scheduler
+from coordinator.jobmaster.scheduler_effects import SchedulerEffect
+from coordinator.jobmaster.settings import JobMasterSettings
+from dataflow.elements import SnapshotType
+from dataflow.ids import JobVertexID
+from dataflow.messages import JobStatus
+from runtime.machine import CancelTimer, StartTimer
+
+
+@dataclass(frozen=True, slots=True)
+class AskForSnapshot:
+    """The checkpoint core is to take one."""
+
+    event: CheckpointRequested | StopWithSavepointRequested
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """The scheduler was told something, and wants this."""
+
+    effects: tuple[SchedulerEffect, ...]
+
+
+ClientOperationsEffect = AskForSnapshot | Scheduled | Reply | StartTimer | CancelTimer
+
+
+class ClientOperations:
+    """Of one job."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        settings: JobMasterSettings,
+        draw_id: Callable[[], str],
+        url_of: Callable[[str], str],
+        note: Callable[[], str],
+    ) -> None:
+        """`url_of`: where a checkpoint lies; `note`: what the ResourceManager said last about slots that it cannot give."""
+        self._scheduler = scheduler
+        self._settings = settings
+        self._draw_id = draw_id
+        self._url_of = url_of
+        self._pending = PendingOperations()
+        self._rescaling = Rescaling(scheduler, settings, note)
+        self._out: list[ClientOperationsEffect] = []
+
+    @property
+    def detail(self) -> str:
+        """What a job that runs waits for, one line; empty when it waits for nothing."""
+        return self._rescaling.detail
+
+    # --- what clients ask for -----------------------------------------------------------------------------------------
+
+    def operate(self, request_id: RequestID, operation: JobOperation, now_ms: int) -> list[ClientOperationsEffect]:
+        """A client wants something of the job, which is not over."""
+        match operation:
+            case CancelJob():
+                self._out += [Scheduled(tuple(self._scheduler.cancel(now_ms))), Reply(request_id, Acknowledged())]
+            case TakeCheckpoint(full):
+                snapshot_type = SnapshotType.FULL_CHECKPOINT if full else SnapshotType.CHECKPOINT
+                self._ask(CheckpointRequested(self._pending.snapshot(request_id), snapshot_type))
+            case TakeSavepoint(directory):
+                if (target := self._savepoint_target(request_id, directory)) is not None:
+                    key = self._pending.snapshot(request_id)
+                    self._ask(CheckpointRequested(key, SnapshotType.SAVEPOINT, target))
+            case StopWithSavepoint(directory, drain):
+                if (target := self._savepoint_target(request_id, directory)) is not None:
+                    self._ask(StopWithSavepointRequested(self._pending.stop(request_id), target, drain))
+            case RescaleJob(parallelism):
+                self._request_rescale(request_id, parallelism, now_ms)
+        return self._done()
+
+    def _savepoint_target(self, request_id: RequestID, directory: str) -> str | None:
+        """A directory that never was, `savepoint-<job>-<random>` as in Flink."""
+        base = directory or self._settings.savepoint_directory
+        if not base:
+            summary = "no directory for the savepoint: name one, or set execution.checkpointing.savepoint-dir"
+            self._out.append(refused(request_id, summary))
+            return None
+        job_id = self._scheduler.graph.job_graph.job_id
+        return f"{base.rstrip('/')}/savepoint-{job_id[:6]}-{self._draw_id()[:12]}"
+
+    def _request_rescale(self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int) -> None:
+        graph = self._scheduler.graph.job_graph
+        refusal = self._pending.refusal_of_rescale(request_id, self._scheduler.status, graph, parallelism)
+        if refusal is not None:
+            self._out.append(refusal)
+            return
+        self._rescale(self._rescaling.request(request_id, parallelism, now_ms))
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+
+    def advance(self, now_ms: int) -> list[ClientOperationsEffect]:
+        """Something of the job has changed: a rescale takes its next step, if it can."""
+        self._rescale(self._rescaling.advance(now_ms))
+        return self._done()
+
+    def rescale_timer_fired(self, now_ms: int) -> list[ClientOperationsEffect]:
+        """RescaleTimer."""
+        self._rescale(self._rescaling.timer_fired(now_ms))
+        return self._done()
+
+    def snapshot_completed(self, snapshot: CheckpointRequestCompleted, now_ms: int) -> list[ClientOperationsEffect]:
+        """One that was asked for."""
+        if is_own(snapshot.request_id):
+            self._begin_rescale(snapshot.request_id, self._rescaling.parallelism, now_ms)
+        else:
+            url = self._url_of(snapshot.location)
+            replies, parallelism = self._pending.completed(snapshot.request_id, snapshot.checkpoint_id, url)
+            self._out += replies
+            if parallelism is not None:
+                self._begin_rescale(snapshot.request_id, parallelism, now_ms)
+        return self._done()
+
+    def snapshot_failed(self, failed: CheckpointRequestFailed) -> list[ClientOperationsEffect]:
+        """One that was asked for."""
+        if is_own(failed.request_id):
+            self._rescale(self._rescaling.end())
+        else:
+            self._out += self._pending.failed(failed.request_id, f"{failed.reason.message} {failed.detail}".strip())
+            if not self._pending.rescale_in_progress:
+                self._rescale(self._rescaling.checkpoint_failed())
+        return self._done()
+
+    def job_status_changed(self, status: JobStatus) -> list[ClientOperationsEffect]:
+        """Which may be what a client waits for."""
+        return [*self._pending.job_status_changed(status)]
+
+    def job_is_forgotten(self) -> list[ClientOperationsEffect]:
+        """No leader will start the job again."""
+        return [*self._pending.job_is_forgotten()]
+
+    def _begin_rescale(
+        self, request_id: CheckpointRequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
+    ) -> None:
+        self._rescale(self._rescaling.end())
+        if self._scheduler.status is not JobStatus.RUNNING:
+            summary = f"the job is {self._scheduler.status.value}; it was not rescaled"
+            self._out += self._pending.failed(request_id, summary)
+            return
+        self._out.append(Scheduled(tuple(self._scheduler.rescale(parallelism, now_ms))))
+
+    def _rescale(self, effects: list[RescalingEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case TakeRescaleCheckpoint(asked_by, parallelism):
+                    key = (
+                        self._rescaling.own_checkpoint()
+                        if asked_by is None
+                        else self._pending.rescale(asked_by, parallelism)
+                    )
+                    self._ask(CheckpointRequested(key))
+                case _:
+                    self._out.append(effect)
+
+    def _ask(self, event: CheckpointRequested | StopWithSavepointRequested) -> None:
+        self._out.append(AskForSnapshot(event))
+
+    def _done(self) -> list[ClientOperationsEffect]:
+        effects, self._out = self._out, []
+        return effects
