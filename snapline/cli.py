@@ -254,11 +254,18 @@ def rescale(target: Target, job: str, parallelism: int) -> None:
 
 @cli.command()
 @click.argument("job")
+@click.option(
+    "--id", "checkpoint_id", type=click.IntRange(min=1), help="this one, task by task: what its slowest subtask took"
+)
 @with_target
-def checkpoints(target: Target, job: str) -> None:
+def checkpoints(target: Target, job: str, checkpoint_id: int | None) -> None:
     """Checkpoints of a job, newest first."""
     with target.client() as client:
-        answer = client.list_checkpoints(client.resolve_job(job))
+        job_id = client.resolve_job(job)
+        if checkpoint_id is not None:
+            _show_checkpoint(target, client.get_checkpoint(job_id, checkpoint_id))
+            return
+        answer = client.list_checkpoints(job_id)
     if target.as_json:
         click.echo(json.dumps(MessageToDict(answer, preserving_proto_field_name=True), indent=2))
         return
@@ -426,6 +433,30 @@ def _checkpoint_row(checkpoint: pb.CheckpointOverview) -> list[str]:
         f"{checkpoint.end_to_end_duration_ms} ms",
         f"{checkpoint.checkpointed_size_bytes:,} B",
         checkpoint.failure.message if checkpoint.HasField("failure") else "",
+    ]
+
+
+def _show_checkpoint(target: Target, details: pb.CheckpointDetails) -> None:
+    if target.as_json:
+        click.echo(json.dumps(MessageToDict(details, preserving_proto_field_name=True), indent=2))
+        return
+    columns = ["TASK", "ACKS", "START DELAY", "ALIGNMENT", "SYNC", "ASYNC", "SIZE"]
+    target.show(list(details.vertices), columns, _vertex_checkpoint_row)
+
+
+def _vertex_checkpoint_row(vertex: pb.VertexCheckpointDetails) -> list[str]:
+    metrics = [subtask.metrics for subtask in vertex.subtasks]
+    slowest = (
+        max((m.checkpoint_start_delay_ms for m in metrics), default=0),
+        max((m.alignment_duration_ms for m in metrics), default=0),
+        max((m.sync_duration_ms for m in metrics), default=0),
+        max((m.async_duration_ms for m in metrics), default=0),
+    )
+    return [
+        vertex.name,
+        f"{sum(1 for s in vertex.subtasks if s.acknowledge_timestamp_ms)}/{len(vertex.subtasks)}",
+        *(f"{ms} ms" for ms in slowest),
+        f"{sum(s.state_size_bytes for s in vertex.subtasks):,} B",
     ]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from protos import client_pb2 as pb
+from protos.checkpoint_pb2 import CheckpointMetrics
 from snapline import cli
 from snapline.client import RequestRefused
 
@@ -37,6 +39,17 @@ class Recording:
 
     def cancel(self, job_id: str) -> None:
         raise RequestRefused("it is FINISHED")
+
+    def get_checkpoint(self, job_id: str, checkpoint_id: int) -> pb.CheckpointDetails:
+        subtasks = [
+            pb.SubtaskCheckpointDetails(
+                acknowledge_timestamp_ms=at_ms,
+                state_size_bytes=1_000,
+                metrics=CheckpointMetrics(checkpoint_start_delay_ms=delay_ms, alignment_duration_ms=5),
+            )
+            for at_ms, delay_ms in ((1, 70), (0, 0))
+        ]
+        return pb.CheckpointDetails(vertices=[pb.VertexCheckpointDetails(name="sums", subtasks=subtasks)])
 
     def rescale(self, job_id: str, parallelism: int) -> None:
         raise KeyboardInterrupt
@@ -82,6 +95,14 @@ def test_an_interrupted_rescale_says_how_to_take_it_back(client: Recording, caps
     """Ctrl-C ends the command; the JobMaster goes on waiting for slots."""
     assert run("rescale", "a", "-p", "3") == 130
     assert "the rescale goes on; while it waits for slots, `snapline rescale a -p N`" in capsys.readouterr().err
+
+
+def test_one_checkpoint_is_shown_task_by_task(client: Recording, capsys):
+    """Where its time went; the slowest subtask counts."""
+    assert run("checkpoints", "a", "--id", "7") == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "TASK"
+    assert " ".join(row.split()) == "sums 1/2 70 ms 5 ms 0 ms 0 ms 2,000 B"
 
 
 @pytest.mark.parametrize("command", [("run", "job.py"), ("taskmanagers",)])
