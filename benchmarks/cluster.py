@@ -132,6 +132,7 @@ def measure_rate(
     end_rows, end = _at_change(client, graph, vertex)
     spent_s = cpu_seconds(client) - begin_cpu_s
     tenth = max(1, len(samples) // 10)
+    tenths = [samples[i : i + tenth] for i in range(0, len(samples), tenth)][:10]
     return {
         "events_per_s": (end_rows - begin_rows) / (end - begin),
         "cpu_us_per_event": 1e6 * spent_s / (end_rows - begin_rows),
@@ -140,7 +141,7 @@ def measure_rate(
         "rss_mib": {
             "first_tenth": round(statistics.median(samples[:tenth]), 1),
             "last_tenth": round(statistics.median(samples[-tenth:]), 1),
-            "by_tenth": [round(statistics.median(samples[i : i + tenth]), 1) for i in range(0, tenth * 10, tenth)],
+            "by_tenth": [round(statistics.median(tenth_of), 1) for tenth_of in tenths],
         },
     }
 
