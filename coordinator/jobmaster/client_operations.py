@@ -161,10 +161,15 @@ class ClientOperations:
     def _begin_rescale(
         self, request_id: CheckpointRequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
     ) -> None:
+        missing = self._rescaling.slots_missing
         self._rescale(self._rescaling.end())
-        if self._scheduler.status is not JobStatus.RUNNING:
-            summary = f"the job is {self._scheduler.status.value}; it was not rescaled"
-            self._out += self._pending.failed(request_id, summary)
+        status = self._scheduler.status
+        if status is not JobStatus.RUNNING:
+            self._out += self._pending.failed(request_id, f"the job is {status.value}; it was not rescaled")
+            return
+        if missing:
+            lost = f"{missing} of the slots for it were lost again while its checkpoint was taken"
+            self._out += self._pending.failed(request_id, f"{lost}; the job goes on as it is")
             return
         self._out.append(Scheduled(tuple(self._scheduler.rescale(parallelism, now_ms))))
 

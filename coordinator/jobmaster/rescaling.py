@@ -95,6 +95,11 @@ class Rescaling:
         return self._done()
 
     @property
+    def slots_missing(self) -> int:
+        """How many of those that a client's rescale has waited for are gone again."""
+        return max(0, self._slots - len(self._scheduler.pool))
+
+    @property
     def detail(self) -> str:
         """What a rescale waits for, one line; empty when there is none."""
         match self._phase:

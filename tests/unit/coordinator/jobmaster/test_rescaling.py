@@ -10,6 +10,7 @@ from coordinator.checkpoint.effects import (
 from coordinator.checkpoint.events import (
     CheckpointRequested,
     CheckpointRequestID,
+    StartCheckpointScheduler,
 )
 from coordinator.jobmaster.effects import (
     ForgetJobGraph,
@@ -132,6 +133,20 @@ def test_a_rescale_whose_slots_do_not_come_leaves_the_job_alone() -> None:
     assert StartTimer(RescaleTimer(), 2_000) in story.operate(RescaleJob({JobVertexID("source"): 2}))
     failed = story.enters("a", attempt(), ExecutionState.FAILED, SerializedFailure("x", Blame.USER))
     assert "the job is RESTARTING; it was not rescaled" in answer(failed).failure.summary
+
+
+def test_a_rescale_whose_slots_are_lost_while_its_checkpoint_is_taken_leaves_the_job_alone() -> None:
+    """Else it would stand still until there are others."""
+    story = Story().run()
+    story.operate(RescaleJob({JobVertexID("source"): 2}))
+    story.task_manager(B, 0)
+    story.hears("b", Disconnect("spark takes it back"))
+    key = CheckpointRequestID("client-r")
+    story.checkpoints.answers[StartCheckpointScheduler] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    effects = story.take(StartCheckpointScheduler(0))
+    lost = "1 of the slots for it were lost again while its checkpoint was taken"
+    assert answer(effects).failure.summary == f"{lost}; the job goes on as it is"
+    assert statuses(effects) == [] and story.core.scheduler.pool.required == 1
 
 
 def replies(effects: list[Any]) -> list[Reply]:
