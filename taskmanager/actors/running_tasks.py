@@ -71,18 +71,18 @@ class RunningTasks:
         """Build the task and run it."""
         attempt_id = descriptor.attempt_id
         thread = TaskThread(descriptor.task_name, self._clock)
-        environment = TaskEnvironment(
-            descriptor,
-            self._exchange,
-            self._uploader,
-            self._storages,
-            self._clock,
-            thread.wake_up,
-            lambda event: self._note(descriptor.task_name, environment, event),
-            lambda: self._ended(attempt_id),
-            local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
-        )
         try:
+            environment = TaskEnvironment(
+                descriptor,
+                self._exchange,
+                self._uploader,
+                self._storages,
+                self._clock,
+                thread.wake_up,
+                lambda event: self._note(descriptor.task_name, environment, event),
+                lambda: self._ended(attempt_id),
+                local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
+            )
             task = StreamTask(descriptor, environment)
         except Exception as error:
             self._logger.warning("task cannot be built", task=descriptor.task_name, reason=str(error))

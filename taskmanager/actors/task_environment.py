@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dataflow.config import FILE_THRESHOLD
 from dataflow.handles import StreamStateHandle
 from dataflow.messages import (
     AcknowledgeCheckpoint,
@@ -52,7 +53,10 @@ class TaskEnvironment:
         """`on_terminal_state` is called before the TaskExecutor learns that the task has ended."""
         self._descriptor = descriptor
         self._exchange = exchange
-        self._snapshot_sink = uploader.for_task(descriptor.checkpoint_directory, local)
+        threshold = descriptor.configuration.get(FILE_THRESHOLD.key)
+        self._snapshot_sink = uploader.for_task(
+            descriptor.checkpoint_directory, local, None if threshold is None else FILE_THRESHOLD.read(threshold)
+        )
         self._state = StateReader(descriptor.checkpoint_directory, storages, local)
         if local is not None and descriptor.restore_checkpoint_id > 0:
             local.refer(descriptor.restore_checkpoint_id, descriptor.restore_state)

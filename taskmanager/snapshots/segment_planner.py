@@ -47,6 +47,8 @@ class SnapshotStarted:
     ticket: int
     group: SegmentGroup
     blobs: int
+    memory_threshold_bytes: int | None = None
+    """What its job says; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class _Snapshot:
     """Blobs that are not encoded yet."""
     undone: int
     """Blobs without a durable handle."""
+    memory_threshold_bytes: int
     waiting_bytes: int = 0
     """Encoded, and neither durable nor inline."""
     segments: set[int] = field(default_factory=set)
@@ -201,8 +204,8 @@ class SegmentPlanner:
     def handle(self, event: SegmentEvent) -> list[SegmentEffect]:
         """Take one event; events about snapshots that are over are ignored."""
         match event:
-            case SnapshotStarted(ticket, group, blobs):
-                return self._started(ticket, group, blobs)
+            case SnapshotStarted():
+                return self._started(event)
             case BlobEncoded():
                 return self._encoded(event)
             case SnapshotFailed(ticket, error):
@@ -230,11 +233,14 @@ class SegmentPlanner:
         """Nothing is remembered of anything."""
         return not (self._snapshots or self._complete or self._groups or self._segments)
 
-    def _started(self, ticket: int, group: SegmentGroup, blobs: int) -> list[SegmentEffect]:
+    def _started(self, event: SnapshotStarted) -> list[SegmentEffect]:
+        ticket, group, blobs, threshold_bytes = event.ticket, event.group, event.blobs, event.memory_threshold_bytes
         check(ticket not in self._snapshots, f"snapshot ticket {ticket} was used twice")
         if not blobs:
             return [CompleteSnapshot(ticket, ())]
-        self._snapshots[ticket] = _Snapshot(group, [None] * blobs, blobs, blobs)
+        if threshold_bytes is None:
+            threshold_bytes = self._memory_threshold_bytes
+        self._snapshots[ticket] = _Snapshot(group, [None] * blobs, blobs, blobs, threshold_bytes)
         self._groups.setdefault(group, _Gathering()).snapshots.add(ticket)
         return []
 
@@ -247,7 +253,7 @@ class SegmentPlanner:
         size = memoryview(data).nbytes
         snapshot.encoding -= 1
         gathering = self._groups[snapshot.group]
-        if size < self._memory_threshold_bytes or (event.is_carried_on and size <= CARRIED_ON_BYTES):
+        if size < snapshot.memory_threshold_bytes or (event.is_carried_on and size <= CARRIED_ON_BYTES):
             snapshot.handles[index] = ByteStreamStateHandle(bytes(data))
             snapshot.undone -= 1
         else:

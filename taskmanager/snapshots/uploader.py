@@ -93,17 +93,29 @@ class SnapshotUploader:
         self._held: dict[int, _Held] = {}
         self._tickets = itertools.count(1)
 
-    def for_task(self, checkpoint_directory: str, local: JobLocalRecovery | None = None) -> TaskSnapshotSink:
-        """The sink of one attempt. `checkpoint_directory`: of its job, from the deployment descriptor."""
-        return TaskSnapshotSink(self, checkpoint_directory, local)
+    def for_task(
+        self,
+        checkpoint_directory: str,
+        local: JobLocalRecovery | None = None,
+        memory_threshold_bytes: int | None = None,
+    ) -> TaskSnapshotSink:
+        """The sink of one attempt. `checkpoint_directory`: of its job, from the deployment descriptor. `memory_threshold_bytes`: what
+        the job says of it, else it is the TaskManager's."""
+        return TaskSnapshotSink(self, checkpoint_directory, local, memory_threshold_bytes)
 
-    def start(self, group: SegmentGroup, plans: Sequence[BlobPlan], on_done: Callable[[SnapshotAnswer], None]) -> int:
+    def start(
+        self,
+        group: SegmentGroup,
+        plans: Sequence[BlobPlan],
+        on_done: Callable[[SnapshotAnswer], None],
+        memory_threshold_bytes: int | None = None,
+    ) -> int:
         """Begin; returns the ticket for `cancel`. `on_done` is called from any thread, perhaps before this returns."""
         ticket = next(self._tickets)
         with self._lock:
             self._running[ticket] = _Running(tuple(plans), on_done)
             self._held[ticket] = _Held(deque(enumerate(plans)))
-            effects = self._planner.handle(SnapshotStarted(ticket, group, len(plans)))
+            effects = self._planner.handle(SnapshotStarted(ticket, group, len(plans), memory_threshold_bytes))
         self._perform(effects)
         self._encode_more()
         return ticket
@@ -226,11 +238,16 @@ class TaskSnapshotSink:
     """Where one task's snapshots go (SnapshotSink). Called from the task's thread."""
 
     def __init__(
-        self, uploader: SnapshotUploader, checkpoint_directory: str, local: JobLocalRecovery | None = None
+        self,
+        uploader: SnapshotUploader,
+        checkpoint_directory: str,
+        local: JobLocalRecovery | None = None,
+        memory_threshold_bytes: int | None = None,
     ) -> None:
         self._uploader = uploader
         self._checkpoint_directory = checkpoint_directory
         self._local = local
+        self._memory_threshold_bytes = memory_threshold_bytes
         self._tickets: dict[CheckpointID, tuple[int, ...]] = {}
         self._copied: dict[CheckpointID, None] = {}
         """With local recovery: checkpoints (savepoints have no copies) of which nobody has said what became of them."""
@@ -255,14 +272,15 @@ class TaskSnapshotSink:
         knows = self._uploader.knows
         self._tickets = {known: tickets for known, tickets in self._tickets.items() if any(map(knows, tickets))}
         shared = [plan for plan in plans if plan.is_shared]
+        threshold_bytes = self._memory_threshold_bytes
         if not shared:
-            self._tickets[checkpoint_id] = (self._uploader.start(group, plans, on_done),)
+            self._tickets[checkpoint_id] = (self._uploader.start(group, plans, on_done, threshold_bytes),)
             return
         own = [plan for plan in plans if not plan.is_shared]
         both = _Both(on_done)
         shared_group = SegmentGroup(base, SHARED_LOCATION, checkpoint_id, local_job)
-        first = self._uploader.start(shared_group, shared, both.one_done)
-        self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.one_done))
+        first = self._uploader.start(shared_group, shared, both.one_done, threshold_bytes)
+        self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.one_done, threshold_bytes))
 
     def cancel(self, checkpoint_id: CheckpointID) -> None:
         """Abandon; delete what was written, unless that was acknowledged."""

@@ -57,6 +57,18 @@ def test_small_state_travels_inline(planner: SegmentPlanner) -> None:
     assert planner.is_idle
 
 
+def test_what_is_small_may_be_the_word_of_its_job(planner: SegmentPlanner) -> None:
+    """Else that of the TaskManager; jobs on one TaskManager may differ."""
+    planner.handle(SnapshotStarted(1, GROUP, 1, memory_threshold_bytes=0))
+    planner.handle(SnapshotStarted(2, OTHER, 1, memory_threshold_bytes=1000))
+    planner.handle(SnapshotStarted(3, OTHER, 1))
+
+    (written,) = planner.handle(BlobEncoded(1, 0, SMALL))
+    assert isinstance(written, WriteSegment)
+    assert planner.handle(BlobEncoded(2, 0, BIG_A)) == [CompleteSnapshot(2, (ByteStreamStateHandle(BIG_A),))]
+    assert planner.handle(BlobEncoded(3, 0, SMALL)) == [CompleteSnapshot(3, (ByteStreamStateHandle(SMALL),))]
+
+
 def test_a_snapshot_without_state_is_complete_at_once(planner: SegmentPlanner) -> None:
     """Nothing to wait for."""
     assert planner.handle(SnapshotStarted(1, GROUP, 0)) == [CompleteSnapshot(1, ())]
