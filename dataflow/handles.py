@@ -34,6 +34,8 @@ class SegmentStateHandle:
     path: str
     offset: int
     size: int
+    checksum: int = 0
+    """xxHash64 of the bytes; 0: none was taken, because the blob has checksums of its own, or by an older release."""
 
     @property
     def state_size_bytes(self) -> int:

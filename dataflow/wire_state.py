@@ -45,6 +45,8 @@ def encode_stream_handle(handle: StreamStateHandle, message: Any) -> int:
         segment.path = handle.path
         segment.offset = handle.offset
         segment.size = handle.size
+        if handle.checksum:
+            segment.checksum = handle.checksum
         return handle.size
     raise WireError(f"StreamStateHandle.location: no such kind of handle: {type(handle).__name__}")
 
@@ -59,7 +61,7 @@ def decode_stream_handle(message: Any) -> StreamStateHandle:
             raise WireError("SegmentStateHandle.path is missing")
         if offset < 0 or size < 0:
             raise WireError(f"SegmentStateHandle.{'offset' if offset < 0 else 'size'} of {path} is negative")
-        return SegmentStateHandle(path, offset, size)
+        return SegmentStateHandle(path, offset, size, segment.checksum)
     if location == "inline":
         return ByteStreamStateHandle(message.inline.data)
     raise WireError("StreamStateHandle.location is missing")

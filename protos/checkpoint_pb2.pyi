@@ -230,14 +230,16 @@ class ByteStreamStateHandle(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class SegmentStateHandle(_message.Message):
-    __slots__ = ("path", "offset", "size")
+    __slots__ = ("path", "offset", "size", "checksum")
     PATH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     path: str
     offset: int
     size: int
-    def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+    checksum: int
+    def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class StreamStateHandle(_message.Message):
     __slots__ = ("inline", "segment")

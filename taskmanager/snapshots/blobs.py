@@ -55,6 +55,11 @@ class BlobPlan:
     is_carried_on: bool = False
     """Later checkpoints will hold it, too: it travels inside the acknowledgement, unless it is very large."""
 
+    @property
+    def needs_checksum(self) -> bool:
+        """Files of keyed state have their own, for each range that may be read."""
+        return self.field != "managed_keyed"
+
 
 def plan_blobs(
     snapshots: Sequence[tuple[OperatorID, OperatorSnapshot]], channel_state: ChannelState | None

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import xxhash
+
 from dataflow.handles import ByteStreamStateHandle, StreamStateHandle
 from runtime.state_storages import StateStorages, is_absolute
 from runtime.storage import Storage, StorageError
@@ -17,6 +19,8 @@ from taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy
 from taskmanager.snapshots.local_recovery import JobLocalRecovery
 
 FETCH_WHOLE_BYTES = 1 << 20
+CHECKED_WHOLE_BYTES = 64 << 20
+"""A blob with a checksum is fetched whole up to this size, because only a whole one can be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +61,27 @@ class SegmentBlob:
     copy: CopiedPart | None = None
     """On the local disk."""
     local: JobLocalRecovery | None = field(default=None, repr=False)
+    checksum: int = 0
+    """Of all of it; 0: there is none."""
     _content: bytes | None = field(default=None, repr=False)
 
     def read_range(self, offset: int, size: int) -> bytes:
-        """Some of its bytes. Raises StorageError when the file is gone or shorter."""
+        """Some of its bytes. Raises StorageError when the file is gone, shorter or damaged."""
         _check_range(offset, size, self.size, f"{self.storage.url}/{self.path}")
-        if self.size > FETCH_WHOLE_BYTES:
-            return self._fetch(offset, size)
+        if self.size > (CHECKED_WHOLE_BYTES if self.checksum else FETCH_WHOLE_BYTES):
+            data = self._fetch(offset, size)
+            return self._checked(data) if size == self.size else data
         if self._content is None:
-            self._content = self._fetch(0, self.size)
+            self._content = self._checked(self._fetch(0, self.size))
         return self._content[offset : offset + size]
+
+    def _checked(self, data: bytes) -> bytes:
+        if self.checksum and xxhash.xxh64_intdigest(data) != self.checksum:
+            raise StorageError(
+                f"{self.storage.url}/{self.path} is damaged: the checksum of its bytes {self.offset} to "
+                f"{self.offset + self.size - 1} differs; restore an older checkpoint, or copy the snapshot again"
+            )
+        return data
 
     def _fetch(self, offset: int, size: int) -> bytes:
         copy, local = self.copy, self.local
@@ -102,7 +117,7 @@ class StateReader:
         storage, path = self._storages.locate(self._base, handle.path)
         local = None if is_absolute(handle.path) else self._local
         copy = None if local is None else local.open_part(handle)
-        return SegmentBlob(storage, path, handle.offset, handle.size, self.bytes_read, copy, local)
+        return SegmentBlob(storage, path, handle.offset, handle.size, self.bytes_read, copy, local, handle.checksum)
 
 
 def _check_range(offset: int, size: int, length: int, what: str) -> None:

@@ -14,10 +14,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dataflow.handles import TaskStateSnapshot
+import xxhash
+
+from dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
 from dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
 from runtime.state_storages import StateStorages, is_absolute
 from runtime.storage import StorageError, put_parts
@@ -60,6 +62,16 @@ SnapshotAnswer = TaskStateSnapshot | BaseException
 class _Running:
     plans: tuple[BlobPlan, ...]
     on_done: Callable[[SnapshotAnswer], None]
+    checksums: dict[int, int] = field(default_factory=dict)
+    """By index, of the blobs that need one."""
+
+    def answer(self, handles: Sequence[StreamStateHandle]) -> TaskStateSnapshot:
+        """What lies in files has its checksum in the handle."""
+        checked = [
+            replace(handle, checksum=self.checksums.get(index, 0)) if isinstance(handle, SegmentStateHandle) else handle
+            for index, handle in enumerate(handles)
+        ]
+        return assemble(self.plans, checked)
 
 
 @dataclass(slots=True)
@@ -185,7 +197,7 @@ class SnapshotUploader:
                     with self._lock:
                         running = self._running.pop(ticket, None)
                     if running is not None:
-                        running.on_done(assemble(running.plans, handles))
+                        running.on_done(running.answer(handles))
                 case FailSnapshot(ticket, error):
                     with self._lock:
                         running = self._running.pop(ticket, None)
@@ -200,8 +212,8 @@ class SnapshotUploader:
 
     def _encode(self, ticket: int, index: int, plan: BlobPlan) -> None:
         with self._lock:
-            wanted = ticket in self._running
-        if not wanted:
+            running = self._running.get(ticket)
+        if running is None:
             plan.release()
             return
         try:
@@ -212,6 +224,8 @@ class SnapshotUploader:
         except Exception as error:
             self._tell(SnapshotFailed(ticket, error))
         else:
+            if plan.needs_checksum:
+                running.checksums[index] = xxhash.xxh64_intdigest(data)
             self._tell(BlobEncoded(ticket, index, data, plan.is_carried_on))
 
     def _write(self, effect: WriteSegment) -> None:

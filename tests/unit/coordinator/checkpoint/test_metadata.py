@@ -54,7 +54,9 @@ def metadata_in(directory: str, base: str) -> CheckpointMetadata:
                 (OperatorStateEntry("splits", OperatorStateMode.UNION, ((0, 1), (1, 2))),),
             ),
         ),
-        input_channel=(ChannelStateHandle(0, 3, SegmentStateHandle(f"{directory}/tm-1", 16, 2), 2),),
+        input_channel=(
+            ChannelStateHandle(0, 3, SegmentStateHandle(f"{directory}/tm-1", 16, 2, 0xFEDC_BA98_7654_3210), 2),
+        ),
         output_channel=(ChannelStateHandle(1, 0, ByteStreamStateHandle(b""), 1),),
     )
     operator = OperatorState(OperatorID("op"), "uid", "name", 2, 8, {1: state}, finished_subtasks=(0,))

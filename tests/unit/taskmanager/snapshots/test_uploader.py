@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 from dataflow.handles import (
     ByteStreamStateHandle,
@@ -27,6 +28,7 @@ from runtime.storage import Buffer, StorageError
 from taskmanager.checkpointing.contract import ChannelState
 from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
 from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from taskmanager.snapshots import restore
 from taskmanager.snapshots.restore import StateReader
 from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from taskmanager.task.task_restore import decode_channel_state
@@ -167,6 +169,36 @@ def test_everything_comes_back(uploader: SnapshotUploader, memory: MemoryStorage
     assert not any([tail.managed_keyed, head.managed_operator, tail.input_channel, head.output_channel])
     assert part.calls == ["encode", "release"]
     assert [path for path, _ in memory.list("")] == ["chk-7/segment-tm-1-7-0"]
+
+
+def test_a_flipped_byte_of_list_state_or_data_in_flight_is_noticed(
+    uploader: SnapshotUploader, memory: MemoryStorage
+) -> None:
+    """Whichever it is, and whichever part of the blob is read; keyed files have checksums of their own."""
+    rows = pa.record_batch({"a": [1, 2, 3]})
+    state = answer(
+        begin(
+            uploader.for_task(BASE, memory_threshold_bytes=0),
+            (HEAD, OperatorSnapshot(keyed=(Part(),), operator_lists=lists(positions=(b"12", b"345")))),
+            channel_state=ChannelState({InputChannelInfo(0, 0): (rows,)}, {}),
+        )
+    )
+    head = state.operators[HEAD]
+    checked = [head.managed_operator[0].handle, head.input_channel[0].handle]
+    assert head.managed_keyed[0].handle.checksum == 0
+    (path,) = [path for path, _ in memory.list("")]
+    whole = memory.get(path)
+
+    for handle in checked:
+        for position in range(handle.size):
+            damaged = bytearray(whole)
+            damaged[handle.offset + position] ^= 0x08
+            memory.put(path, bytes(damaged))
+            blob = StateReader(BASE, StateStorages(lambda _: memory)).open_state(handle)
+            with pytest.raises(StorageError, match=rf"{path} is damaged: the checksum of its bytes {handle.offset} to"):
+                blob.read_range(0, 1)
+    memory.put(path, whole)
+    assert [len(read(memory, handle)) for handle in checked] == [handle.size for handle in checked]
 
 
 def test_a_task_without_state_answers_without_storage(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
@@ -344,6 +376,22 @@ def test_small_blobs_are_fetched_once_and_large_ones_by_range() -> None:
     large.read_range(500, 7)
 
     assert storage.reads == [(10, 1000), (2005, 50), (2500, 7)]
+
+
+def test_what_has_a_checksum_is_fetched_whole_unless_it_is_very_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a whole blob can be checked; one that is very large is checked when it is read at once."""
+    monkeypatch.setattr(restore, "CHECKED_WHOLE_BYTES", 2 << 20)
+    storage = CountingMemory()
+    storage.put("chk-1/s", bytes(4 << 20))
+    reader = StateReader(BASE, StateStorages(lambda _: storage))
+    checksum = xxhash.xxh64_intdigest(bytes(2 << 20))
+    large = reader.open_state(SegmentStateHandle("chk-1/s", 7, 2 << 20, checksum))
+    very_large = reader.open_state(SegmentStateHandle("chk-1/s", 7, 3 << 20, checksum))
+
+    assert len(large.read_range(5, 50)) == len(large.read_range(500, 50)) == len(very_large.read_range(5, 50)) == 50
+    assert storage.reads == [(7, 2 << 20), (12, 50)]
+    with pytest.raises(StorageError, match="is damaged"):
+        very_large.read_range(0, 3 << 20)
 
 
 @pytest.mark.parametrize("handle", [ByteStreamStateHandle(b"12345"), SegmentStateHandle("chk-1/s", 0, 5)])
