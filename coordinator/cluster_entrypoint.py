@@ -124,10 +124,8 @@ class ClusterEntrypoint:
         self._registry = JobRegistry(self._server.loop, self._clock, configuration.get_option(JOB_HISTORY_SIZE))
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
         self._session = LeaderSessionID(uuid.uuid4().hex)
-        elsewhere = configuration.get_option(RESOURCEMANAGER_ADDRESS).replace(" ", "")
-        self._elsewhere = (
-            LeaderRetrieval(elsewhere.split(","), security, self._elsewhere_changed, logger) if elsewhere else None
-        )
+        elsewhere = _addresses_of_resource_manager(configuration)
+        self._elsewhere = LeaderRetrieval(elsewhere, security, self._elsewhere_changed, logger) if elsewhere else None
         self._resource_manager_leader = LeaderAddress()
         self._runners: dict[JobID, JobMasterRunner] = {}
         self._no_runners = threading.Event()
@@ -164,7 +162,7 @@ class ClusterEntrypoint:
         leader = LeaderAddress(address, self._session)
         if self._elsewhere is None:
             self._resource_manager_leader = leader
-        elif address in configuration.get_option(RESOURCEMANAGER_ADDRESS):
+        elif address in _addresses_of_resource_manager(configuration):
             raise ConfigurationError(
                 f"{RESOURCEMANAGER_ADDRESS.key} names this coordinator itself ({address}): leave it out to use its own ResourceManager"
             )
@@ -400,6 +398,12 @@ class ClusterEntrypoint:
         self._metrics = MetricsServer(source.samples, self._logger)
         port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
         self._logger.info("metrics are served", port=port)
+
+
+def _addresses_of_resource_manager(configuration: Configuration) -> list[str]:
+    """Where another coordinator's ResourceManager may be found; none: our own is used."""
+    addresses = configuration.get_option(RESOURCEMANAGER_ADDRESS).split(",")
+    return [address.strip() for address in addresses if address.strip()]
 
 
 def open_high_availability(configuration: Configuration, session: LeaderSessionID) -> HighAvailability:

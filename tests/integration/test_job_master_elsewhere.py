@@ -51,6 +51,10 @@ def test_a_job_beside_its_driver_runs_in_slots_of_the_service(tmp_path: Path) ->
                 assert decode_job_status(details.overview.status) is JobStatus.FINISHED
             assert list(service.client.list_jobs()) == []
             wait_until(lambda: (registered(service), free_slots(service)) == (2, 2), "the slots to come back")
+            killed, living = (manager.resource_id for manager in service.task_managers[:2])
+            assert service.client.state_of_task_manager(killed) == "lost"
+            assert service.client.state_of_task_manager(living) == "registered"
+            assert service.client.state_of_task_manager("tm-of-nobody") == "unknown"
         finally:
             sidecar.stop()
     assert_exactly_once(output, rows)
