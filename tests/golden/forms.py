@@ -7,6 +7,7 @@ What comes out is either the same for every run, or adds up to it (`late`, `late
 from __future__ import annotations
 
 import decimal
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from snapline import (
     ListStateDescriptor,
     ReducingStateDescriptor,
     Row,
+    SourceFunction,
     TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -38,6 +40,8 @@ GAP_MS = 200
 LATE_MS = 5_000
 LATE_EVERY = 10
 """Of so many rows of the left stream, one is late."""
+PUSHED = 1_000
+"""Rows of the source with a thread."""
 FEW_LEFT, FEW_RIGHT = 140, 70
 """Rows of the join without bounds."""
 AFTER_ALL_MS = 2**40
@@ -53,6 +57,36 @@ SESSIONS = pa.schema([("k", pa.int64()), ("start", pa.int64()), ("total", pa.int
 COMPOSITE = pa.schema(
     [("s", pa.string()), ("d", pa.timestamp("us")), ("c", pa.decimal128(10, 2)), ("v", pa.int64()), ("t", pa.timestamp("ms"))]
 )  # fmt: skip
+
+
+class Pushed(SourceFunction):
+    """Rows from a thread of its own, at a pace or as fast as it can; its position is in operator state."""
+
+    def __init__(self, rate: float | None) -> None:
+        self.rate, self.position, self.running = rate, 0, True
+
+    def initialize_state(self, context: Any) -> None:
+        """Where it was."""
+        self.state = context.operator_state_store.get_list_state("position")
+        for position in self.state.get():
+            self.position = position
+
+    def snapshot_state(self, context: Any) -> None:
+        """Where it is."""
+        self.state.update([self.position])
+
+    def run(self, context: Any) -> None:
+        """One row after the other."""
+        while self.running and self.position < PUSHED:
+            with context.get_checkpoint_lock():
+                context.collect({"k": self.position % 7, "v": self.position})
+                self.position += 1
+            if self.rate is not None:
+                time.sleep(1 / self.rate)
+
+    def cancel(self) -> None:
+        """Soon."""
+        self.running = False
 
 
 def composite_key(key: int) -> tuple[str | None, int, decimal.Decimal]:
@@ -95,16 +129,23 @@ def no_multiple_of_three(row: Row) -> bool:
 
 
 class Waiting:
-    """Rows in operator state, one element each, which is split when the parallelism changes."""
+    """Rows in operator state, one element each, which is split when the parallelism changes; and the numbers of all subtasks, which
+    each of them gets."""
+
+    index = 0
 
     def initialize_state(self, context: Any) -> None:
         """What waited in the snapshot."""
         self.state = context.operator_state_store.get_list_state("waiting")
-        self.rows = self.state.get()
+        self.all = context.operator_state_store.get_union_list_state("all")
+        self.rows, numbers = self.state.get(), sorted(self.all.get())
+        if context.is_restored and (not numbers or numbers != list(range(len(numbers)))):
+            raise ValueError(f"not all subtasks, or some twice: {numbers}")
 
     def snapshot_state(self, context: Any) -> None:
         """What waits."""
         self.state.update(self.rows)
+        self.all.update([self.index])
 
 
 class HeldBack(FunctionOperator):
@@ -113,6 +154,10 @@ class HeldBack(FunctionOperator):
     def __init__(self) -> None:
         self.waiting = Waiting()
         super().__init__(self.waiting)
+
+    def open(self) -> None:
+        """Which subtask it is."""
+        self.waiting.index = self.context.subtask_index
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         """The rows before these."""
@@ -245,8 +290,11 @@ def session_total(key: int, window: Any, batch: pa.RecordBatch) -> Iterable[pa.R
     yield pa.RecordBatch.from_pylist(rows, schema=SESSIONS)
 
 
-def more_branches(left: DataStream, right: DataStream, paused: DataStream, names: pa.Table) -> dict[str, DataStream]:
-    """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for sessions."""
+def more_branches(
+    left: DataStream, right: DataStream, paused: DataStream, names: pa.Table, rate: float | None
+) -> dict[str, DataStream]:
+    """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for sessions. `rate`: of the source
+    with a thread."""
     rows = (
         left.map(one_more, uid="rows-map", schema=PAIRS)
         .flat_map(even_ones_twice, uid="rows-flat-map", schema=PAIRS)
@@ -269,6 +317,7 @@ def more_branches(left: DataStream, right: DataStream, paused: DataStream, names
     four_times = left.key_by("k").process(CountedFourTimes(), uid="four-times", schema=COUNTS)
     return {
         "rows": rows,
+        "pushed": left.environment.add_source(Pushed(rate), uid="pushed", schema=PAIRS).set_parallelism(1),
         "everywhere": left.broadcast().map_batches(Share(), uid="everywhere", schema=PAIRS),
         "late": late,
         "late-rows": late.get_side_output("late"),

@@ -48,7 +48,7 @@ from snapline import (
 from tests.golden.forms import BUCKET_MS, COUNTS, GAP_MS, PAIRS, more_branches
 
 KEYS = 7
-LEFT_ROWS, RIGHT_ROWS = 4_000, 2_000
+LEFT_ROWS, RIGHT_ROWS = 3_000, 1_500
 LEFT_STEP_MS, RIGHT_STEP_MS = 10, 20
 SLIDE_MS = 3_000
 COUNT = 10
@@ -269,12 +269,12 @@ def build(environment: StreamExecutionEnvironment, output: str, rate: float | No
         .map_batches(renamed(RULE_SCHEMA), uid="rule-names", schema=RULE_SCHEMA)
         .set_parallelism(1)
     )
-    for name, stream in branches(left, right, rules).items():
+    for name, stream in branches(left, right, rules, rate).items():
         stream.sink_to(ParquetSink(f"{output}/{name}"), uid=f"{name}-sink")
     return environment
 
 
-def branches(left: DataStream, right: DataStream, rules: DataStream) -> dict[str, DataStream]:
+def branches(left: DataStream, right: DataStream, rules: DataStream, rate: float | None) -> dict[str, DataStream]:
     """By name, which is also the beginning of the uid."""
     keyed, other = left.key_by("k"), right.key_by("rk")
     buckets = keyed.window(TumblingEventTimeWindows(BUCKET_MS))
@@ -312,5 +312,5 @@ def branches(left: DataStream, right: DataStream, rules: DataStream) -> dict[str
         "odd": parted.get_side_output("odd", PAIRS),
         "async-ordered": left.async_wait(Doubled(), uid="async-ordered", schema=PAIRS),
         "async-unordered": left.async_wait(Doubled(), ordered=False, uid="async-unordered", schema=PAIRS),
-        **more_branches(left, right, with_sessions, NAMES),
+        **more_branches(left, right, with_sessions, NAMES, rate and rate / 3),
     }

@@ -19,6 +19,7 @@ from tests.golden.forms import (
     GAP_MS,
     LATE_EVERY,
     LATE_MS,
+    PUSHED,
     composite_key,
     even_ones_twice,
     no_multiple_of_three,
@@ -157,6 +158,7 @@ def more_expected(left: Rows, right: Rows, paused: Rows, names: dict[int, str]) 
     few_left, few_right = [r for r in left if r[1] < FEW_LEFT], [r for r in right if r[1] < FEW_RIGHT]
     return {
         "rows": ({"k": row["k"], "v": -row["v"], "name": names.get(row["k"])} for row in repeated),
+        "pushed": ({"k": i % 7, "v": i} for i in range(PUSHED)),
         "everywhere": ({"k": k, "v": v} for k, v, _ in left),
         "composite": (
             {

@@ -16,7 +16,7 @@ from tests.golden.reference import committed, committed_rows, expected, per_key,
 from tests.services.cluster import LocalCluster, wait_until
 
 pytestmark = pytest.mark.timeout(600)
-RATE = 200.0
+RATE = 150.0
 """Rows per second: the job would run for twenty seconds, so what is done to it comes before its end on a slow machine, too."""
 SOME_LATE = 100
 """Rows that come at this pace are late for their windows: of each ten, one is."""

@@ -1,0 +1,57 @@
+"""The golden job has everything that the API can put into a job; what needs a world of its own is in the simulator's jobs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import snapline
+from tests.golden import forms, job
+from tests.simulation import workload
+
+NO_OPERATORS = frozenset(
+    """uid name node set_parallelism set_max_parallelism slot_sharing_group start_new_chain disable_chaining check_columns
+    check_event_time add_operator named_aggregates""".split()
+)
+STREAMS = (
+    snapline.DataStream,
+    snapline.KeyedStream,
+    snapline.WindowedStream,
+    snapline.ConnectedStreams,
+    snapline.JoinedStreams,
+    snapline.BroadcastConnectedStream,
+)
+OUTSIDE = frozenset({"SinkFunction", "TwoPhaseCommitSinkFunction", "CheckpointedFunction"})
+"""They write to a world that is looked at afterwards; or are not called by their name."""
+SINKS = "add_sink"
+
+
+def names_in(*modules: object) -> set[str]:
+    """All names and attributes that the modules' source uses."""
+    found: set[str] = set()
+    for module in modules:
+        for node in ast.walk(ast.parse(Path(inspect.getfile(module)).read_text())):  # type: ignore[arg-type]
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.Name):
+                found.add(node.id)
+    return found
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_every_method_that_adds_to_the_graph(stream: type) -> None:
+    """An operator that is new has to come into the golden job, too."""
+    public = {name for name, value in vars(stream).items() if not name.startswith("_") and callable(value)}
+    assert public - NO_OPERATORS - {SINKS} <= names_in(job, forms)
+
+
+def test_every_window_state_aggregate_and_function() -> None:
+    """By the names under which users import them."""
+    kinds = ("Windows", "Trigger", "StateDescriptor", "Function")
+    named = {name for name in snapline.__all__ if name.endswith(kinds)} - {"Function"}
+    aggregates = {"count", "sum_", "min_", "max_", "mean"}
+    assert (named | aggregates) - OUTSIDE <= names_in(job, forms)
+    assert {"TwoPhaseCommitSinkFunction"} <= names_in(workload)
