@@ -78,7 +78,7 @@ def right_source(rate: float | None = None) -> GeneratorSource:
 
 def _source(rows: int, step_ms: int, rate: float | None) -> GeneratorSource:
     return GeneratorSource(
-        keys=KEYS, rows=rows, rows_per_second=rate, batch_rows=64, splits=4, event_time_column="t",
+        keys=KEYS, rows=rows, rows_per_second=rate, batch_rows=128, splits=4, event_time_column="t",
         event_interval_us=step_ms * 1000,
     )  # fmt: skip
 
