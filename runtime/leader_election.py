@@ -94,7 +94,10 @@ class LeaderElection:
                 continue
             if answer.error is not None:
                 raise answer.error
-            return min((name for name in self._candidates() if name.startswith(self._token)), key=_sequence)
+            mine = [name for name in self._candidates() if name.startswith(self._token)]
+            if not mine:
+                raise SessionOver("the candidate node is gone")
+            return mine[0]
 
     def _candidates(self) -> list[str]:
         return sorted(self._session.children(self._directory), key=_sequence)

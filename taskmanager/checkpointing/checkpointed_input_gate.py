@@ -3,8 +3,9 @@
 Decides nothing itself: it shows what concerns checkpoints to the handler, does what the handler wants of the gates, and
 hands to the task the elements that operators see, and the effects that concern the snapshot, in order. After a restore it
 lets nothing new through before all data in flight that was restored, for any channel, has been polled: otherwise new rows of
-a key could come before restored ones, which may be on another channel since the job was rescaled. Mirrors Flink's
-CheckpointedInputGate with its UpstreamRecoveryTracker.
+a key could come before restored ones, which may be on another channel since the job was rescaled. For the same reason it tells
+those behind it (InputsRecovered) what is made of restored data, and what is new. Mirrors Flink's CheckpointedInputGate with its
+UpstreamRecoveryTracker.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from taskmanager.checkpointing.contract import (
     CheckpointStopped,
     ConvertToPriority,
     InputChannelStateCompleted,
+    InputsRecovered,
     ResumeConsumption,
     TaskEffect,
 )
@@ -52,8 +54,8 @@ class CheckpointedInputGate:
     def __init__(self, gate: UnionInputGate, handler: CheckpointBarrierHandler) -> None:
         self.gate = gate
         self.handler = handler
-        #: Channels that wait at the end of their restored data for the others.
-        self._recovered: dict[InputChannelInfo, None] = {}
+        #: Channels that wait at an EndOfChannelState for the others, and whether it is their last one.
+        self._recovered: dict[InputChannelInfo, bool] = {}
 
     def poll_next(self, now_ms: int, *, priority_only: bool = False) -> PolledInput | None:
         """The next element, or what the barrier handler made of it; None when nothing is available. `priority_only`: while
@@ -82,12 +84,12 @@ class CheckpointedInputGate:
             effects = self.handler.process_cancellation_barrier(element, polled.channel, now_ms)
             return PolledInput(None, self._perform(effects))
         if isinstance(element, EndOfPartition):
-            self._resume_if_recovered()
-            return PolledInput(polled, self._perform(self.handler.process_end_of_partition(polled.channel, now_ms)))
+            recovered = self._resume_if_recovered()
+            ended = self._perform(self.handler.process_end_of_partition(polled.channel, now_ms))
+            return PolledInput(polled, (*recovered, *ended))
         if isinstance(element, EndOfChannelState):
-            self._recovered[polled.channel] = None
-            self._resume_if_recovered()
-            return PolledInput(None)
+            self._recovered[polled.channel] = element.is_last
+            return PolledInput(None, self._resume_if_recovered())
         return PolledInput(polled)
 
     def timer_fired(self, key: Hashable, now_ms: int) -> tuple[TaskEffect, ...]:
@@ -98,12 +100,15 @@ class CheckpointedInputGate:
         """The task ends."""
         return self._perform(self.handler.close())
 
-    def _resume_if_recovered(self) -> None:
-        """Once every channel has delivered its restored data, or ended, all go on."""
-        if self._recovered and all(channel in self._recovered for channel in self.gate.open_channels):
-            for channel in self._recovered:
-                self.gate.resume_consumption(channel)
-            self._recovered.clear()
+    def _resume_if_recovered(self) -> tuple[TaskEffect, ...]:
+        """Once every channel has delivered its restored data, or ended, those go on that have more of it; when none has, all."""
+        if not self._recovered or any(channel not in self._recovered for channel in self.gate.open_channels):
+            return ()
+        is_last = all(self._recovered.values())
+        for channel in [channel for channel, is_its_last in self._recovered.items() if is_last or not is_its_last]:
+            del self._recovered[channel]
+            self.gate.resume_consumption(channel)
+        return (InputsRecovered(is_last),)
 
     def _perform(self, effects: Iterable[BarrierHandlerEffect]) -> tuple[TaskEffect, ...]:
         """Do what concerns the gates, return the rest."""

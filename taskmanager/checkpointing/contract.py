@@ -103,11 +103,21 @@ class InputChannelStateCompleted:
     """In channel order; channels without in-flight data are absent."""
 
 
+@dataclass(frozen=True, slots=True)
+class InputsRecovered:
+    """EndOfChannelState has been polled on all channels, and what stands before it is processed: what the outputs get from now on is
+    made of what was not so far when the snapshot was taken."""
+
+    is_last: bool
+    """It is new."""
+
+
 TaskEffect = (
     TriggerCheckpointOnBarrier
     | AllBarriersReceived
     | AbortCheckpointOnBarrier
     | InputChannelStateCompleted
+    | InputsRecovered
     | StartTimer
     | CancelTimer
 )

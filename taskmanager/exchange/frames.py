@@ -128,6 +128,7 @@ class _Kind:
     END_OF_DATA_DRAIN = 10
     END_OF_PARTITION = 11
     END_OF_CHANNEL_STATE = 12
+    END_OF_CHANNEL_STATE_PART = 13
     CHANNEL_FAILED = 20
     EXCHANGE_CLOSED = 21
     OPEN = 32
@@ -212,7 +213,7 @@ def _control(element: StreamElement) -> tuple[int, bytes]:
     if isinstance(element, EndOfPartition):
         return _Kind.END_OF_PARTITION, b""
     if isinstance(element, EndOfChannelState):
-        return _Kind.END_OF_CHANNEL_STATE, b""
+        return _Kind.END_OF_CHANNEL_STATE if element.is_last else _Kind.END_OF_CHANNEL_STATE_PART, b""
     raise ProtocolError(f"{type(element).__name__} is no stream element: nothing on the wire stands for it")
 
 
@@ -293,6 +294,8 @@ def _read_control(kind: int, payload: bytes) -> StreamElement:
             return EndOfPartition()
         case _Kind.END_OF_CHANNEL_STATE:
             return EndOfChannelState()
+        case _Kind.END_OF_CHANNEL_STATE_PART:
+            return EndOfChannelState(is_last=False)
     raise ProtocolError(f"a message of unknown kind {kind}")
 
 

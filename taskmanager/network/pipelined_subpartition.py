@@ -90,7 +90,7 @@ class PipelinedSubpartition:
             if not self.is_available:
                 self._fillings += 1
         if isinstance(element, EndOfChannelState):
-            check(not self._restored and not had_priority, "EndOfChannelState is added once, before anything new")
+            check(not had_priority, "EndOfChannelState is added before any barrier")
             self._restored.extend(self._queue)
             self._queue.clear()
         overtaken = self._batches() if priority and isinstance(element, CheckpointBarrier) else ()

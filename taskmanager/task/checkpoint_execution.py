@@ -14,7 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dataflow.channel_state import supports_unaligned
-from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, SnapshotType
+from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, EndOfChannelState, SnapshotType
 from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
 from dataflow.ids import CheckpointID, OperatorID
 from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeploymentDescriptor
@@ -30,6 +30,7 @@ from taskmanager.checkpointing.contract import (
     Decline,
     InitializeOperator,
     InputChannelStateCompleted,
+    InputsRecovered,
     NotifyOperatorAborted,
     NotifyOperatorComplete,
     NotifyStateManager,
@@ -105,6 +106,9 @@ class CheckpointExecution:
                     self._perform(self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, reason))
                 case InputChannelStateCompleted(checkpoint_id, batches):
                     self._perform(self._coordinator.finish_input(checkpoint_id, batches))
+                case InputsRecovered(is_last):
+                    for writer in self._writers:
+                        writer.broadcast(EndOfChannelState(is_last))
                 case StartTimer(key, at_ms):
                     self._timers.start(key, at_ms)
                 case CancelTimer(key):

@@ -18,6 +18,7 @@ from dataflow.elements import (
     CancelCheckpointMarker,
     CheckpointBarrier,
     CheckpointOptions,
+    EndOfChannelState,
     EndOfPartition,
     SnapshotType,
     StreamElement,
@@ -39,6 +40,7 @@ from taskmanager.checkpointing.contract import (
     ChannelState,
     Decline,
     InputChannelStateCompleted,
+    InputsRecovered,
     SnapshotOperator,
     StartAsyncSnapshot,
     SubtaskEffect,
@@ -288,12 +290,19 @@ class Task:
                     self.perform_subtask(self.coordinator.all_barriers_received(effect))
                 case InputChannelStateCompleted(checkpoint_id, batches):
                     self.perform_subtask(self.coordinator.finish_input(checkpoint_id, batches))
+                case InputsRecovered(is_last):
+                    self.inputs_recovered(is_last=is_last)
                 case AbortCheckpointOnBarrier(checkpoint_id, reason):
                     self.perform_subtask(self.coordinator.abort_checkpoint_on_barrier(checkpoint_id, reason))
                 case StartTimer(key, at_ms):
                     self.timers[key] = at_ms
                 case CancelTimer(key):
                     self.timers.pop(key, None)
+
+    def inputs_recovered(self, *, is_last: bool) -> None:
+        """What follows is new, or was not so far in the snapshot."""
+        for link in self.outputs:
+            self._add(link, EndOfChannelState(is_last))
 
     def perform_subtask(self, effects: Iterable[SubtaskEffect]) -> None:
         """What the subtask coordinator wants."""

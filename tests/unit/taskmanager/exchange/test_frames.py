@@ -46,6 +46,7 @@ BARRIERS = [
         EndOfData(drain=False),
         EndOfPartition(),
         EndOfChannelState(),
+        EndOfChannelState(is_last=False),
     ],
 )
 @pytest.mark.parametrize("priority", [True, False])

@@ -19,6 +19,7 @@ from dataflow.elements import (
 from dataflow.ids import CheckpointID
 from runtime.machine import InvariantViolation
 from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from taskmanager.checkpointing.contract import InputsRecovered
 from taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
 from taskmanager.network.contract import BufferAndBacklog, InputChannelInfo
 from taskmanager.network.input_channel import InputChannelCore
@@ -178,17 +179,33 @@ def test_restored_data_comes_first_and_only_then_anything_new() -> None:
     first.arrive(batch(3), EndOfChannelState(), batch(4))
     polled = []
     while (result := checkpointed.poll_next(0)) is not None:
-        polled.append(shown(result.element.element) if result.element else None)
+        polled.append(shown(result.element.element) if result.element else result.effects)
     assert polled == [1, 2, 3]
     assert gate.is_recovered
 
     second.arrive(batch(11), EndOfChannelState(), batch(12))
     while (result := checkpointed.poll_next(0)) is not None:
-        polled.append(shown(result.element.element) if result.element else None)
+        polled.append(shown(result.element.element) if result.element else result.effects)
 
-    assert polled[3] == 11
-    assert sorted(map(str, polled[4:])) == ["12", "4"]
+    assert polled[3:5] == [11, (InputsRecovered(is_last=True),)]
+    assert sorted(map(str, polled[5:])) == ["12", "4"]
     assert (first.resumed, second.resumed) == (1, 1)
+
+
+def test_what_was_further_on_comes_first() -> None:
+    """Channel by channel and step by step; one that has nothing restored any more waits for the others."""
+    gate, (first, second) = gate_of(2)
+    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    part = EndOfChannelState(is_last=False)
+    first.arrive(part, batch(2), part, batch(3), EndOfChannelState(), batch(4))
+    second.arrive(batch(1), EndOfChannelState(), batch(5))
+    polled: list[object] = []
+    while (result := checkpointed.poll_next(0)) is not None:
+        polled += [shown(result.element.element)] if result.element else result.effects
+
+    more, done = InputsRecovered(is_last=False), InputsRecovered(is_last=True)
+    assert polled[:6] == [1, more, 2, more, 3, done]
+    assert sorted(map(str, polled[6:])) == ["4", "5"]
 
 
 def test_a_channel_that_ends_is_not_waited_for_after_a_restore() -> None:
@@ -199,9 +216,10 @@ def test_a_channel_that_ends_is_not_waited_for_after_a_restore() -> None:
     assert checkpointed.poll_next(0) is None
     second.arrive(EndOfPartition())
 
-    polled = [result.element.element for _ in range(2) if (result := checkpointed.poll_next(0)) and result.element]
+    polled = [result for _ in range(2) if (result := checkpointed.poll_next(0)) and result.element]
 
-    assert [shown(element) for element in polled] == [EndOfPartition(), 1]
+    assert [shown(result.element.element) for result in polled if result.element] == [EndOfPartition(), 1]
+    assert [InputsRecovered(is_last=True) in result.effects for result in polled] == [True, False]
 
 
 def test_ends_of_data_and_channels_are_counted() -> None:

@@ -132,12 +132,27 @@ def test_nothing_overtakes_restored_data_or_passes_its_end() -> None:
     assert drain(subpartition) == [UNALIGNED, TWO]
 
 
-def test_end_of_channel_state_comes_once() -> None:
-    """A second one, or one behind a barrier that overtook, is a defect."""
+def test_what_is_made_of_restored_data_is_not_overtaken_either() -> None:
+    """It stands between one end of channel state and the next; each is stopped at."""
     subpartition = PipelinedSubpartition()
-    subpartition.add(EndOfChannelState())
+    first, last = EndOfChannelState(is_last=False), EndOfChannelState()
+    for element in (ONE, first, TWO, last):
+        subpartition.add(element)
+    subpartition.add(UNALIGNED, priority=True)
 
-    with pytest.raises(InvariantViolation, match="added once"):
+    assert drain(subpartition) == [ONE, first]
+    subpartition.resume_consumption()
+    assert drain(subpartition) == [TWO, last]
+    subpartition.resume_consumption()
+    assert drain(subpartition) == [UNALIGNED]
+
+
+def test_end_of_channel_state_comes_before_any_barrier() -> None:
+    """One behind a barrier that overtook is a defect."""
+    subpartition = PipelinedSubpartition()
+    subpartition.add(UNALIGNED, priority=True)
+
+    with pytest.raises(InvariantViolation, match="before any barrier"):
         subpartition.add(EndOfChannelState())
 
 
