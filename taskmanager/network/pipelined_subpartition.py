@@ -62,6 +62,8 @@ class PipelinedSubpartition:
         #: Restored data in flight with the marker behind it: goes first, whatever has priority.
         self._restored: deque[_Queued] = deque()
         self._queue: PrioritizedDeque[_Queued] = PrioritizedDeque()
+        #: All that was restored, or is made of it, has been added.
+        self._is_recovered = False
         #: Number and size of all and only the queued data batches.
         self._backlog = 0
         self._queued_bytes = 0
@@ -91,6 +93,8 @@ class PipelinedSubpartition:
                 self._fillings += 1
         if isinstance(element, EndOfChannelState):
             check(not had_priority, "EndOfChannelState is added before any barrier")
+            check(not self._is_recovered, "EndOfChannelState is added after the last one")
+            self._is_recovered = element.is_last
             self._restored.extend(self._queue)
             self._queue.clear()
         overtaken = self._batches() if priority and isinstance(element, CheckpointBarrier) else ()

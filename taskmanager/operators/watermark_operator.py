@@ -97,6 +97,8 @@ class WatermarkOperator(StreamOperator):
         self._strategy = spec.strategy
         self._generator = WatermarkGenerator(spec.strategy)
         self._timer_at_ms: int | None = None
+        self._is_over = False
+        """The last watermark is out; none is behind it."""
 
     def initialize_state(self, restored: RestoredState) -> None:
         self._state = OperatorStateBackend(restored.operator_lists)
@@ -122,6 +124,7 @@ class WatermarkOperator(StreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms == MAX_WATERMARK_MS:
+            self._is_over = True
             self.output.emit_watermark(watermark)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
@@ -141,5 +144,7 @@ class WatermarkOperator(StreamOperator):
 
     def _on_timer(self, at_ms: int) -> None:
         self._timer_at_ms = None
+        if self._is_over:
+            return
         self._cadence.on_time(max(at_ms, self.context.processing_time.now_ms()), self.output)
         self._arm()

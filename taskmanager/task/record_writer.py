@@ -194,10 +194,10 @@ class RecordWriter:
     # --- control ----------------------------------------------------------------------------------------------------
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Send it once the rows before it have left."""
+        """Send it once the rows before it have left. One that is lower than one that waits says nothing, and does not replace it."""
         if self._buffer_timeout_ms == 0:
             self._add_to_all(watermark)
-        else:
+        elif self._watermark is None or watermark.timestamp_ms > self._watermark.timestamp_ms:
             self._watermark = watermark
             self._something_waits = True
 

@@ -252,7 +252,7 @@ def wire(
         replay_output(writers[partition], subpartition, batches)
     if descriptor.restore_checkpoint_id > 0:
         for writer in writers:
-            writer.broadcast(EndOfChannelState(is_last=restored_as_finished or not descriptor.input_gates))
+            writer.broadcast(EndOfChannelState(is_last=not descriptor.input_gates))
     chain = None if restored_as_finished else create_chain(descriptor, environment, writers, processing_time)
     task_input = create_input(descriptor, environment, configuration, put_mail, created)
     timers = TaskTimers()

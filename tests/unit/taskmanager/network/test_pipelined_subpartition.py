@@ -147,6 +147,15 @@ def test_what_is_made_of_restored_data_is_not_overtaken_either() -> None:
     assert drain(subpartition) == [UNALIGNED]
 
 
+def test_nothing_restored_comes_after_the_last_end_of_channel_state() -> None:
+    """The consumer would wait for more from its other channels."""
+    subpartition = PipelinedSubpartition()
+    subpartition.add(EndOfChannelState())
+
+    with pytest.raises(InvariantViolation, match="after the last one"):
+        subpartition.add(EndOfChannelState())
+
+
 def test_end_of_channel_state_comes_before_any_barrier() -> None:
     """One behind a barrier that overtook is a defect."""
     subpartition = PipelinedSubpartition()

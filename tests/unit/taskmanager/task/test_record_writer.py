@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
+from dataflow.elements import MAX_WATERMARK_MS, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
 from dataflow.ids import CheckpointID, OperatorID
 from dataflow.jobgraph import Partitioning
 from dataflow.key_groups import split_batch
@@ -111,6 +111,16 @@ def test_a_watermark_waits_with_the_rows_before_it_and_the_latest_counts() -> No
 
     edge.writer.flush()
     assert edge.arrived() == [[1, 2], Watermark(2)]
+
+
+def test_a_lower_watermark_does_not_replace_one_that_waits() -> None:
+    """Else the last one of a stream would be lost, and with it the last windows."""
+    edge = Edge()
+    edge.writer.emit_watermark(Watermark(MAX_WATERMARK_MS))
+    edge.writer.emit_watermark(Watermark(7))
+    edge.writer.flush()
+
+    assert edge.arrived() == [Watermark(MAX_WATERMARK_MS)]
 
 
 @pytest.mark.parametrize("element", [BARRIER, EndOfData(), WatermarkStatus.IDLE])
