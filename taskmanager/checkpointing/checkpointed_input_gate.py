@@ -29,8 +29,10 @@ from taskmanager.checkpointing.contract import (
     CheckpointStarted,
     CheckpointStopped,
     ConvertToPriority,
+    HoldConsumption,
     InputChannelStateCompleted,
     InputsRecovered,
+    ReleaseConsumption,
     ResumeConsumption,
     TaskEffect,
 )
@@ -119,6 +121,10 @@ class CheckpointedInputGate:
                     self.gate.block_consumption(channel)
                 case ResumeConsumption(channel):
                     self.gate.resume_consumption(channel)
+                case HoldConsumption(channel):
+                    self.gate.hold_consumption(channel)
+                case ReleaseConsumption(channel):
+                    self.gate.release_consumption(channel)
                 case ConvertToPriority(channel, sequence_number):
                     self.gate.convert_to_priority(channel, sequence_number)
                 case CheckpointStarted(barrier):

@@ -39,6 +39,21 @@ class ResumeConsumption:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldConsumption:
+    """The channel has delivered a barrier that overtakes, before the task may take its snapshot: nothing of it is polled until
+    ReleaseConsumption, not even what the barrier overtook. Its producer has not stopped."""
+
+    channel: InputChannelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseConsumption:
+    """Poll this held channel again."""
+
+    channel: InputChannelInfo
+
+
+@dataclass(frozen=True, slots=True)
 class ConvertToPriority:
     """The announced barrier with this sequence number timed out: move it to the front of its channel."""
 
@@ -61,7 +76,15 @@ class CheckpointStopped:
     completed: bool
 
 
-GateEffect = BlockConsumption | ResumeConsumption | ConvertToPriority | CheckpointStarted | CheckpointStopped
+GateEffect = (
+    BlockConsumption
+    | ResumeConsumption
+    | HoldConsumption
+    | ReleaseConsumption
+    | ConvertToPriority
+    | CheckpointStarted
+    | CheckpointStopped
+)
 
 # --- effects of barrier handlers on the task ---------------------------------------------------------------------------
 

@@ -40,14 +40,18 @@ def checkpoint_barrier_unaligner(
 
 
 def alternating_checkpoint_barrier_handler(
-    channels: Collection[InputChannelInfo], *, checkpoints_after_tasks_finish: bool = True
+    channels: Collection[InputChannelInfo],
+    *,
+    checkpoints_after_tasks_finish: bool = True,
+    never_overtaken: Collection[InputChannelInfo] = (),
 ) -> SingleCheckpointBarrierHandler:
     """Exactly-once: each barrier says whether it is aligned (savepoints), unaligned, or aligned until its timeout (Flink:
-    AlternatingCheckpointBarrierHandler)."""
+    AlternatingCheckpointBarrierHandler). On the channels that are `never_overtaken` it is always aligned."""
     return SingleCheckpointBarrierHandler(
         channels,
         BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER,
         checkpoints_after_tasks_finish=checkpoints_after_tasks_finish,
+        never_overtaken=never_overtaken,
     )
 
 
@@ -57,6 +61,7 @@ def create_barrier_handler(
     *,
     unaligned_enabled: bool = False,
     checkpoints_after_tasks_finish: bool = True,
+    never_overtaken: Collection[InputChannelInfo] = (),
 ) -> CheckpointBarrierHandler:
     """The handler of a task with these input channels (over all its gates). Raises ConfigurationError for a mode that does
     not exist, and for AT_LEAST_ONCE with unaligned checkpoints."""
@@ -69,5 +74,10 @@ def create_barrier_handler(
         return CheckpointBarrierTracker(channels, checkpoints_after_tasks_finish=checkpoints_after_tasks_finish)
     if mode != EXACTLY_ONCE:
         raise ConfigurationError(f"{CHECKPOINTING_MODE.key} = {mode!r}: expected {EXACTLY_ONCE} or {AT_LEAST_ONCE}")
-    create = alternating_checkpoint_barrier_handler if unaligned_enabled else checkpoint_barrier_aligner
-    return create(channels, checkpoints_after_tasks_finish=checkpoints_after_tasks_finish)
+    if not unaligned_enabled:
+        return checkpoint_barrier_aligner(channels, checkpoints_after_tasks_finish=checkpoints_after_tasks_finish)
+    return alternating_checkpoint_barrier_handler(
+        channels,
+        checkpoints_after_tasks_finish=checkpoints_after_tasks_finish,
+        never_overtaken=never_overtaken,
+    )

@@ -3,9 +3,9 @@
 Decides which barrier is new, current or obsolete, when all have come (the end of a channel stands for its barrier, unless
 checkpoints after the end of tasks are switched off), and what a newer barrier or a cancellation does to the current
 checkpoint. What a barrier means for its channel is decided by the state (`barrier_states`). It does not know data, queues
-or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with two differences: a cancellation also ends a checkpoint
-that is only known by an announcement (there it waits for the next one), and a barrier that finds its channel counted
-already does not restart the measured alignment.
+or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with three differences: a cancellation also ends a checkpoint
+that is only known by an announcement (there it waits for the next one), an unaligned snapshot waits for channels that
+nothing may overtake, and a barrier that finds its channel counted already does not restart the measured alignment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
-from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
+from dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier
 from dataflow.failures import CheckpointFailureReason
 from dataflow.ids import CheckpointID
 from runtime.machine import CancelTimer, StartTimer, check
@@ -26,6 +26,8 @@ from taskmanager.checkpointing.contract import (
     CheckpointStarted,
     CheckpointStopped,
     ConvertToPriority,
+    HoldConsumption,
+    ReleaseConsumption,
     ResumeConsumption,
 )
 from taskmanager.network.contract import InputChannelInfo
@@ -47,8 +49,11 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         initial: BarrierState,
         *,
         checkpoints_after_tasks_finish: bool = True,
+        never_overtaken: Collection[InputChannelInfo] = (),
     ) -> None:
+        """`never_overtaken`: channels whose barriers are always aligned; an unaligned snapshot waits for them."""
         super().__init__()
+        self._never_overtaken = frozenset(never_overtaken)
         self._state = initial
         self._alternating = initial is BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER
         self._checkpoints_after_tasks_finish = checkpoints_after_tasks_finish
@@ -61,8 +66,10 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._aligned: dict[InputChannelInfo, None] = {}
         self._target_count = 0
         self._timer: AlignedCheckpointTimeout | None = None
+        self._timed_id = NO_CHECKPOINT
         self._announced: dict[InputChannelInfo, int] = {}
         self._blocked: dict[InputChannelInfo, None] = {}
+        self._held: dict[InputChannelInfo, None] = {}
         #: The checkpoint whose data in flight the channels remember.
         self._started_id = NO_CHECKPOINT
         self._now_ms = 0
@@ -79,6 +86,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
                 self._emit(ResumeConsumption(channel))
             return self._take_effects()
         self._check_new_checkpoint(barrier)
+        self._time_alignment(barrier)
         self._mark_channel_aligned(channel, barrier, BarrierEvent.BARRIER)
         return self._take_effects()
 
@@ -88,6 +96,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._now_ms = now_ms
         if not self._is_obsolete(barrier.checkpoint_id):
             self._check_new_checkpoint(barrier)
+            self._time_alignment(barrier)
             state = STATES[self._state]
             self._go(BarrierEvent.ANNOUNCEMENT, state.announcement_received(self, channel, sequence_number))
         return self._take_effects()
@@ -159,6 +168,11 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         return len(self._aligned) == self._target_count
 
     @property
+    def may_overtake(self) -> bool:
+        """Also counts the channel that is being processed."""
+        return all(channel in self._aligned for channel in self._never_overtaken if channel in self._open)
+
+    @property
     def pending_barrier(self) -> CheckpointBarrier:
         """The first barrier or announcement of the current checkpoint."""
         check(self._pending_barrier is not None, "a pending checkpoint has a first barrier")
@@ -193,6 +207,15 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         for channel in self._blocked:
             self._emit(ResumeConsumption(channel))
         self._blocked.clear()
+
+    def hold_channel(self, channel: InputChannelInfo) -> None:
+        self._held[channel] = None
+        self._emit(HoldConsumption(channel))
+
+    def release_held_channels(self) -> None:
+        for channel in self._held:
+            self._emit(ReleaseConsumption(channel))
+        self._held.clear()
 
     def add_seen_announcement(self, channel: InputChannelInfo, sequence_number: int) -> None:
         self._announced[channel] = sequence_number
@@ -232,7 +255,14 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._pending_barrier = barrier
         self._aligned.clear()
         self._target_count = len(self._open)
-        if self._alternating and barrier.options.is_timeoutable:
+
+    def _time_alignment(self, barrier: CheckpointBarrier) -> None:
+        """The first barrier of a checkpoint says whether it has a timeout; one that is FORCED_ALIGNED does not know, the next one does."""
+        first = self.pending_barrier
+        if barrier is not first and first.options.alignment is not AlignmentType.FORCED_ALIGNED:
+            return
+        if self._alternating and barrier.options.is_timeoutable and self._timed_id < barrier.checkpoint_id:
+            self._timed_id = barrier.checkpoint_id
             self._timer = AlignedCheckpointTimeout(barrier.checkpoint_id)
             at_ms = max(self._now_ms, barrier.timestamp_ms + barrier.options.aligned_checkpoint_timeout_ms)
             self._emit(StartTimer(self._timer, at_ms))

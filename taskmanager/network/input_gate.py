@@ -63,6 +63,8 @@ class InputGate:
         #: Place in the line of all and only the channels that stand in it.
         self._places: dict[int, _Line] = {}
         self._blocked: set[int] = set()
+        #: Nothing of these is polled, whatever they have.
+        self._held: set[int] = set()
         self._ended: set[int] = set()
         self._data_ended: dict[int, bool] = {}
         for index in range(len(self._channels)):
@@ -117,7 +119,7 @@ class InputGate:
         been polled since: what it gives instead is kept for its turn."""
         while self.has_priority_channel:
             channel_index = self._first_in_line()
-            if channel_index is None or channel_index in self._ended:
+            if channel_index is None or channel_index in self._ended or channel_index in self._held:
                 continue
             polled = self._channels[channel_index].poll() if channel_index not in self._restored else None
             if polled is not None and polled.is_priority:
@@ -128,8 +130,8 @@ class InputGate:
         return None
 
     def poll_channel(self, channel_index: int) -> BufferOrEvent | None:
-        """The next element of this channel, None when it has none, or stops behind an aligned barrier."""
-        if channel_index in self._ended:
+        """The next element of this channel, None when it has none, is held, or stops behind an aligned barrier."""
+        if channel_index in self._ended or channel_index in self._held:
             return None
         if channel_index in self._restored:
             return self._poll_restored(channel_index)
@@ -205,6 +207,15 @@ class InputGate:
         if channel_index in self._ended:
             return
         self._channels[channel_index].resume_consumption()
+        self.notify_channel_non_empty(channel_index, priority=False)
+
+    def hold_consumption(self, channel_index: int) -> None:
+        """Poll nothing of this channel until `release_consumption`. What its last barrier overtook stays in flight."""
+        self._held.add(channel_index)
+
+    def release_consumption(self, channel_index: int) -> None:
+        """Poll this channel again."""
+        self._held.discard(channel_index)
         self.notify_channel_non_empty(channel_index, priority=False)
 
     def convert_to_priority(self, channel_index: int, sequence_number: int) -> None:
@@ -326,6 +337,14 @@ class UnionInputGate:
     def resume_consumption(self, channel: InputChannelInfo) -> None:
         """Poll this channel again."""
         self._gates[channel.gate_index].resume_consumption(channel.channel_index)
+
+    def hold_consumption(self, channel: InputChannelInfo) -> None:
+        """Nothing of the channel is polled."""
+        self._gates[channel.gate_index].hold_consumption(channel.channel_index)
+
+    def release_consumption(self, channel: InputChannelInfo) -> None:
+        """Poll this channel again."""
+        self._gates[channel.gate_index].release_consumption(channel.channel_index)
 
     def convert_to_priority(self, channel: InputChannelInfo, sequence_number: int) -> None:
         """The announced barrier timed out."""

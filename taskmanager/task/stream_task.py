@@ -514,9 +514,10 @@ class StreamTask:
         stops = mail.options.snapshot_type.is_synchronous
         if parts.input is None and stops and self._completion.phase is DataPhase.PROCESSING:
             source = parts.chain.source if parts.chain is not None else None
+            drain = mail.options.snapshot_type is SnapshotType.SAVEPOINT_TERMINATE
             if source is not None and parts.chain is not None:
-                parts.chain.head.run("stop_emitting", lambda: source.stop_emitting(mail.checkpoint_id))
-            self._end_source_data(parts, drain=mail.options.snapshot_type is SnapshotType.SAVEPOINT_TERMINATE)
+                parts.chain.head.run("stop_emitting", lambda: source.stop_emitting(mail.checkpoint_id, drain=drain))
+            self._end_source_data(parts, drain=drain)
         self._triggers.append(mail)
         self._perform_waiting_triggers(now_ms)
 

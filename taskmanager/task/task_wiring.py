@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from dataflow.channel_state import supports_unaligned
 from dataflow.config import (
     BATCH_TARGET_ROWS,
     BUFFER_DEBLOAT,
@@ -196,6 +197,11 @@ def create_input(
         union.channel_infos,
         unaligned_enabled=configuration.get_option(CHECKPOINTING_UNALIGNED),
         checkpoints_after_tasks_finish=configuration.get_option(CHECKPOINTING_AFTER_TASKS_FINISH),
+        never_overtaken=[
+            channel
+            for channel in union.channel_infos
+            if not supports_unaligned(descriptor.input_gates[channel.gate_index].partitioning)
+        ],
     )
     return TaskInput(
         CheckpointedInputGate(union, handler),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taskmanager.checkpointing.barrier_states.alternating_collecting_barriers import AlternatingCollectingBarriers
+from taskmanager.checkpointing.barrier_states.alternating_waiting_for_aligned_channels import (
+    AlternatingWaitingForAlignedChannels,
+)
 from taskmanager.checkpointing.barrier_states.alternating_waiting_for_first_barrier import (
     AlternatingWaitingForFirstBarrier,
 )
@@ -31,6 +34,7 @@ STATES: Mapping[BarrierState, BarrierHandlerState] = {
     BarrierState.ALTERNATING_COLLECTING_BARRIERS: AlternatingCollectingBarriers(),
     BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER_UNALIGNED: WaitingForFirstBarrierUnaligned(alternating=True),
     BarrierState.ALTERNATING_COLLECTING_BARRIERS_UNALIGNED: CollectingBarriersUnaligned(alternating=True),
+    BarrierState.ALTERNATING_WAITING_FOR_ALIGNED_CHANNELS: AlternatingWaitingForAlignedChannels(),
     BarrierState.WAITING_FOR_FIRST_BARRIER_UNALIGNED: WaitingForFirstBarrierUnaligned(alternating=False),
     BarrierState.COLLECTING_BARRIERS_UNALIGNED: CollectingBarriersUnaligned(alternating=False),
 }

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from dataflow.elements import CheckpointBarrier
 from dataflow.ids import CheckpointID
 from taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
+from taskmanager.checkpointing.barrier_states.unaligned import hold_channel
 from taskmanager.network.contract import InputChannelInfo
 
 
@@ -28,17 +29,23 @@ class AlternatingAlignedBarrierHandlerState(BarrierHandlerState):
     ) -> BarrierState:
         """Block the channel; snapshot when it was the last; go unaligned when the barrier is, or is too old."""
         if barrier.options.is_unaligned:
-            self.turn_unaligned(controller, barrier)
-            return self.unaligned_barrier_received(controller, channel, barrier)
+            return self._unaligned(controller, channel, barrier)
         controller.remove_seen_announcement(channel)
         controller.block_channel(channel)
         if controller.all_barriers_received:
             controller.trigger_global_checkpoint(barrier)
             return finish_checkpoint(controller)
         if controller.is_timed_out(barrier):
-            self.turn_unaligned(controller, barrier)
-            return self.unaligned_barrier_received(controller, channel, barrier.as_unaligned())
+            return self._unaligned(controller, channel, barrier.as_unaligned())
         return BarrierState.ALTERNATING_COLLECTING_BARRIERS
+
+    def _unaligned(self, controller: Controller, channel: InputChannelInfo, barrier: CheckpointBarrier) -> BarrierState:
+        if not controller.may_overtake:
+            controller.prioritize_all_announcements()
+            hold_channel(controller, channel, barrier)
+            return BarrierState.ALTERNATING_WAITING_FOR_ALIGNED_CHANNELS
+        self.turn_unaligned(controller, barrier)
+        return self.unaligned_barrier_received(controller, channel, barrier)
 
     def abort(self, controller: Controller, checkpoint_id: CheckpointID) -> BarrierState:
         """All channels go on."""

@@ -19,7 +19,10 @@ class AlternatingCollectingBarriers(AlternatingAlignedBarrierHandlerState):
     here = BarrierState.ALTERNATING_COLLECTING_BARRIERS
 
     def aligned_checkpoint_timeout(self, controller: Controller, barrier: CheckpointBarrier) -> BarrierState:
-        """Snapshot now; the announced barriers come next."""
+        """Snapshot now, if all have come that nothing may overtake; the announced barriers come next."""
+        if not controller.may_overtake:
+            controller.prioritize_all_announcements()
+            return BarrierState.ALTERNATING_WAITING_FOR_ALIGNED_CHANNELS
         self.turn_unaligned(controller, barrier)
         return BarrierState.ALTERNATING_COLLECTING_BARRIERS_UNALIGNED
 

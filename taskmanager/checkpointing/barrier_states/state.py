@@ -20,7 +20,7 @@ from taskmanager.network.contract import InputChannelInfo
 
 class BarrierState(Enum):
     """States of SingleCheckpointBarrierHandler. The first pair is all of the aligner, the last pair all of the strict
-    unaligner; the alternating handler uses the four in the middle."""
+    unaligner; the alternating handler uses the five in the middle."""
 
     WAITING_FOR_FIRST_BARRIER = "waiting for first barrier"
     COLLECTING_BARRIERS = "collecting barriers"
@@ -28,6 +28,7 @@ class BarrierState(Enum):
     ALTERNATING_COLLECTING_BARRIERS = "alternating: collecting barriers"
     ALTERNATING_WAITING_FOR_FIRST_BARRIER_UNALIGNED = "alternating: timed out, waiting for first barrier"
     ALTERNATING_COLLECTING_BARRIERS_UNALIGNED = "alternating: collecting barriers, unaligned"
+    ALTERNATING_WAITING_FOR_ALIGNED_CHANNELS = "alternating: unaligned, waiting for channels that must be aligned"
     WAITING_FOR_FIRST_BARRIER_UNALIGNED = "waiting for first barrier, unaligned"
     COLLECTING_BARRIERS_UNALIGNED = "collecting barriers, unaligned"
 
@@ -47,6 +48,7 @@ _WAIT, _COLLECT = _S.WAITING_FOR_FIRST_BARRIER, _S.COLLECTING_BARRIERS
 _ALT_WAIT, _ALT_COLLECT = _S.ALTERNATING_WAITING_FOR_FIRST_BARRIER, _S.ALTERNATING_COLLECTING_BARRIERS
 _ALT_WAIT_U = _S.ALTERNATING_WAITING_FOR_FIRST_BARRIER_UNALIGNED
 _ALT_COLLECT_U = _S.ALTERNATING_COLLECTING_BARRIERS_UNALIGNED
+_ALT_HOLD = _S.ALTERNATING_WAITING_FOR_ALIGNED_CHANNELS
 _WAIT_U, _COLLECT_U = _S.WAITING_FOR_FIRST_BARRIER_UNALIGNED, _S.COLLECTING_BARRIERS_UNALIGNED
 
 TRANSITIONS: Mapping[tuple[BarrierState, BarrierEvent], tuple[BarrierState, ...]] = {
@@ -61,17 +63,17 @@ TRANSITIONS: Mapping[tuple[BarrierState, BarrierEvent], tuple[BarrierState, ...]
     (_COLLECT, _E.ABORT): (_WAIT,),
     # alternating
     (_ALT_WAIT, _E.ANNOUNCEMENT): (_ALT_WAIT,),
-    (_ALT_WAIT, _E.BARRIER): (_ALT_COLLECT, _ALT_COLLECT_U, _ALT_WAIT),
+    (_ALT_WAIT, _E.BARRIER): (_ALT_COLLECT, _ALT_COLLECT_U, _ALT_HOLD, _ALT_WAIT),
     (_ALT_WAIT, _E.TIMEOUT): (_ALT_WAIT_U,),
     (_ALT_WAIT, _E.END_OF_PARTITION): (_ALT_WAIT,),
     (_ALT_WAIT, _E.ABORT): (_ALT_WAIT,),
     (_ALT_COLLECT, _E.ANNOUNCEMENT): (_ALT_COLLECT,),
-    (_ALT_COLLECT, _E.BARRIER): (_ALT_COLLECT, _ALT_COLLECT_U, _ALT_WAIT),
-    (_ALT_COLLECT, _E.TIMEOUT): (_ALT_COLLECT_U,),
-    (_ALT_COLLECT, _E.END_OF_PARTITION): (_ALT_COLLECT, _ALT_COLLECT_U, _ALT_WAIT),
+    (_ALT_COLLECT, _E.BARRIER): (_ALT_COLLECT, _ALT_COLLECT_U, _ALT_HOLD, _ALT_WAIT),
+    (_ALT_COLLECT, _E.TIMEOUT): (_ALT_COLLECT_U, _ALT_HOLD),
+    (_ALT_COLLECT, _E.END_OF_PARTITION): (_ALT_COLLECT, _ALT_COLLECT_U, _ALT_HOLD, _ALT_WAIT),
     (_ALT_COLLECT, _E.ABORT): (_ALT_WAIT,),
     (_ALT_WAIT_U, _E.ANNOUNCEMENT): (_ALT_WAIT_U,),
-    (_ALT_WAIT_U, _E.BARRIER): (_ALT_COLLECT_U, _ALT_WAIT),
+    (_ALT_WAIT_U, _E.BARRIER): (_ALT_COLLECT_U, _ALT_HOLD, _ALT_WAIT),
     (_ALT_WAIT_U, _E.END_OF_PARTITION): (_ALT_WAIT_U,),
     (_ALT_WAIT_U, _E.ABORT): (_ALT_WAIT,),
     (_ALT_COLLECT_U, _E.ANNOUNCEMENT): (_ALT_COLLECT_U,),
@@ -79,6 +81,11 @@ TRANSITIONS: Mapping[tuple[BarrierState, BarrierEvent], tuple[BarrierState, ...]
     (_ALT_COLLECT_U, _E.TIMEOUT): (_ALT_COLLECT_U,),
     (_ALT_COLLECT_U, _E.END_OF_PARTITION): (_ALT_COLLECT_U, _ALT_WAIT),
     (_ALT_COLLECT_U, _E.ABORT): (_ALT_WAIT,),
+    (_ALT_HOLD, _E.ANNOUNCEMENT): (_ALT_HOLD,),
+    (_ALT_HOLD, _E.BARRIER): (_ALT_HOLD, _ALT_COLLECT_U, _ALT_WAIT),
+    (_ALT_HOLD, _E.TIMEOUT): (_ALT_HOLD,),
+    (_ALT_HOLD, _E.END_OF_PARTITION): (_ALT_HOLD, _ALT_COLLECT_U, _ALT_WAIT),
+    (_ALT_HOLD, _E.ABORT): (_ALT_WAIT,),
     # unaligner
     (_WAIT_U, _E.ANNOUNCEMENT): (_WAIT_U,),
     (_WAIT_U, _E.BARRIER): (_COLLECT_U, _WAIT_U),
@@ -105,6 +112,11 @@ class Controller(Protocol):
         """The first barrier or announcement of the current checkpoint."""
         ...
 
+    @property
+    def may_overtake(self) -> bool:
+        """Whether every channel on which nothing may overtake data has delivered its barrier, or ended."""
+        ...
+
     def is_timed_out(self, barrier: CheckpointBarrier) -> bool:
         """Whether the barrier may turn unaligned and is older than its aligned timeout."""
         ...
@@ -127,6 +139,14 @@ class Controller(Protocol):
 
     def unblock_all_channels(self) -> None:
         """Every waiting channel goes on."""
+        ...
+
+    def hold_channel(self, channel: InputChannelInfo) -> None:
+        """The channel has delivered a barrier that overtook data, and waits for the snapshot."""
+        ...
+
+    def release_held_channels(self) -> None:
+        """Every held channel goes on."""
         ...
 
     def add_seen_announcement(self, channel: InputChannelInfo, sequence_number: int) -> None:

@@ -33,6 +33,14 @@ def start_unaligned(controller: Controller, barrier: CheckpointBarrier) -> None:
     controller.trigger_global_checkpoint(unaligned)
 
 
+def hold_channel(controller: Controller, channel: InputChannelInfo, barrier: CheckpointBarrier) -> None:
+    """The barrier has come, and the snapshot has to wait: with it waits what it overtook, which is to be part of that. Behind an
+    aligned barrier the producer has stopped, too."""
+    if barrier.options.needs_alignment:
+        controller.block_channel(channel)
+    controller.hold_channel(channel)
+
+
 def stop_unaligned(
     controller: Controller, checkpoint_id: CheckpointID, waiting: BarrierState, *, completed: bool
 ) -> BarrierState:

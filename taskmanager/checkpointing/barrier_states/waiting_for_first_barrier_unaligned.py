@@ -9,6 +9,7 @@ from taskmanager.checkpointing.barrier_states.state import BarrierState, Control
 from taskmanager.checkpointing.barrier_states.unaligned import (
     UnalignedBarrierHandlerState,
     count_unaligned,
+    hold_channel,
     start_unaligned,
 )
 from taskmanager.network.contract import InputChannelInfo
@@ -29,7 +30,10 @@ class WaitingForFirstBarrierUnaligned(UnalignedBarrierHandlerState):
     def barrier_received(
         self, controller: Controller, channel: InputChannelInfo, barrier: CheckpointBarrier
     ) -> BarrierState:
-        """Snapshot now."""
+        """Snapshot now, unless barriers are missing that nothing may overtake."""
+        if not controller.may_overtake:
+            hold_channel(controller, channel, barrier)
+            return BarrierState.ALTERNATING_WAITING_FOR_ALIGNED_CHANNELS
         start_unaligned(controller, barrier)
         return count_unaligned(controller, channel, barrier, collecting=self._collecting, waiting=self.waiting)
 

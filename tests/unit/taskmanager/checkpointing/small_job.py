@@ -77,7 +77,8 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[int]:
 class Link:
     """One channel, from its subpartition to its consumer: local, or remote with a receive queue."""
 
-    def __init__(self, *, local: bool) -> None:
+    def __init__(self, *, local: bool, never_overtaken: bool) -> None:
+        self.never_overtaken = never_overtaken
         self.subpartition = PipelinedSubpartition()
         self.core = None if local else InputChannelCore()
         self.resumes_due = 0
@@ -164,7 +165,7 @@ class Task:
     def __init__(
         self, name: str, job: Job, inputs: Sequence[Link], outputs: Sequence[Link], edge: Partitioning | None
     ) -> None:
-        self.name, self.job, self.outputs, self.edge = name, job, outputs, edge
+        self.name, self.job, self.inputs, self.outputs, self.edge = name, job, inputs, outputs, edge
         self.coordinator = SubtaskCheckpointCoordinator(1, has_outputs=bool(outputs))
         self.gate: CheckpointedInputGate | None = None
         if inputs:
@@ -176,6 +177,9 @@ class Task:
                 gate.channel_infos,
                 unaligned_enabled=job.unaligned,
                 checkpoints_after_tasks_finish=job.checkpoints_after_tasks_finish,
+                never_overtaken=[
+                    info for info, link in zip(gate.channel_infos, inputs, strict=True) if link.never_overtaken
+                ],
             )
             self.gate = CheckpointedInputGate(UnionInputGate([gate]), handler)
         self.processed: list[tuple[int, int]] = []
@@ -309,8 +313,11 @@ class Task:
         for effect in effects:
             match effect:
                 case BroadcastBarrier(barrier, is_priority):
+                    held_back = barrier.with_options(barrier.options.with_unaligned_unsupported())
                     self.overtaken = {
-                        ResultSubpartitionInfo(0, index): self._add(link, barrier, priority=is_priority)
+                        ResultSubpartitionInfo(0, index): self._add(link, held_back)
+                        if link.never_overtaken
+                        else self._add(link, barrier, priority=is_priority)
                         for index, link in enumerate(self.outputs)
                     }
                 case CaptureOutputState(checkpoint_id):
@@ -354,6 +361,8 @@ class Job:
     unaligned: bool = True
     savepoints: bool = True
     checkpoints_after_tasks_finish: bool = True
+    never_overtaken: float = 0.0
+    """Share of the channels, of any edge, whose barriers are always aligned."""
     disturbed: bool = True
     """Sources end and checkpoints are aborted now and then."""
     now_ms: int = 1_000
@@ -374,7 +383,10 @@ class Job:
         self.widths = self.widths or draw_widths(draw, self.edges)
         widths = self.widths
         links = {
-            (stage, up, down): Link(local=draw.random() < 0.3)
+            (stage, up, down): Link(
+                local=draw.random() < 0.3,
+                never_overtaken=self.never_overtaken > 0 and draw.random() < self.never_overtaken,
+            )
             for stage in range(2)
             for up in range(widths[stage])
             for down in range(widths[stage + 1])
@@ -489,6 +501,13 @@ class Job:
     def acknowledge(self, task: Task, checkpoint_id: CheckpointID, snapshot: Snapshot) -> None:
         """A task's snapshot is durable."""
         assert task.name not in self.snapshots.setdefault(checkpoint_id, {}), "acknowledged twice"
+        overtaken = [
+            *(task.inputs[info.channel_index] for info, batches in snapshot.state.inputs.items() if batches),
+            *(task.outputs[info.subpartition_index] for info, batches in snapshot.state.outputs.items() if batches),
+        ]
+        assert not any(link.never_overtaken for link in overtaken), (
+            f"seed {self.seed}, checkpoint {checkpoint_id}: data was overtaken where nothing may"
+        )
         self.snapshots[checkpoint_id][task.name] = snapshot
 
     def is_complete(self, checkpoint_id: CheckpointID) -> bool:

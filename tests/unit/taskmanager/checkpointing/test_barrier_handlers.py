@@ -24,6 +24,8 @@ from taskmanager.checkpointing.contract import (
     CheckpointStarted,
     CheckpointStopped,
     ConvertToPriority,
+    HoldConsumption,
+    ReleaseConsumption,
     ResumeConsumption,
     TriggerCheckpointOnBarrier,
 )
@@ -42,6 +44,7 @@ from taskmanager.network.contract import InputChannelInfo
 C0, C1, C2 = (InputChannelInfo(0, index) for index in range(3))
 ALIGNED = CheckpointOptions()
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED)
+HELD_BACK = UNALIGNED.with_unaligned_unsupported()
 SAVEPOINT = CheckpointOptions(SnapshotType.SAVEPOINT)
 COUNTED = CheckpointOptions(alignment=AlignmentType.AT_LEAST_ONCE)
 
@@ -220,6 +223,57 @@ def test_barrier_that_is_too_old_turns_unaligned_by_itself() -> None:
         BlockConsumption,
         CheckpointStarted,
         TriggerCheckpointOnBarrier,
+    ]
+
+
+def test_what_nothing_may_overtake_is_waited_for_before_an_unaligned_snapshot() -> None:
+    """The other channels are held with what their barriers overtook; those that come later run on."""
+    handler = alternating_checkpoint_barrier_handler([C0, C1, C2], never_overtaken=[C1])
+
+    assert handler.process_barrier(barrier(1, UNALIGNED), C0, 0) == [HoldConsumption(C0)]
+    assert handler.process_barrier(barrier(1, HELD_BACK), C1, 5) == [
+        BlockConsumption(C1),
+        HoldConsumption(C1),
+        CheckpointStarted(barrier(1, UNALIGNED)),
+        TriggerCheckpointOnBarrier(barrier(1, UNALIGNED), CheckpointMetrics(unaligned=True)),
+        ReleaseConsumption(C0),
+        ReleaseConsumption(C1),
+    ]
+    assert [type(effect) for effect in handler.process_barrier(barrier(1, UNALIGNED), C2, 9)] == [
+        AllBarriersReceived,
+        CheckpointStopped,
+        ResumeConsumption,
+    ]
+
+
+def test_time_is_counted_from_the_barrier_that_has_a_timeout() -> None:
+    """The first came from a channel that nothing may overtake; when time is up, and those are there, the rest is overtaken."""
+    handler = alternating_checkpoint_barrier_handler([C0, C1], never_overtaken=[C0])
+    timer = AlignedCheckpointTimeout(CheckpointID(1))
+
+    assert handler.process_barrier(barrier(1, HELD_BACK), C0, 10) == [BlockConsumption(C0)]
+    assert handler.process_barrier_announcement(timeoutable(1), 7, C1, 20) == [StartTimer(timer, 100)]
+    assert [type(effect) for effect in handler.timer_fired(timer, 100)] == [
+        ConvertToPriority,
+        CheckpointStarted,
+        TriggerCheckpointOnBarrier,
+    ]
+
+
+def test_a_timeout_while_such_a_channel_is_missing_holds_the_others() -> None:
+    """Announced barriers come forward all the same, and a cancellation lets everything go on."""
+    handler = alternating_checkpoint_barrier_handler([C0, C1, C2], never_overtaken=[C2])
+    timer = AlignedCheckpointTimeout(CheckpointID(1))
+    handler.process_barrier_announcement(timeoutable(1), 7, C1, 0)
+    handler.process_barrier(timeoutable(1), C0, 50)
+
+    assert handler.timer_fired(timer, 100) == [ConvertToPriority(C1, 7)]
+    assert handler.process_barrier(timeoutable(1), C1, 101) == [BlockConsumption(C1), HoldConsumption(C1)]
+    assert handler.process_cancellation_barrier(cancel(1), C2, 102) == [
+        ReleaseConsumption(C1),
+        ResumeConsumption(C0),
+        ResumeConsumption(C1),
+        AbortCheckpointOnBarrier(CheckpointID(1), Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
     ]
 
 

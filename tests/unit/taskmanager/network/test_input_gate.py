@@ -108,6 +108,24 @@ def test_channel_with_a_priority_element_goes_first() -> None:
     assert drain(gate) == [barrier, 1, 11]
 
 
+def test_a_held_channel_gives_nothing_and_keeps_what_its_barrier_overtook() -> None:
+    """Not a barrier either; when it is released, it goes on where it was, and what was overtaken is in flight."""
+    gate, (first, second) = gate_of(2)
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    first.arrive(batch(1), barrier, batch(2))
+    assert gate.poll_priority() is not None
+    gate.hold_consumption(0)
+    first.arrive(CheckpointBarrier(CheckpointID(2), 0, UNALIGNED))
+    second.arrive(batch(11))
+
+    assert gate.poll_priority() is None
+    assert drain(gate) == [11]
+    gate.checkpoint_started(barrier)
+    gate.release_consumption(0)
+    assert drain(gate)[1:] == [1, 2]
+    assert [shown(part) for part in gate.checkpoint_stopped(CheckpointID(1))[InputChannelInfo(0, 0)]] == [1]
+
+
 def test_gates_take_turns_and_priority_comes_first() -> None:
     """The union of two inputs."""
     left, (a,) = gate_of(1, 0)
