@@ -254,8 +254,9 @@ class SourceOperatorContract(StreamOperator):
         """With NOTHING_AVAILABLE: when to ask again at the latest; None: only after `context.wake_up`."""
         return None
 
-    def stop_emitting(self, checkpoint_id: CheckpointID) -> None:
-        """The job stops with a savepoint: emit now what the position already covers; nothing is emitted after this."""
+    def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
+        """The job stops with a savepoint: emit now what the position already covers; nothing is emitted after this. `drain`: nor
+        ever again in this job, whatever it is restarted from."""
 
     def align_watermarks(self, max_watermark_ms: int) -> None:
         """The JobMaster lets the watermark rise up to here, because of other sources; only a source that reports hears of it."""

@@ -21,7 +21,7 @@ from dataflow.elements import Watermark, WatermarkStatus
 from dataflow.functions import Row, SourceContext
 from dataflow.ids import CheckpointID
 from dataflow.operator_specs import SourceFunctionSpec
-from taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot
+from taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot, RestoredState
 from taskmanager.operators.function_operator import FunctionOperator
 from taskmanager.operators.rows import RowBatcher
 from taskmanager.operators.watermarked_source import WatermarkedSource
@@ -187,6 +187,11 @@ class PushSourceContext(SourceContext):
         self._closed = True
 
     @property
+    def has_elements(self) -> bool:
+        """Whether the next `take` has something."""
+        return bool(self._inbox)
+
+    @property
     def has_rows(self) -> bool:
         """Whether rows wait that do not fill a batch."""
         return bool(self._rows)
@@ -219,12 +224,19 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
         self._snapshot = EMPTY_OPERATOR_SNAPSHOT
         self.set_strategy(spec.watermark_strategy)
 
+    def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
+        assert self.operator_state is not None  # noqa: S101 - just made
+        self.restore_drained(self.operator_state, restored)
+
     def open(self) -> None:
         super().open()
         self.start_watermarks()
 
     def emit_next(self) -> InputStatus:
         runner = self._runner
+        if self._is_drained and not self._started:
+            return InputStatus.END_OF_INPUT
         if not self._started:
             self._started = True
             runner.start(lambda: self.function.run(self._source_context))
@@ -247,7 +259,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
                 self._aligner.end()
             return InputStatus.END_OF_INPUT
         runner.give_turn()
-        return self._idle(now_ms)
+        return InputStatus.MORE_AVAILABLE if self._source_context.has_elements else self._idle(now_ms)
 
     def _idle(self, now_ms: int) -> InputStatus:
         times = []
@@ -300,8 +312,11 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
             self._emit(element, now_ms)
         return FunctionOperator.snapshot_state(self, checkpoint_id, now_ms)
 
-    def stop_emitting(self, checkpoint_id: CheckpointID) -> None:
+    def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
+        assert self.operator_state is not None  # noqa: S101 - initialize_state was called
         with self._runner.checkpoint_lock:
+            if drain:
+                self.mark_drained(self.operator_state)
             self._stopped = self._cut(checkpoint_id)
             self._source_context.close()
         self.cancel()

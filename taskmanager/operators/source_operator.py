@@ -50,6 +50,7 @@ class SourceOperator(WatermarkedSource):
 
     def initialize_state(self, restored: RestoredState) -> None:
         self._state = OperatorStateBackend(restored.operator_lists)
+        self.restore_drained(self._state, restored)
         elements = self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         digests = self._state.list_state(KNOWN_STATE, OperatorStateMode.BROADCAST).get()
         own = [self._from_element(element) for element in elements]
@@ -119,6 +120,8 @@ class SourceOperator(WatermarkedSource):
 
     def emit_next(self) -> InputStatus:
         assert self._reader is not None  # noqa: S101 - open was called
+        if self._is_drained:
+            return InputStatus.END_OF_INPUT
         now_ms = self.context.processing_time.now_ms()
         if self.has_to_wait(now_ms):
             return InputStatus.NOTHING_AVAILABLE
@@ -151,6 +154,10 @@ class SourceOperator(WatermarkedSource):
             if self._aligner is not None:
                 self._aligner.end()
         return polled.status
+
+    def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
+        if drain:
+            self.mark_drained(self._state)
 
     def pause_splits(self, now_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
         """Splits that are ahead wait while others are not."""

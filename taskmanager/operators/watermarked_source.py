@@ -6,15 +6,35 @@ SourceOperator that deals with watermarks and their alignment.
 
 from __future__ import annotations
 
+from dataflow.handles import OperatorStateMode
 from dataflow.watermarks import WatermarkStrategy
-from taskmanager.operators.contract import SourceOperatorContract
+from taskmanager.operators.contract import RestoredState, SourceOperatorContract
 from taskmanager.operators.event_time import WatermarkGenerator
+from taskmanager.operators.operator_state import OperatorStateBackend
 from taskmanager.operators.watermark_alignment import WatermarkAligner
 from taskmanager.operators.watermark_operator import WatermarkCadence, watermark_interval_ms
+
+DRAINED_STATE = "source-drained"
+"""The job that was drained. Its windows and timers have fired: rows that came after that would be late, or counted twice."""
 
 
 class WatermarkedSource(SourceOperatorContract):
     """Base of the sources. Without a strategy there is no generator, no cadence and no aligner."""
+
+    _is_drained = False
+    """The job was stopped for good with the snapshot that this source was restored from, or is being."""
+
+    def restore_drained(self, state: OperatorStateBackend, restored: RestoredState) -> None:
+        """Part of `initialize_state`. Another job that starts from the savepoint goes on where this one stopped reading."""
+        if restored.operator_lists and DRAINED_STATE in restored.operator_lists:
+            marks = OperatorStateBackend(restored.operator_lists).list_state(DRAINED_STATE, OperatorStateMode.BROADCAST)
+            if self.context.job_id in marks.get():
+                self.mark_drained(state)
+
+    def mark_drained(self, state: OperatorStateBackend) -> None:
+        """In all snapshots from now on: when the job fails before its tasks have ended, they are to end, and not to read on."""
+        self._is_drained = True
+        state.list_state(DRAINED_STATE, OperatorStateMode.BROADCAST).update([self.context.job_id])
 
     def set_strategy(self, strategy: WatermarkStrategy | None) -> None:
         """Before anything else."""

@@ -191,7 +191,7 @@ def test_a_source_that_is_stopped_for_a_savepoint_emits_what_its_position_covers
     harness = Harness(PushSourceOperator(SourceFunctionSpec(Counter(1_000_000)), runner)).start()
     for _ in range(20):
         harness.operator.emit_next()
-    harness.operator.stop_emitting(9)
+    harness.operator.stop_emitting(9, drain=False)
     before = emitted(harness)
     written = harness.snapshot(9)
     again = Counter(0)
@@ -203,6 +203,22 @@ def test_a_source_that_is_stopped_for_a_savepoint_emits_what_its_position_covers
     assert emitted(harness) == before
     assert again.position == len(before)
     assert runner.is_done
+
+
+def test_a_drained_source_is_not_run_again_in_its_job() -> None:
+    """It was stopped for good, and the job failed before all of its tasks had ended."""
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Counter(1_000)), TurnTakingPushSource("source"))).start()
+    for _ in range(20):
+        harness.operator.emit_next()
+    harness.operator.stop_emitting(9, drain=True)
+    written = harness.snapshot(9)
+    harness.operator.close()
+    runner = TurnTakingPushSource("again")
+    again = Harness(PushSourceOperator(SourceFunctionSpec(Counter(1_000)), runner)).start(restored_state([written]))
+
+    assert again.operator.emit_next() is InputStatus.END_OF_INPUT
+    assert again.emitted == []
+    assert again.snapshot(10).lists == written.lists
 
 
 def test_turns_repeat_exactly() -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from dataflow.connector_api import InputStatus
 from dataflow.connectors.scripted import End, ScriptedSource
 from dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from dataflow.ids import JobID
 from dataflow.operator_specs import SourceSpec, WatermarkSpec
 from dataflow.watermarks import WatermarkStrategy
 from taskmanager.operators.source_operator import SourceOperator
@@ -80,6 +81,24 @@ def test_a_source_whose_reader_had_finished_reads_nothing_again() -> None:
     empty.keyed, empty.lists = [], ()
 
     assert values(read(Harness(SourceOperator(spec)).start(restored_state([empty])))) == []
+
+
+def test_a_drained_source_reads_nothing_more_in_its_job_and_goes_on_in_another() -> None:
+    """Its windows have fired: rows after that would be late. A later snapshot of the same job says so, too."""
+    batches = [[times(1), times(2), times(3)]]
+    first = Harness(SourceOperator(source(batches))).start()
+    first.operator.emit_next()
+    first.operator.stop_emitting(9, drain=True)
+    restarted = Harness(SourceOperator(source(batches))).start(restored_state([first.snapshot(9)]))
+    once_more = Harness(SourceOperator(source(batches))).start(restored_state([restarted.snapshot(10)]))
+    another = Harness(SourceOperator(source(batches)))
+    another.context = replace(another.context, job_id=JobID("another"))
+    another.operator.setup(another.context, another)
+    another.start(restored_state([first.snapshot(9)]))
+
+    assert [read(restarted), restarted.operator.emit_next()] == [[], InputStatus.END_OF_INPUT]
+    assert [read(once_more), once_more.operator.emit_next()] == [[], InputStatus.END_OF_INPUT]
+    assert values(read(another)) == [2, 3]
 
 
 def test_the_watermark_is_the_least_of_the_unfinished_splits() -> None:
