@@ -247,16 +247,22 @@ class FilesByNode:
         self._nodes = nodes
         self._storage = storage
         self._directory = directory
-        self._rubbish: dict[str, dict[str, None]] = {}
-        """By name: files that could not be deleted yet."""
+        self._rubbish: dict[tuple[str, str], None] = {}
+        """Name and path of files that are to be deleted, or could not be yet. Several threads add and delete at the same time."""
 
-    def put(self, name: str, prefix: bytes, data: bytes) -> None:
-        """Durable when it returns. `prefix` is kept in the node."""
+    def put(self, name: str, prefix: bytes, data: bytes) -> str:
+        """Durable when it returns: the path of the file. `prefix` is kept in the node."""
         node = f"{self._directory}/{name}"
         before = self._nodes.get(node)
-        self._write(name, data, lambda path: self._nodes.put(node, prefix + path))
+        path, _ = self._write(name, data, lambda path: self._nodes.put(node, prefix + path))
         if before is not None:
             self._delete_file(name, before[0][len(prefix) :].decode())
+        return path
+
+    def take_back(self, name: str, path: str) -> None:
+        """Undo `put`. Somebody who removed the name meanwhile may not have seen the file."""
+        self.remove(name, 0)
+        self._delete_file(name, path)
 
     def replace(self, name: str, prefix_length: int, data: bytes) -> None:
         """As `put`, with the prefix that is there; nothing when there is none (any more)."""
@@ -265,11 +271,11 @@ class FilesByNode:
         if before is None:
             return
         prefix, old = before[0][:prefix_length], before[0][prefix_length:].decode()
-        written = self._write(name, data, lambda path: self._nodes.set(node, prefix + path))
+        _, written = self._write(name, data, lambda path: self._nodes.set(node, prefix + path))
         if written:
             self._delete_file(name, old)
 
-    def _write(self, name: str, data: bytes, point_to: Callable[[bytes], bool]) -> bool:
+    def _write(self, name: str, data: bytes, point_to: Callable[[bytes], bool]) -> tuple[str, bool]:
         """A new file; then the node says so. False: there is no such node, hence no such file."""
         path = f"{self._directory}/{name}-{uuid.uuid4().hex}"
         self._storage.put(path, data)
@@ -283,19 +289,18 @@ class FilesByNode:
             raise
         if not found:
             self._delete_file(name, path)
-        return found
+        return path, found
 
     def _delete_file(self, name: str, path: str) -> None:
         """A file that no node names. What cannot be deleted is tried again with the next."""
-        self._rubbish.setdefault(name, {})[path] = None
+        self._rubbish[name, path] = None
         self._delete_rubbish(name)
 
     def _delete_rubbish(self, name: str) -> None:
-        files = self._rubbish.get(name, {})
-        for path in tuple(files):
-            self._storage.delete(path)
-            files.pop(path, None)
-        self._rubbish.pop(name, None)
+        for of, path in tuple(self._rubbish):
+            if of == name:
+                self._storage.delete(path)
+                self._rubbish.pop((of, path), None)
 
     def _nodes_value(self, node: str) -> bytes | None:
         """What the node says now; None when that cannot be found out."""
@@ -326,7 +331,7 @@ class FilesByNode:
         """No error when there is none. After a failure once more: the node may be gone, and the file not."""
         found = self._nodes.get(f"{self._directory}/{name}")
         if found is not None:
-            self._rubbish.setdefault(name, {})[found[0][prefix_length:].decode()] = None
+            self._rubbish[name, found[0][prefix_length:].decode()] = None
         self._nodes.delete(f"{self._directory}/{name}")
         self._delete_rubbish(name)
 
@@ -347,9 +352,9 @@ class ZooKeeperStatistics:
 
     def write(self, data: bytes) -> None:
         """Replace what is there. A write that was overtaken by the end of its job leaves nothing."""
-        self._files.put(self._job_id, b"", data)
+        path = self._files.put(self._job_id, b"", data)
         if self._is_forgotten():
-            self._files.remove(self._job_id, 0)
+            self._files.take_back(self._job_id, path)
 
     def read(self) -> bytes | None:
         """None: nothing was written."""
