@@ -101,6 +101,8 @@ class JobMasterRunner:
         self._deactivator: pykka.ActorRef[Any] | None = None
         self._live: LiveJob | None = None
         self._status = JobStatus.CREATED
+        self._outcome: JobStatus | None = None
+        """How the job has ended, whether or not anybody has heard of it."""
         self._early: list[Any] | None = []
         """What was told before the actor was there; None: it is there, or never will be."""
         self._ended = False
@@ -212,7 +214,7 @@ class JobMasterRunner:
                 Reply: services.replies.perform,
                 ReportJobStatus: self._report_status,
                 UpdateJobGraph: self._update_graph,
-                ForgetJobGraph: lambda _: self._forget_graph(),
+                ForgetJobGraph: lambda _: self._job_is_over(master.scheduler.status),
                 JobReachedTerminalState: self._reached_terminal_state,
             },
             services.timers,
@@ -281,6 +283,11 @@ class JobMasterRunner:
             lambda _: self._again_later(lambda: self._update_graph(effect)),
         )
 
+    def _job_is_over(self, outcome: JobStatus) -> None:
+        """From now on it must not be run again, whatever becomes of the JobMaster: no new leader would find it."""
+        self._outcome = outcome
+        self._forget_graph()
+
     def _forget_graph(self) -> None:
         """Until it is gone, however long that takes."""
         graphs, job_id = self._services.high_availability.job_graphs, self._job_graph.job_id
@@ -305,7 +312,8 @@ class JobMasterRunner:
 
     def _crashed(self, crash: ActorCrashed) -> None:
         summary = f"defect in the JobMaster, while handling {crash.event}: {crash.error!r}"
-        self._end(self._status, SerializedFailure(summary, Blame.INTERNAL, error_type=type(crash.error).__name__))
+        failure = SerializedFailure(summary, Blame.INTERNAL, error_type=type(crash.error).__name__)
+        self._end(self._outcome or self._status, failure)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -321,7 +329,8 @@ class JobMasterRunner:
             except Exception as error:  # a core that broke may not be readable any more
                 self._logger.warning("the job's last state cannot be shown", reason=repr(error))
         self._take_down()
-        self._services.registry.ended(self._job_graph.job_id, view if status.is_globally_terminal else None)
+        shows_end = self._live is not None and self._live.master.status is status and status.is_globally_terminal
+        self._services.registry.ended(self._job_graph.job_id, view if shows_end else None)
         self._services.replies.job_master_gone(self._job_graph.job_id, f"the job is {status.value}")
         self._tell_dispatcher(JobMasterEnded(self._job_graph.job_id, status, failure))
 
@@ -329,12 +338,13 @@ class JobMasterRunner:
         services, job_id = self._services, self._job_graph.job_id
         with self._lock:
             self._early = None
+            actor, self._actor = self._actor, None  # what it is told now it would never answer
         services.switchboard.remove_job_master(job_id, self.tell)
         services.switchboard.drop_actor(self.tell)
         services.leaders.set_job_master(job_id, None)
-        for actor in (self._deactivator, self._actor):
-            if actor is not None and actor.is_alive():
-                actor.stop(block=False)
+        for each in (self._deactivator, actor):
+            if each is not None and each.is_alive():
+                each.stop(block=False)
         if self._hooks is not None:
             self._hooks.close()
 

@@ -251,7 +251,12 @@ class CheckpointCoordinator:
         self._request(event.request_id, kind, event.target_location, resume_periodic=was_periodic)
 
     def _end_of_data(self, event: EndOfDataReceived) -> None:
-        if self.executions.end_of_data(event.attempt_ids) and self.configuration.is_periodic:
+        # A savepoint that the job stops with is the last thing that tasks wait for; when it fails, the job starts again.
+        if (
+            self.executions.end_of_data(event.attempt_ids)
+            and self.configuration.is_periodic
+            and not any(pending.properties.is_synchronous for pending in self._in_flight.pending_checkpoints)
+        ):
             self._request(self._own_request_id("end-of-data"), SnapshotType.CHECKPOINT)
 
     def _periodic_trigger_fired(self) -> None:
@@ -587,7 +592,10 @@ class CheckpointCoordinator:
             self._restoration.is_store_read = True  # what cannot be read now stays for its user
 
     def _id_count_set(self, event: CheckpointIdCountSet) -> None:
-        self._restoration.id_count_set(event, self._out)
+        if self._shutdown_status is None:
+            self._restoration.id_count_set(event, self._out)
+        else:
+            self._restoration.adoption_failed("the checkpoint coordinator was shut down", self._out)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -611,6 +619,7 @@ class CheckpointCoordinator:
             self._out += self.publication.shutdown(status)
             self._out += [ShutdownIdCounter(status), PersistStatistics()]
         is_drawing = self._triggering is not None and self._triggering.pending is None
+        is_drawing = is_drawing or self._restoration.is_setting_id
         is_cleaning = self.publication.cleaning_count > 0
         if self._store_is_shut_down and not is_drawing and not is_cleaning and not self._is_over:
             self._is_over = True

@@ -118,6 +118,11 @@ class Restoration:
         """Whether the first waiting request can be served, as far as this file knows."""
         return bool(self._waiting) and self.is_store_read and self._adoption is None and self._held is None
 
+    @property
+    def is_setting_id(self) -> bool:
+        """Whether the id counter is being moved behind a snapshot that a user named."""
+        return self._adoption is not None and self._publication.storing is None
+
     def request(self, event: RestoreLatest | RestoreSavepoint, out: Effects) -> None:
         """Somebody wants state. The store is read before the first restore; a job that starts from a snapshot is new,
         and has nothing in the store."""

@@ -159,7 +159,7 @@ class Dispatcher:
         if graph.job_id in self._jobs or graph.job_id in self._history:
             return _refuse(f"job {graph.job_id} was submitted before; a submission needs an id of its own")
         for job in self._jobs.values():
-            if job.graph.name == graph.name:
+            if job.graph.name == graph.name and not job.status.is_globally_terminal:
                 return _refuse(
                     f"a job named {graph.name!r} is here already ({job.graph.job_id}, {job.status.value}): cancel it first, "
                     "or give this one another name"
@@ -226,10 +226,10 @@ class Dispatcher:
         if job is None:
             return []
         status, failure = event.status, event.failure
-        if status is JobStatus.SUSPENDED or not self._is_leader:
-            del self._jobs[event.job_id]
-            return []
         if not status.is_globally_terminal:
+            if status is JobStatus.SUSPENDED or not self._is_leader:
+                del self._jobs[event.job_id]
+                return []
             job.broken += 1
             if job.broken <= JOB_MASTER_RESTARTS:
                 job.status = JobStatus.CREATED

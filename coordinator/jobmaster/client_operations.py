@@ -34,6 +34,8 @@ from dataflow.ids import JobVertexID
 from dataflow.messages import JobStatus
 from runtime.machine import CancelTimer, StartTimer
 
+STOPPING = "the job is being stopped with a savepoint: ask again if that fails"
+
 
 @dataclass(frozen=True, slots=True)
 class AskForSnapshot:
@@ -81,6 +83,10 @@ class ClientOperations:
 
     def operate(self, request_id: RequestID, operation: JobOperation, now_ms: int) -> list[ClientOperationsEffect]:
         """A client wants something of the job, which is not over."""
+        if self._pending.is_stopping and not isinstance(operation, CancelJob):
+            # Its sources may have ended for good: what is taken now is nothing to go on from when the savepoint fails.
+            self._out.append(refused(request_id, STOPPING, retryable=True))
+            return self._done()
         match operation:
             case CancelJob():
                 self._out += [Scheduled(tuple(self._scheduler.cancel(now_ms))), Reply(request_id, Acknowledged())]
@@ -138,6 +144,8 @@ class ClientOperations:
             self._out += replies
             if parallelism is not None:
                 self._begin_rescale(snapshot.request_id, parallelism, now_ms)
+            if self._scheduler.is_over:  # it was being stored when the job ended: no other status will follow
+                self._out += self._pending.job_status_changed(self._scheduler.status)
         return self._done()
 
     def snapshot_failed(self, failed: CheckpointRequestFailed) -> list[ClientOperationsEffect]:
@@ -176,6 +184,10 @@ class ClientOperations:
     def _rescale(self, effects: list[RescalingEffect]) -> None:
         for effect in effects:
             match effect:
+                case TakeRescaleCheckpoint(asked_by, _) if self._pending.is_stopping:
+                    if asked_by is not None:
+                        self._out.append(refused(asked_by, STOPPING, retryable=True))
+                    self._rescale(self._rescaling.end())
                 case TakeRescaleCheckpoint(asked_by, parallelism):
                     key = (
                         self._rescaling.own_checkpoint()

@@ -224,6 +224,7 @@ class JobMaster:
         self._idle_timer_ms: int | None = None
         self._is_closed = False
         self._is_ended = False
+        self._shown_status = JobStatus.CREATED
         self._queue: deque[SchedulerEffect | CheckpointCoordinatorEffect] = deque()
         self._out: list[JobMasterEffect] = []
 
@@ -231,14 +232,16 @@ class JobMaster:
 
     @property
     def status(self) -> JobStatus:
-        """Of the job."""
-        return self.scheduler.status
+        """Of the job, as everybody may know it: the one that was reported last."""
+        return self._shown_status
 
     @property
     def status_detail(self) -> str:
         """What the job waits for, one line, empty when it waits for nothing."""
         if self._reconciling_note:
             return self._reconciling_note
+        if self._is_closed and self.status is not self.scheduler.status:
+            return f"{self.scheduler.status.value} as soon as the job graph is removed from the job graph store"
         if self.scheduler.slots_missing:
             pool = self.scheduler.pool
             return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resource_manager.note}"
@@ -291,7 +294,7 @@ class JobMaster:
                 self._of_resource_manager(self._resource_manager.handle(leader, self._now_ms))
             case OperationRequested(request_id, operation):
                 if self._is_closed:
-                    self._out.append(refused(request_id, f"the job is {self.status.value}"))
+                    self._out.append(refused(request_id, f"the job is {self.scheduler.status.value}"))
                 else:
                     self._of_clients(self._clients.operate(request_id, operation, self._now_ms))
             case SavepointLoaded(metadata, location):
@@ -300,8 +303,9 @@ class JobMaster:
                 self._schedule(self.scheduler.graph_stored(self._now_ms))
                 self._forget_job_graph()
             case JobGraphForgotten():
+                self._report(self.scheduler.status, self.scheduler.root_failure)
                 self._of_clients(self._clients.job_is_forgotten())
-                self._checkpoint(Shutdown(self.status))
+                self._checkpoint(Shutdown(self.scheduler.status))
             case SavepointLoadFailed(detail, retryable):
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
             case StartCheckpointScheduler() if self._has_adopted:
@@ -389,7 +393,9 @@ class JobMaster:
                     self._schedule(self.scheduler.fail_global(failure, self._now_ms))
             case CoordinatorShutDown():
                 self._is_ended = True
-                self._out.append(JobReachedTerminalState(self.job_id, self.status, self.scheduler.root_failure))
+                self._out.append(
+                    JobReachedTerminalState(self.job_id, self.scheduler.status, self.scheduler.root_failure)
+                )
             case _:
                 self._out.append(effect)
 
@@ -404,12 +410,16 @@ class JobMaster:
                     self._out.append(effect)
 
     def _job_status_reached(self, status: JobStatus, failure: SerializedFailure | None) -> None:
-        self._report(status, failure)
+        # Nobody hears that the job has ended before no new leader would run it again (`JobGraphForgotten`): whoever waits
+        # for that goes on from its last checkpoint, or takes its output.
+        if not status.is_globally_terminal:
+            self._report(status, failure)
         self._of_clients(self._clients.job_status_changed(status))
-        if self.scheduler.is_over:
+        if status.is_globally_terminal or status is JobStatus.SUSPENDED:
             self._close(status)
 
     def _report(self, status: JobStatus, failure: SerializedFailure | None) -> None:
+        self._shown_status = status
         self._out.append(ReportJobStatus(JobStatusChanged(self.job_id, status, self._now_ms, failure)))
 
     def _close(self, status: JobStatus) -> None:
@@ -433,7 +443,7 @@ class JobMaster:
 
     def _forget_job_graph(self) -> None:
         """Of a job that is over, and not before a graph that is being stored is there: it would come back."""
-        if self._is_closed and self.status.is_globally_terminal and not self.scheduler.is_storing_graph:
+        if self._is_closed and self.scheduler.status.is_globally_terminal and not self.scheduler.is_storing_graph:
             self._out.append(ForgetJobGraph(self.job_id))
 
     # --- restoring ----------------------------------------------------------------------------------------------------
@@ -449,6 +459,8 @@ class JobMaster:
         self._checkpoint(RestoreLatest(request_id, effect.vertices, allow))
 
     def _savepoint_loaded(self, metadata: CheckpointMetadata, location: str) -> None:
+        if self._is_closed:  # claimed now, it would be deleted with the checkpoints of a job that never had it
+            return
         savepoint = self.scheduler.graph.job_graph.savepoint_restore
         request_id = CheckpointRequestID(f"{RESTORE_PREFIX}{self._loading_round}")
         allow = savepoint.allow_non_restored_state
@@ -619,7 +631,8 @@ class JobMaster:
     def _register_task_manager(self, connection: ConnectionID, message: RegisterTaskExecutorAtJobMaster) -> None:
         info = message.info
         if message.job_id != self.job_id or self._is_closed:
-            reason = f"the job is {self.status.value}" if self._is_closed else f"this is the JobMaster of {self.job_id}"
+            ended = f"the job is {self.scheduler.status.value}"
+            reason = ended if self._is_closed else f"this is the JobMaster of {self.job_id}"
             rejected = Fenced(self.identity.session, RegistrationRejected(reason))
             self._out += [Send(connection, rejected), CloseConnection(connection)]
             return

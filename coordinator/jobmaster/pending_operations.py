@@ -70,6 +70,11 @@ class PendingOperations:
         return self._add(_Pending(request_id, parallelism=parallelism))
 
     @property
+    def is_stopping(self) -> bool:
+        """A savepoint is under way, or complete, that the job stops with."""
+        return any(pending.stop for pending in self._pending.values())
+
+    @property
     def rescale_in_progress(self) -> bool:
         """Another one must wait."""
         return any(pending.parallelism is not None for pending in self._pending.values())

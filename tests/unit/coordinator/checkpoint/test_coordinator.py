@@ -22,12 +22,14 @@ from coordinator.checkpoint.effects import (
     SendNotifyCheckpointAborted,
     SendNotifyCheckpointComplete,
     SendTriggerCheckpoint,
+    SetCheckpointIdCount,
     ShutdownIdCounter,
     StateRestored,
     StoreCompletedCheckpoint,
     VerifyStoredCheckpoint,
 )
 from coordinator.checkpoint.events import (
+    CheckpointIdCountSet,
     CheckpointIdDrawn,
     CheckpointRequested,
     CheckpointRequestID,
@@ -37,6 +39,7 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     DeclineReceived,
     RestoreLatest,
+    RestoreSavepoint,
     Shutdown,
     StartCheckpointScheduler,
     StopCheckpointScheduler,
@@ -45,6 +48,7 @@ from coordinator.checkpoint.events import (
 from coordinator.checkpoint.publication import NO_LIMIT
 from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
 from dataflow.failures import CheckpointFailureReason
+from dataflow.handles import CheckpointMetadata
 from dataflow.ids import CheckpointID, JobID
 from dataflow.messages import DeclineCheckpoint, ExecutionState, JobStatus
 from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
@@ -275,6 +279,30 @@ def test_shutdown_while_the_id_is_drawn() -> None:
     assert effects == [
         CheckpointRequestFailed(A, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN),
         CoordinatorShutDown(JobStatus.FAILED),
+    ]
+
+
+def test_shutdown_while_the_id_is_set() -> None:
+    """A snapshot was about to be taken over: it is not any more, and nobody forgets the counter before it is written for the last
+    time."""
+    job = Coordinator()
+    core = CheckpointCoordinator(
+        JOB,
+        "job",
+        job.core.configuration,
+        job.core.executions.vertices,
+        job.core.executions.edges,
+        store_survives_suspension=True,
+    )
+    metadata = CheckpointMetadata(JOB, "job", CheckpointID(7), 0, SnapshotType.CHECKPOINT, ())
+    assert core.handle(RestoreSavepoint(A, metadata, "file:///sp", claim=True), 0) == [
+        SetCheckpointIdCount(A, CheckpointID(8))
+    ]
+    assert CoordinatorShutDown(JobStatus.CANCELED) not in core.handle(Shutdown(JobStatus.CANCELED), 0)
+
+    assert core.handle(CheckpointIdCountSet(A), 0) == [
+        RestoreFailed(A, "the checkpoint coordinator was shut down", retryable=True),
+        CoordinatorShutDown(JobStatus.CANCELED),
     ]
 
 

@@ -84,6 +84,16 @@ def test_one_id_and_one_name_are_one_job() -> None:
     assert f"a job named 'keyed' is here already ({JOB}" in refusal(core, again)
 
 
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED])
+def test_the_name_of_a_job_is_free_as_soon_as_it_is_shown_as_over(status: JobStatus) -> None:
+    """Its JobMaster may still be deleting checkpoints: whoever waited for the end starts the next one at once."""
+    core = running()
+    core.handle(JobStatusReported(JobStatusChanged(JOB, status, 5)), 5)
+
+    again = JobGraph(JobID("another"), GRAPH.name, GRAPH.vertices, GRAPH.edges)
+    assert core.handle(SubmitJob(R, again), 6) == [StoreJobGraph(again)]
+
+
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
@@ -174,3 +184,20 @@ def test_lost_leadership_suspends_and_removes_nothing() -> None:
     assert core.handle(DispatcherSuspended("session expired"), 5) == [SuspendJobMaster(JOB)]
     assert core.handle(JobMasterEnded(JOB, JobStatus.SUSPENDED), 6) == []
     assert core.jobs() == ()
+
+
+def test_what_is_left_of_a_job_that_is_over_goes_when_the_coordinator_stops_meanwhile() -> None:
+    """Its graph is gone, so that no later leader would ever come to remove the rest."""
+    core = running()
+    core.handle(DispatcherSuspended("the coordinator stops"), 5)
+
+    assert core.handle(JobMasterEnded(JOB, JobStatus.CANCELED), 6) == [RemoveJobGraph(JOB)]
+
+
+def test_a_job_master_that_breaks_when_the_coordinator_stops_is_not_started_again() -> None:
+    """Nor is anything of its job removed."""
+    core = running()
+    core.handle(DispatcherSuspended("the coordinator stops"), 5)
+
+    for _ in range(JOB_MASTER_RESTARTS + 1):
+        assert core.handle(JobMasterEnded(JOB, JobStatus.RUNNING), 6) == []

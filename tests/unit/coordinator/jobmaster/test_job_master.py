@@ -6,6 +6,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
@@ -20,6 +22,7 @@ from coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointRequested,
     CheckpointRequestID,
+    CheckpointStored,
     EndOfDataReceived,
     RestoreLatest,
     RestoreSavepoint,
@@ -49,9 +52,11 @@ from coordinator.jobmaster.job_master import JobMaster
 from coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
+    JobOperation,
     OperationFailed,
     Reply,
     RequestID,
+    RescaleJob,
     SnapshotCompleted,
     StopWithSavepoint,
     TakeCheckpoint,
@@ -153,7 +158,13 @@ class Story:
         effects = list(self.core.handle(event, self.now_ms))
         if self.graph_store_answers and any(isinstance(effect, UpdateJobGraph) for effect in effects):
             effects += self.take(JobGraphUpdated())
+        if self.graph_store_answers and any(isinstance(effect, ForgetJobGraph) for effect in effects):
+            effects += self.take(JobGraphForgotten())
         return effects
+
+    def with_slow_graph_store(self) -> Story:
+        self.graph_store_answers = False
+        return self
 
     def hears(
         self, who: str, message: object, session: LeaderSessionID = SESSION, at_ms: int | None = None
@@ -455,7 +466,6 @@ def test_a_failure_that_must_not_be_retried_fails_the_job() -> None:
     assert messages(effects, CancelTask) == [CancelTask(attempt(0, "sink"))]
     effects = story.enters("a", attempt(0, "sink"), ExecutionState.CANCELED)
     assert statuses(effects) == [JobStatus.FAILED]
-    effects = story.take(JobGraphForgotten())
     assert story.checkpoints.events[-1] == Shutdown(JobStatus.FAILED)
     (end,) = [effect for effect in effects if isinstance(effect, JobReachedTerminalState)]
     assert end.failure is not None
@@ -473,18 +483,24 @@ def test_exhausted_restarts_fail_the_job_with_the_last_failure() -> None:
 
 
 def test_a_finished_job_is_forgotten_then_its_checkpoints_go() -> None:
-    """The order matters: a coordinator that comes after must not run it again. Then nothing is left."""
-    story = Story().run()
+    """The order matters: a coordinator that comes after must not run it again, and before that nobody hears of the end.
+    Then nothing is left."""
+    story = Story().run().with_slow_graph_store()
     effects = story.enters("a", attempt(), ExecutionState.FINISHED)
 
-    assert statuses(effects) == [JobStatus.FINISHED]
-    assert [effect for effect in effects if not isinstance(effect, CancelTimer)][1:] == [
+    assert statuses(effects) == []
+    assert [effect for effect in effects if not isinstance(effect, CancelTimer)] == [
         send("a", Disconnect("the job is FINISHED")),
         CloseConnection(ConnectionID("tm-a")),
         ForgetJobGraph(ONE.job_id),
     ]
     assert Shutdown(JobStatus.FINISHED) not in story.checkpoints.events
-    assert story.take(JobGraphForgotten()) == [JobReachedTerminalState(ONE.job_id, JobStatus.FINISHED)]
+    waits = "FINISHED as soon as the job graph is removed from the job graph store"
+    assert (story.core.status, story.core.status_detail) == (JobStatus.RUNNING, waits)  # clients see what was reported
+    effects = story.take(JobGraphForgotten())
+    assert statuses(effects) == [JobStatus.FINISHED]
+    assert (story.core.status, story.core.status_detail) == (JobStatus.FINISHED, "")
+    assert effects[-1] == JobReachedTerminalState(ONE.job_id, JobStatus.FINISHED)
     assert story.take(MessageReceived(ConnectionID("late"), Fenced(SESSION, "x"))) == [
         CloseConnection(ConnectionID("late"))
     ]
@@ -492,14 +508,30 @@ def test_a_finished_job_is_forgotten_then_its_checkpoints_go() -> None:
 
 def test_cancel_waits_for_the_tasks() -> None:
     """Acknowledged at once, CANCELED when the last one has ended; a task that finished meanwhile counts as cancelled."""
-    story = Story().run()
+    story = Story().run().with_slow_graph_store()
     effects = story.operate(CancelJob())
 
     assert statuses(effects) == [JobStatus.CANCELLING] and answer(effects) == Acknowledged()
     assert messages(effects, CancelTask) == [CancelTask(attempt())]
-    assert statuses(story.enters("a", attempt(), ExecutionState.FINISHED)) == [JobStatus.CANCELED]
+    assert ForgetJobGraph(ONE.job_id) in story.enters("a", attempt(), ExecutionState.FINISHED)
     failed = answer(story.operate(CancelJob()))
     assert isinstance(failed, OperationFailed) and failed.failure.summary == "the job is CANCELED"
+    assert statuses(story.take(JobGraphForgotten())) == [JobStatus.CANCELED]
+
+
+@pytest.mark.parametrize("ends", [JobStatus.CANCELED, JobStatus.FAILED])
+def test_a_job_that_ends_when_nothing_runs_ends_once(ends: JobStatus) -> None:
+    """CANCELLING or FAILING is no end: the checkpoint core has nothing to shut down with, and the graph is forgotten first."""
+    story = Story(attempts=0 if ends is JobStatus.FAILED else 10).run().with_slow_graph_store()
+    effects = story.enters("a", attempt(), ExecutionState.FAILED, SerializedFailure("raised"))
+    if ends is JobStatus.CANCELED:
+        effects = story.operate(CancelJob())
+    assert effects.count(ForgetJobGraph(ONE.job_id)) == 1
+    assert not any(isinstance(event, Shutdown) for event in story.checkpoints.events)
+    assert statuses(effects) == [JobStatus.CANCELLING if ends is JobStatus.CANCELED else JobStatus.FAILING]
+
+    assert statuses(story.take(JobGraphForgotten())) == [ends]
+    assert [event for event in story.checkpoints.events if isinstance(event, Shutdown)] == [Shutdown(ends)]
 
 
 def test_cancel_before_anything_runs_is_immediate() -> None:
@@ -632,7 +664,7 @@ def test_stop_with_savepoint_is_answered_at_the_end() -> None:
     that the user starts from the savepoint (seed 5202); a failure in between says where it lies."""
     key = CheckpointRequestID("client-r")
     completed = CheckpointRequestCompleted(key, CheckpointID(6), "file:///sp/x")
-    story = Story().run()
+    story = Story().run().with_slow_graph_store()
     story.checkpoints.answers[StopWithSavepointRequested] = [completed]
     assert not any(isinstance(effect, Reply) for effect in story.operate(StopWithSavepoint("/sp")))
     effects = story.enters("a", attempt(), ExecutionState.FINISHED)
@@ -646,6 +678,47 @@ def test_stop_with_savepoint_is_answered_at_the_end() -> None:
     assert (
         failed.failure.summary == "the savepoint file:///sp/x is complete, but the job did not stop: it is RESTARTING"
     )
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_savepoint_that_is_complete_after_the_end_is_named(restarts: bool) -> None:
+    """It was being stored when the job was cancelled, and stays: whoever wanted to stop with it hears where it lies."""
+    story = Story().run().with_slow_graph_store()
+    story.operate(StopWithSavepoint("/sp"))
+    if restarts:
+        story.enters("a", attempt(), ExecutionState.FAILED, SerializedFailure("raised"))
+    story.take(OperationRequested(RequestID("another"), CancelJob()))
+    if not restarts:
+        story.enters("a", attempt(), ExecutionState.CANCELED)
+    completed = CheckpointRequestCompleted(CheckpointRequestID("client-r"), CheckpointID(6), "file:///sp/x")
+    story.checkpoints.answers[CheckpointStored] = [completed]
+    failed = answer(story.take(CheckpointStored(CheckpointID(6))))
+    assert failed.failure.summary == "the savepoint file:///sp/x is complete, but the job did not stop: it is CANCELED"
+
+
+@pytest.mark.parametrize(
+    "operation", [TakeCheckpoint(), TakeSavepoint("/sp"), StopWithSavepoint("/sp"), RescaleJob({})]
+)
+def test_a_job_that_is_being_stopped_takes_nothing_else(operation: JobOperation) -> None:
+    """Its sources may be drained already: if the savepoint fails, nothing that was taken since may be what it goes on from."""
+    story = Story().run()
+    story.operate(StopWithSavepoint("/sp"))
+    asked = len(story.checkpoints.events)
+
+    refused = answer(story.operate(operation))
+    assert isinstance(refused, OperationFailed) and "being stopped with a savepoint" in refused.failure.summary
+    assert len(story.checkpoints.events) == asked
+
+
+def test_a_cancelled_job_takes_no_snapshot_over() -> None:
+    """The one that it was to start from was being read: claimed after the end, it would go as the job's own checkpoints do."""
+    claimed = SavepointRestoreSettings("/sp/x", claim=True)
+    graph = replace(ONE, savepoint_restore=claimed)
+    story = Story(graph).start().with_slow_graph_store()
+    story.operate(CancelJob())
+    metadata = CheckpointMetadata(ONE.job_id, "one", CheckpointID(9), 1, SnapshotType.CHECKPOINT, ())
+    story.take(SavepointLoaded(metadata, "file:///sp/x"))
+    assert not any(isinstance(event, RestoreSavepoint) for event in story.checkpoints.events)
 
 
 def test_a_suspended_job_touches_nothing() -> None:

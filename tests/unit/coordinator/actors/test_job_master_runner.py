@@ -1,0 +1,137 @@
+"""JobMasterRunner: what it makes of a JobMaster that ends, or breaks."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from coordinator.actors.job_master_runner import JobMasterRunner, JobServices
+from coordinator.checkpoint.coordinator import CheckpointCoordinator
+from coordinator.checkpoint.events import CheckpointStored, Shutdown
+from coordinator.dispatcher.events import JobMasterEnded
+from coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedJobGraphs
+from coordinator.io import IoExecutor
+from coordinator.jobmaster.events import OperationRequested
+from coordinator.jobmaster.operations import CancelJob, RequestID
+from coordinator.rpc.switchboard import Switchboard
+from dataflow.config import Configuration
+from dataflow.ids import CheckpointID
+from dataflow.messages import JobStatus
+from dataflow.wire import decode_job_status
+from runtime.clock import SystemClock
+from runtime.leader_retrieval import LeaderAddress
+from runtime.logs import silent_logger
+from runtime.memory_storage import MemoryStorage, named_memory_storage
+from runtime.state_storages import StateStorages
+from runtime.storage import StorageError
+from runtime.timers import TimerService
+from tests.simulation.jobs import keyed_job
+
+GRAPH = keyed_job()
+CANCEL = OperationRequested(RequestID("r"), CancelJob())
+
+
+class Running:
+    """A job that waits for slots which nobody has."""
+
+    def __init__(self) -> None:
+        clock, logger = SystemClock(), silent_logger()
+        self.timers = TimerService(clock)
+        self.io = IoExecutor(self.timers, clock, logger)
+        self.high_availability = EmbeddedHighAvailability(MemoryStorage(), None, durable=True)
+        self.high_availability.job_graphs.put(GRAPH)
+        self.told: queue.Queue[Any] = queue.Queue()
+        self.table, self.replies = Mock(), Mock()
+        services = JobServices(
+            address="jm:1",
+            resource_manager=LeaderAddress,
+            configuration=Configuration({}),
+            checkpoint_base="memory://runner",
+            storages=StateStorages(named_memory_storage),
+            high_availability=self.high_availability,
+            io=self.io,
+            timers=self.timers,
+            clock=clock,
+            switchboard=Switchboard(Mock()),
+            leaders=Mock(),
+            registry=self.table,
+            replies=self.replies,
+            logger=logger,
+        )
+        self.runner = JobMasterRunner(GRAPH, services, self.told.put, recovered=False)
+        self.runner.start()
+
+    def end(self) -> JobMasterEnded:
+        """How it ended."""
+        while True:
+            event = self.told.get(timeout=10)
+            if isinstance(event, JobMasterEnded):
+                return event
+
+    def close(self) -> None:
+        self.runner.stop()
+        self.io.close()
+        self.timers.close()
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    job = Running()
+    yield job
+    job.close()
+
+
+def test_whoever_is_gone_is_told_nothing(running: Running) -> None:
+    """All that wait are answered at the end; whoever comes later would wait for ever."""
+    heard: list[bool] = []
+    running.replies.job_master_gone.side_effect = lambda *_: heard.append(running.runner.tell(CANCEL))
+    assert running.runner.tell(CANCEL)
+
+    assert running.end() == JobMasterEnded(GRAPH.job_id, JobStatus.CANCELED, None)
+    assert heard == [False]
+    assert running.high_availability.job_graphs.load() == []
+
+
+def test_a_job_that_is_over_stays_so_when_its_job_master_breaks(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its graph is gone: whoever ran it again would run a job that nobody finds after the next failure, and that its user has
+    cancelled."""
+    handle = CheckpointCoordinator.handle
+
+    def breaks(core: CheckpointCoordinator, event: Any, now_ms: int) -> Any:
+        if isinstance(event, Shutdown):
+            raise ValueError("defect")
+        return handle(core, event, now_ms)
+
+    monkeypatch.setattr(CheckpointCoordinator, "handle", breaks)
+    running.runner.tell(CANCEL)
+
+    assert_cancelled_with_defect(running.end())
+    ((_, view),) = (call.args for call in running.table.ended.call_args_list)
+    assert decode_job_status(view.details.overview.status) is JobStatus.CANCELED
+
+
+def test_a_job_whose_end_nobody_has_heard_of_is_not_shown_as_it_was(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks while its graph cannot be removed: the Dispatcher goes on with that, and says how the job has ended."""
+
+    def away(*_: object) -> None:
+        raise StorageError("away")
+
+    monkeypatch.setattr(EmbeddedJobGraphs, "remove", away)
+    running.runner.tell(CANCEL)
+    running.runner.tell(CheckpointStored(CheckpointID(1)))
+
+    assert_cancelled_with_defect(running.end())
+    running.table.ended.assert_called_once_with(GRAPH.job_id, None)
+
+
+def assert_cancelled_with_defect(end: JobMasterEnded) -> None:
+    assert end.status is JobStatus.CANCELED
+    assert end.failure is not None and "defect in the JobMaster" in end.failure.summary
