@@ -101,15 +101,24 @@ class HeartbeatSettings:
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> HeartbeatSettings:
-        """Read `heartbeat.*`. Raises ConfigurationError."""
+        """Read `heartbeat.*`. Raises ConfigurationError, also when the rounds come less often than peers time out."""
         try:
-            return cls(
+            settings = cls(
                 configuration.get_option(HEARTBEAT_INTERVAL),
                 configuration.get_option(HEARTBEAT_TIMEOUT),
                 configuration.get_option(HEARTBEAT_RPC_FAILURE_THRESHOLD),
             )
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
+        # Not in the constructor: a side that is asked has a timeout, and its interval means nothing (Flink checks this
+        # in HeartbeatServices too).
+        if settings.interval_ms > settings.timeout_ms:
+            raise ConfigurationError(
+                f"heartbeat.interval ({settings.interval_ms} ms) is longer than heartbeat.timeout "
+                f"({settings.timeout_ms} ms): every peer would time out before it is asked again. "
+                "Raise heartbeat.timeout or lower heartbeat.interval"
+            )
+        return settings
 
     @property
     def detects_failed_sends(self) -> bool:
@@ -169,7 +178,7 @@ class StartHeartbeatRounds:
 
 @dataclass(frozen=True, slots=True)
 class StopHeartbeats:
-    """Unmonitor everything, ask nobody any more."""
+    """Unmonitor everything, ask nobody any more, and take nothing in any more: a monitor is not started twice."""
 
 
 HeartbeatEvent = (
@@ -254,6 +263,8 @@ class HeartbeatMonitor(Generic[TargetT]):
     role: HeartbeatRole
     settings: HeartbeatSettings
     _targets: dict[TargetT, _Monitored] = field(default_factory=dict)
+    is_stopped: bool = False
+    """After StopHeartbeats; events have no effect any more."""
 
     def last_heartbeat_ms(self, target: TargetT) -> int:
         """When the target was last heard of, 0 before that; NO_HEARTBEAT for a target not watched."""
@@ -276,6 +287,8 @@ class HeartbeatMonitor(Generic[TargetT]):
 
     def handle(self, event: HeartbeatEvent[TargetT], now_ms: int) -> list[HeartbeatEffect[TargetT]]:
         """Take one event."""
+        if self.is_stopped:
+            return []
         match event:
             case MonitorTarget(target):
                 return self._monitor(target, now_ms)
@@ -300,6 +313,7 @@ class HeartbeatMonitor(Generic[TargetT]):
             case StopHeartbeats():
                 timers = [CancelTimer(HeartbeatTimer(self.name, target)) for target in self._targets]
                 self._targets.clear()
+                self.is_stopped = True
                 return [CancelTimer(HeartbeatTimer(self.name, None)), *timers]
             case TimerFired(HeartbeatTimer(_, None)):
                 return self._round(now_ms)

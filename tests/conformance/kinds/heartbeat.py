@@ -93,8 +93,9 @@ class Harness:
         return answered
 
     def receive(self, origin: str, payload: Any) -> None:
+        assert self.monitor is not None
         self.feed(HeartbeatReceived(origin))
-        if payload is not None:
+        if payload is not None and not self.monitor.is_stopped:
             self.seen["reported"].append({"from": origin, "payload": payload})
 
     def delivered(self, target: str) -> None:

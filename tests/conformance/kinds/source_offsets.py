@@ -57,6 +57,7 @@ def replay(scenario: dict[str, Any]) -> list[str]:
             got["ignored"] = got["state"] is None
         elif "notify_complete" in step:
             got["committed"] = offsets.notify_checkpoint_complete(step["notify_complete"])
+            got["ignored"] = not offsets.is_running
         elif "snapshot_many" in step:
             for checkpoint_id in _ids(step["snapshot_many"]):
                 got["state"] = offsets.snapshot(checkpoint_id)

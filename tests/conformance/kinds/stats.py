@@ -11,6 +11,11 @@ from dataflow.ids import CheckpointID
 from tests.conformance.replay import ANY, difference
 
 UNKNOWN = 987_654_321
+TYPES = {
+    "checkpoint": SnapshotType.CHECKPOINT,
+    "savepoint": SnapshotType.SAVEPOINT,
+    "sync_savepoint": SnapshotType.SAVEPOINT_SUSPEND,
+}
 
 
 class Harness:
@@ -23,8 +28,7 @@ class Harness:
         same: dict[str, bool] = {}
         match step:
             case {"pending": number}:
-                kind = SnapshotType.SAVEPOINT if step.get("type") == "savepoint" else SnapshotType.CHECKPOINT
-                self.tracker.report_pending(number, kind, 1, {})
+                self.tracker.report_pending(number, TYPES[step.get("type", "checkpoint")], 1, {})
             case {"complete": number}:
                 self.tracker.report_completed(number, 2, "")
             case {"fail": number}:

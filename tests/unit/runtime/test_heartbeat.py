@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dataflow.config import Configuration, ConfigurationError
 from runtime.heartbeat import (
     DeliveryFailed,
     DeliverySucceeded,
@@ -89,6 +90,17 @@ def test_stop_cancels_everything() -> None:
     assert not monitor.is_monitored("a")
 
 
+def test_nothing_begins_after_the_stop() -> None:
+    """What is still under way to a side that is gone neither starts a timer nor gets an answer."""
+    monitor = sender()
+    monitor.handle(StopHeartbeats(), 0)
+
+    assert monitor.handle(MonitorTarget("a"), 1) == []
+    assert monitor.handle(StartHeartbeatRounds(), 1) == []
+    assert monitor.handle(HeartbeatReceived("a"), 1) == []
+    assert not monitor.is_monitored("a")
+
+
 def test_unmonitoring_the_unknown_is_nothing() -> None:
     """Two causes may report the same loss."""
     assert sender().handle(UnmonitorTarget("x"), 0) == []
@@ -107,3 +119,12 @@ def test_senseless_settings_are_named(settings: tuple[int, int, int], key: str) 
     """The error names the key."""
     with pytest.raises(ValueError, match=f"heartbeat.{key}"):
         HeartbeatSettings(*settings)
+
+
+def test_rounds_that_come_less_often_than_peers_time_out_are_refused() -> None:
+    """Both keys are named; the same length is allowed, as in Flink's HeartbeatServices."""
+    HeartbeatSettings.from_configuration(Configuration({"heartbeat.interval": "5 s", "heartbeat.timeout": "5 s"}))
+    with pytest.raises(ConfigurationError, match=r"heartbeat.interval .5001 ms.*heartbeat.timeout .5000 ms"):
+        HeartbeatSettings.from_configuration(
+            Configuration({"heartbeat.interval": "5001 ms", "heartbeat.timeout": "5 s"})
+        )
