@@ -22,8 +22,9 @@ from coordinator.ha.zookeeper import FencedNodes
 from coordinator.jobmaster.reconciliation import Reconciliation, Refused
 from coordinator.jobmaster.rescaling import Rescaling
 from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
-from dataflow.elements import CheckpointBarrier
+from dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
 from dataflow.ids import CheckpointID
+from dataflow.jobgraph import Partitioning
 from dataflow.watermarks import WatermarkAlignmentParams
 from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from taskmanager.network import pipelined_subpartition
@@ -32,14 +33,23 @@ from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.keyed_process import KeyedProcessOperator
 from taskmanager.operators.sink_operator import SinkOperator
 from taskmanager.operators.source_operator import SourceOperator
+from taskmanager.operators.watermark_operator import WatermarkOperator
 from taskmanager.snapshots import uploader
 from taskmanager.snapshots.blobs import plan_blobs
 from taskmanager.snapshots.local_copy import CopiedPart
 from taskmanager.snapshots.local_recovery import LocalRecovery
-from taskmanager.task import task_wiring
+from taskmanager.task import checkpoint_execution, task_wiring
+from taskmanager.task.record_writer import RecordWriter
 from taskmanager.task.task_restore import TaskRestore
 from tests.simulation.job_plan import Stage
-from tests.simulation.options import RESIZING, SETTLED, Options, only_leaders_die
+from tests.simulation.options import (
+    RESIZING,
+    SETTLED,
+    Options,
+    only_leaders_die,
+    with_data_in_flight,
+    with_forward_edges,
+)
 from tests.simulation.workload import FOR_EVER_MS
 
 
@@ -375,6 +385,59 @@ def _keyed_by(kind: str) -> Callable[[Options], Options]:
     return options_of
 
 
+class _Never:
+    """An effect that no case is for."""
+
+
+@contextmanager
+def _new_rows_before_restored_ones() -> Iterator[None]:
+    """A task says that all that it restored is out when its own outputs are; what its inputs restored counts as new."""
+    with (
+        patch.object(task_wiring, "EndOfChannelState", lambda is_last: EndOfChannelState()),
+        patch.object(checkpoint_execution, "InputsRecovered", _Never),
+    ):
+        yield
+
+
+@contextmanager
+def _lower_watermarks() -> Iterator[None]:
+    """One that waits to be sent is replaced by a lower one, the last one too."""
+
+    def emit_watermark(self: Any, watermark: Watermark) -> None:
+        self._watermark = watermark
+        self._something_waits = True
+
+    with (
+        patch.object(RecordWriter, "emit_watermark", emit_watermark),
+        patch.object(WatermarkOperator, "_is_over", property(lambda self: False, lambda self, over: None), create=True),
+    ):
+        yield
+
+
+def _with_forward_edges(options: Options) -> Options:
+    rng = random.Random(options.seed)
+    return with_forward_edges(with_data_in_flight(options, rng), rng)
+
+
+def _with_late_rows(options: Options) -> Options:
+    """Tasks with the watermarks are slow, and each watermark waits a while."""
+    stages = (Stage("watermarks", Partitioning.REBALANCE, 3, bound_ms=30),)
+    job = replace(options.job, stages=stages, keyed="window", side_parallelism=0, repeat_ms=0, chaining=False)
+    settings = {
+        **_exactly_once(options).job_settings,
+        "execution.buffer-timeout": "200 ms",
+        "pipeline.auto-watermark-interval": "100 ms",
+    }
+    return replace(
+        options,
+        job=job,
+        job_settings=settings,
+        stalls=("watermarks", 60),
+        another_job=None,
+        slots=max(options.slots, job.slots),
+    )
+
+
 def _in_step(options: Options) -> Options:
     """Several sources, one of which may fall behind."""
     chosen = _task_managers_die(options)
@@ -494,6 +557,10 @@ CANARIES: dict[str, Canary] = {
     "never use more slots": Canary(
         "a job that follows its slots does not grow with them", _never_use_more_slots, _follows_its_slots
     ),
+    "new rows before restored ones": Canary(
+        "rows that inputs restored go on as if they were new", _new_rows_before_restored_ones, _with_forward_edges
+    ),
+    "lower watermarks": Canary("a watermark that waits is replaced by a lower one", _lower_watermarks, _with_late_rows),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }
 

@@ -67,6 +67,7 @@ class SimulatedCluster:
         self.hosts: dict[str, CoordinatorHost] = {}
         self.sessions: dict[str, str] = {}
         """Of all coordinators so far."""
+        self.on_forgotten: Callable[[JobID, JobStatus, SerializedFailure | None], None] = lambda job_id, *how: None
         self.leads: Callable[[JobID, LeaderSessionID], None] = lambda job_id, session: None
         """Oracle: told of every JobMaster that begins."""
         self._table = LeaderTable()
@@ -294,7 +295,7 @@ class SimulatedCluster:
         """Whether all jobs run that the leader has; it has some."""
         leader = self.coordinator
         cores = [] if leader is None or not leader.alive else [runner.core for runner in leader.runners.values()]
-        return bool(cores) and all(core is not None and core.status is JobStatus.RUNNING for core in cores)
+        return bool(cores) and all(core is not None and core.scheduler.status is JobStatus.RUNNING for core in cores)
 
     def is_stored(self, job_id: JobID) -> bool:
         """Whether the next leader would run it."""
@@ -305,6 +306,10 @@ class SimulatedCluster:
     def durable_files(self) -> dict[str, bytes]:
         """The disk, with everything on it that a coordinator needs to go on."""
         return as_files(self.ensemble, self.disk) if self.options.has_zookeeper else self.disk.snapshot()
+
+    def forgets_job(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
+        """It has ended so, whether or not anybody hears of it, unless it is found again."""
+        self.on_forgotten(job_id, status, failure)
 
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
         if status.is_globally_terminal:

@@ -78,7 +78,7 @@ from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.network import Endpoint
 from tests.simulation.oracles.failures import check_error
 from tests.simulation.threads import Worker
-from tests.simulation.world import Process, SilentLogger, SimulatedActor, World, WorldClock
+from tests.simulation.world import Process, SilentLogger, SimulatedActor, Violation, World, WorldClock
 
 COORDINATOR_ADDRESS = "coordinator:6123"
 CHECKPOINTS = "/checkpoints"
@@ -101,7 +101,11 @@ class CoordinatorNetwork(Protocol):
 
     def job_began(self, job_id: JobID) -> None: ...
 
+    def forgets_job(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None: ...
+
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None: ...
+
+    def is_stored(self, job_id: JobID) -> bool: ...
 
 
 class DelayedIo:
@@ -463,9 +467,11 @@ class SimulatedJobMaster:
         )
 
     def _forget_graph(self) -> None:
-        process = self._process
+        process, core = self._process, self.core
 
         def work() -> JobGraphForgotten:
+            if core is not None:
+                process.cluster.forgets_job(self.graph.job_id, core.scheduler.status, core.scheduler.root_failure)
             process.high_availability.job_graphs.remove(self.graph.job_id)
             return JobGraphForgotten()
 
@@ -550,6 +556,8 @@ class SimulatedJobMaster:
     def _report_status(self, effect: ReportJobStatus, checkpointing: CheckpointCoordinatorConfiguration) -> None:
         process, change = self._process, effect.change
         self._status = change.status
+        if change.status.is_globally_terminal and process.cluster.is_stored(change.job_id):
+            raise Violation(f"{change.job_id} is {change.status.value}, and the next leader would run it again")
         why = f": {change.failure.summary}" if change.failure else ""
         process.world.story.say(process.name, f"job {change.status.value}{why}")
         process.cluster.job_began(change.job_id)

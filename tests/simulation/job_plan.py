@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from dataflow.ids import JobID
 from dataflow.jobgraph import JobGraph, Partitioning
 from dataflow.operator_specs import (
     AsyncSpec,
+    CoProcessSpec,
     FilterSpec,
     FlatMapRowsSpec,
     IntervalJoinSpec,
@@ -29,32 +30,57 @@ from dataflow.operator_specs import (
     RunningAggregateSpec,
     SinkFunctionSpec,
     SinkSpec,
+    SourceFunctionSpec,
     SourceSpec,
+    TemporalJoinSpec,
+    WatermarkSpec,
     WindowAggregateSpec,
+    WindowJoinSpec,
+    WindowProcessSpec,
 )
 from dataflow.stream_graph import StreamEdge, StreamGraph
 from dataflow.translation import translate
 from dataflow.watermarks import WatermarkAlignmentParams, WatermarkStrategy
-from dataflow.windows import Aggregate, EventTimeSessionWindows, TumblingEventTimeWindows
+from dataflow.windows import (
+    Aggregate,
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 from tests.simulation.workload import (
     PROCESS_SCHEMA,
+    RULES,
     SCHEMA,
     SIDE,
     AddOne,
     Ask,
+    CountRules,
     CountWithTimers,
     DropSome,
     HookedSource,
     LedgerSink,
     LedgerTransactions,
+    PushingSource,
     SimulatedRow,
     SimulatedSource,
     SplitPlan,
+    SumOfWindow,
     Twice,
 )
 
 DROP_MODULUS = 3
+LATE = "late"
+"""Tag of the side output: rows that came too late for their window."""
+TUMBLING = ("window", "window rows")
+WINDOWED = (*TUMBLING, "session")
+SLIDES = 3
+"""Windows that slide begin so often while one lasts."""
+JOINS = ("join", "window join", "temporal join")
+KEEP_ROWS = (*JOINS, "window rows")
+"""Of which the columns must not change."""
 SESSION_GAP_MS = 25
+SIDE_OF_JOIN = JoinSide(("k",), "t", SCHEMA)
+JOINED = pa.schema([*SCHEMA, *(field.with_name(f"right_{field.name}") for field in SCHEMA)])
 JOINED_BETWEEN_MS = (-10, 20)
 """The right row's time minus the left row's."""
 
@@ -64,12 +90,14 @@ class Stage:
     """A stateless operator and the edge into it."""
 
     kind: str
-    """map, filter, twice, ask (in order), ask any."""
+    """map, filter, twice, ask (in order), ask any, watermarks (instead of those of the sources)."""
     partitioning: Partitioning | None
     parallelism: int
     capacity: int = 0
     """Of requests at a time."""
     timeout_ms: int = 0
+    bound_ms: int = 0
+    """By which rows may be late for watermarks; rows of several splits are later than that."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +109,8 @@ class JobPlan:
     batch_rows: int
     stages: tuple[Stage, ...]
     keyed: str
-    """none, running, window, session, process, join (with the rows of the first source)."""
+    """none, running, window, window rows (with a function), sliding, session, process; with the rows of the first source: one of JOINS, or rules (which these are, in
+    broadcast state)."""
     process_state: str
     keyed_parallelism: int
     sink_kind: str
@@ -101,6 +130,10 @@ class JobPlan:
     """After this, by the clock, the keyed process function repeats a row; 0: it does not."""
     hooked: bool = False
     """The first source has a master hook."""
+    second_edge: Partitioning | None = None
+    """Of the second source to the first stage, where it is another than that of the first source."""
+    pushed_rows: int = 0
+    """The first source has a thread of its own, and says so often how far its event time is; 0: it is asked for rows, as the others."""
 
     @property
     def slots(self) -> int:
@@ -115,6 +148,11 @@ class JobPlan:
         )
 
     @property
+    def has_late_rows(self) -> bool:
+        """Whether rows may come after the watermark that they are of."""
+        return any(stage.kind == "watermarks" for stage in self.stages)
+
+    @property
     def rows(self) -> int:
         """Of all splits."""
         return sum(plan.rows for plans in self.sources for plan in plans)
@@ -122,7 +160,9 @@ class JobPlan:
     @property
     def keeps_key_order(self) -> bool:
         """Whether the rows of a key come to the keyed operator in the order of their split."""
-        if any(stage.capacity for stage in self.stages):  # what is under way goes anywhere when the job is rescaled
+        if self.second_edge or any(
+            stage.capacity for stage in self.stages
+        ):  # what is under way goes anywhere when the job is rescaled
             return False
         return all(plan.own_keys for plans in self.sources for plan in plans) and all(
             stage.partitioning in (None, Partitioning.FORWARD, Partitioning.HASH) and self._is_forward(index)
@@ -149,6 +189,8 @@ class JobPlan:
         raw = f", raw sink x{self.raw_sink_parallelism}" if self.raw_branch else ""
         raw += f", side sink x{self.side_parallelism}" if self.side_parallelism else ""
         raw += ", master hook" if self.hooked else ""
+        raw += ", the first source pushes" if self.pushed_rows else ""
+        raw += f", the second source -{self.second_edge.value}->" if self.second_edge else ""
         if self.alignment is not None:
             raw += f", sources {self.alignment.max_drift_ms} ms apart, looked after every {self.alignment.update_interval_ms} ms"
         return (
@@ -217,6 +259,15 @@ def _draw_rows(rng: random.Random, splits: int) -> int:
     return 0 if rng.random() < 0.05 else rng.randint(8, max(16, 200 // splits))
 
 
+def until(plan: JobPlan, positions: Mapping[int, int]) -> JobPlan:
+    """The same job, whose splits end there; those that are not named are whole."""
+    cut = tuple(
+        tuple(replace(split, rows=positions.get(split.split, split.rows)) for split in splits)
+        for splits in plan.sources
+    )
+    return replace(plan, sources=cut)
+
+
 def with_other_parallelism(plan: JobPlan, rng: random.Random) -> JobPlan:
     """The same job, rescaled. The first edge decides what forward means, so automatic edges stay automatic."""
     draw = lambda: rng.choice([1, 2, 3, 4])  # noqa: E731
@@ -252,6 +303,10 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
 
     heads = []
     for number, (plans, parallelism) in enumerate(zip(plan.sources, plan.source_parallelism, strict=True)):
+        if plan.pushed_rows and number == 0:
+            pushing = SourceFunctionSpec(PushingSource(world, plans, plan.pushed_rows))
+            heads.append(add("source-0", pushing, (), parallelism, stateful=True))
+            continue
         source_type = HookedSource if plan.hooked and number == 0 else SimulatedSource
         source = source_type(world, plans, plan.batch_rows)
         strategy = replace(WatermarkStrategy.for_monotonous_timestamps("t"), alignment=plan.alignment)
@@ -264,23 +319,39 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
         spec_of: dict[str, OperatorSpec] = {
             "map": MapBatchesSpec(AddOne(world)),
             "filter": FilterSpec(DropSome(DROP_MODULUS)),
-            "twice": FlatMapRowsSpec(Twice()),
+            "twice": FlatMapRowsSpec(Twice(), SCHEMA if plan.keyed in KEEP_ROWS else None),
             "ask": AsyncSpec(Ask(world), stage.capacity, stage.timeout_ms, True, SCHEMA),
             "ask any": AsyncSpec(Ask(world), stage.capacity, stage.timeout_ms, False, SCHEMA),
+            "watermarks": WatermarkSpec(WatermarkStrategy.for_bounded_out_of_orderness("t", stage.bound_ms)),
         }
         edges = [StreamEdge(node, stage.partitioning, keys) for node in current]
+        if number == 0 and plan.second_edge is not None:
+            keys = ("k",) if plan.second_edge is Partitioning.HASH else ()
+            edges[1] = StreamEdge(current[1], plan.second_edge, keys)
         current = [
-            add(f"{stage.kind}-{number}", spec_of[stage.kind], edges, stage.parallelism, stateful=stage.capacity > 0)
+            add(
+                f"{stage.kind}-{number}",
+                spec_of[stage.kind],
+                edges,
+                stage.parallelism,
+                stateful=stage.capacity > 0 or stage.kind == "watermarks",
+            )
         ]
     if plan.keyed != "none":
         edges = [StreamEdge(node, Partitioning.HASH, ("k",)) for node in current]
-        if plan.keyed == "join":
+        if plan.keyed in JOINS:
             edges.append(StreamEdge(first, Partitioning.HASH, ("k",), target_input=1))
+        if plan.keyed == "rules":
+            edges.append(StreamEdge(first, Partitioning.BROADCAST, target_input=1))
         current = [add("keyed", _keyed_spec(plan, world), edges, plan.keyed_parallelism, stateful=True)]
     if plan.side_parallelism:
         edges = [StreamEdge(node, side_output_tag=SIDE) for node in current]
         side = SinkSpec(LedgerSink(world, "side"))
         add("side-sink", side, edges, plan.side_parallelism, stateful=True, commits=True)
+    if plan.keyed in WINDOWED and plan.has_late_rows:
+        edges = [StreamEdge(node, side_output_tag=LATE) for node in current]
+        late = SinkSpec(LedgerSink(world, "late"))
+        add("late-sink", late, edges, plan.sink_parallelism, stateful=True, commits=True)
     edges = [StreamEdge(node, plan.sink_partitioning) for node in current]
     add("sink", _sink_spec(plan, world, "main"), edges, plan.sink_parallelism, stateful=True, commits=True)
     if plan.raw_branch:
@@ -290,20 +361,32 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
 
 
 def _keyed_spec(plan: JobPlan, world: str) -> OperatorSpec:
+    late = LATE if plan.has_late_rows else ""
     match plan.keyed:
         case "running":
             aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
             return RunningAggregateSpec(("k",), aggregates, ("s", "i"))
         case "window":
             aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
-            return WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(plan.bucket_ms), aggregates)
+            return WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(plan.bucket_ms), aggregates, 0, late)
+        case "window rows":
+            tumbling = TumblingEventTimeWindows(plan.bucket_ms)
+            return WindowProcessSpec(("k",), "t", tumbling, SumOfWindow(world), late_output_tag=late)
+        case "sliding":
+            aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
+            sliding = SlidingEventTimeWindows(plan.bucket_ms * SLIDES, plan.bucket_ms)
+            return WindowAggregateSpec(("k",), "t", sliding, aggregates)
         case "session":
             aggregates = (Aggregate("n", "count"), Aggregate("total", "sum", "v"))
-            return WindowAggregateSpec(("k",), "t", EventTimeSessionWindows(SESSION_GAP_MS), aggregates)
+            return WindowAggregateSpec(("k",), "t", EventTimeSessionWindows(SESSION_GAP_MS), aggregates, 0, late)
         case "join":
-            side = JoinSide(("k",), "t", SCHEMA)
-            joined = pa.schema([*SCHEMA, *(field.with_name(f"right_{field.name}") for field in SCHEMA)])
-            return IntervalJoinSpec(side, side, joined, *JOINED_BETWEEN_MS)
+            return IntervalJoinSpec(SIDE_OF_JOIN, SIDE_OF_JOIN, JOINED, *JOINED_BETWEEN_MS)
+        case "window join":
+            return WindowJoinSpec(SIDE_OF_JOIN, SIDE_OF_JOIN, TumblingEventTimeWindows(plan.bucket_ms), JOINED)
+        case "temporal join":
+            return TemporalJoinSpec(SIDE_OF_JOIN, SIDE_OF_JOIN, JOINED)
+        case "rules":
+            return CoProcessSpec((("k",), ()), ("t", ""), CountRules(world), PROCESS_SCHEMA, (RULES,))
         case _:
             function = CountWithTimers(
                 world, plan.bucket_ms, plan.process_state, side=plan.side_parallelism > 0, repeat_ms=plan.repeat_ms
@@ -360,6 +443,7 @@ _STAGES: dict[str, Callable[[Iterable[SimulatedRow]], Iterable[SimulatedRow]]] =
     "twice": _doubled,
     "ask": _mapped,
     "ask any": _mapped,
+    "watermarks": lambda rows: rows,
 }
 
 
@@ -368,14 +452,17 @@ def side_rows(rows: Iterable[SimulatedRow]) -> list[SimulatedRow]:
     return [(k, s, i) for s, i, k, v, _ in rows if v % 2 == 0]
 
 
-def windows(rows: Iterable[SimulatedRow], size_ms: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """(key, window start) to (count, sum)."""
-    counts: Counter[tuple[int, int]] = Counter()
-    sums: Counter[tuple[int, int]] = Counter()
+def windows(
+    rows: Iterable[SimulatedRow], slide_ms: int, slides: int = 1
+) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """(key, window start, window end) to (count, sum). `slides`: a window lasts so many."""
+    counts: Counter[tuple[int, int, int]] = Counter()
+    sums: Counter[tuple[int, int, int]] = Counter()
     for _, _, k, v, t in rows:
-        start = t // size_ms * size_ms
-        counts[k, start] += 1
-        sums[k, start] += v
+        for number in range(slides):
+            start = (t // slide_ms - number) * slide_ms
+            counts[k, start, start + slides * slide_ms] += 1
+            sums[k, start, start + slides * slide_ms] += v
     return {place: (counts[place], sums[place]) for place in counts}
 
 
@@ -396,13 +483,24 @@ def sessions(rows: Iterable[SimulatedRow]) -> dict[tuple[int, int, int], tuple[i
     return found
 
 
-def joined(left: Iterable[SimulatedRow], right: Iterable[SimulatedRow]) -> list[SimulatedRow]:
+def joined(plan: JobPlan) -> list[SimulatedRow]:
     """Pairs."""
     of_key: dict[int, list[SimulatedRow]] = defaultdict(list)
-    for row in right:
+    for row in source_rows(plan, 0):
         of_key[row[2]].append(row)
     low, high = JOINED_BETWEEN_MS
-    return [(*one, *other) for one in left for other in of_key[one[2]] if low <= other[4] - one[4] <= high]
+    pairs: list[SimulatedRow] = []
+    for left in rows_before_keyed(plan):
+        partners = of_key[left[2]]
+        match plan.keyed:
+            case "join":
+                found = [right for right in partners if low <= right[4] - left[4] <= high]
+            case "window join":
+                found = [right for right in partners if right[4] // plan.bucket_ms == left[4] // plan.bucket_ms]
+            case _:
+                found = sorted((right for right in partners if right[4] <= left[4]), key=lambda right: right[4])[-1:]
+        pairs += [(*left, *right) for right in found]
+    return pairs
 
 
 def timers(rows: Iterable[SimulatedRow], bucket_ms: int) -> set[tuple[int, int]]:

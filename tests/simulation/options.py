@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dataflow.jobgraph import Partitioning
 from dataflow.watermarks import WatermarkAlignmentParams
-from tests.simulation.job_plan import JobPlan, draw_job
+from tests.simulation.job_plan import JOINS, JobPlan, Stage, draw_job
 
 FAULT_KINDS = (
     "kill task manager",
@@ -29,15 +29,18 @@ FAULT_KINDS = (
     "failing commit",
 )
 
+STOPS = ("stop", "drain", "cancel")
+"""What a user may ask for that ends the job."""
 FREEZING_KINDS = ("freeze", "replace coordinator")
 LATER_KINDS = ("clocks", "isolate")
+RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 SETTLED = "jobmanager.adaptive-scheduler.resource-stabilization-timeout"
 RESIZING = "resize cluster"
 """Only of runs whose job follows its slots."""
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 LOCAL_KINDS = ("lose machine", "damage local copies")
 
-GENERATION = 13
+GENERATION = 18
 """What is drawn grows; a seed of an earlier generation is drawn as it was then. New with each:
 2 `LATER_KINDS` and ZooKeeper
 3 a state backend that lets keys go
@@ -50,7 +53,13 @@ GENERATION = 13
 10 master hooks
 11 requests to the outside
 12 timers by the clock
-13 sessions and joins"""
+13 sessions and joins
+14 watermarks from the middle of a job, and late rows; queues that are full before and behind forward edges; sources that push;
+   window joins, temporal joins, broadcast state
+15 inputs of one task over edges of different kinds; windows that keep rows, and windows that slide
+16 jobs that are stopped for good, with --drain
+17 jobs that are cancelled, and go on in another from a retained checkpoint
+18 jobs that are cancelled for good, and keep nothing"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,8 @@ class Options:
     rescale_forks: bool = False
     """At another parallelism."""
     operations: tuple[tuple[int, str], ...] = ()
-    """What the user does, and when: savepoint, checkpoint, rescale, stop (with a savepoint, and go on from it)."""
+    """What the user does, and when: savepoint, checkpoint, rescale, stop (with a savepoint, and go on from it),
+    drain (stop for good: all windows and timers fire), cancel (and go on from the last checkpoint, if it is retained)."""
     stalls: tuple[str, int] = ("", 0)
     """Tasks with this in their name wait up to so long between two pieces of work, faults or not."""
     another_job: JobPlan | None = None
@@ -102,6 +112,10 @@ class Options:
     @property
     def exactly_once(self) -> bool:
         return self.job_settings["execution.checkpointing.mode"] == "EXACTLY_ONCE"
+
+    @property
+    def retains_on_cancellation(self) -> bool:
+        return self.job_settings.get(RETENTION) == "RETAIN_ON_CANCELLATION"
 
     @property
     def is_reactive(self) -> bool:
@@ -157,6 +171,20 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     joins = random.Random(f"{seed}/sessions and joins")
     if generation >= 13 and job.keyed != "none" and joins.random() < 0.3:
         job = replace(job, keyed=joins.choice(["session", "join"]), side_parallelism=0, repeat_ms=0)
+    if generation >= 14:
+        two_inputs = random.Random(f"{seed}/two inputs")
+        if job.keyed != "none" and two_inputs.random() < 0.2:
+            keyed = two_inputs.choice(["rules", "rules", "window join", "temporal join"])
+            bucket_ms = 50 if keyed == "window join" else job.bucket_ms  # pairs grow with its square
+            job = replace(job, keyed=keyed, bucket_ms=bucket_ms, side_parallelism=0, repeat_ms=0)
+        job = _with_watermarks(job, random.Random(f"{seed}/watermarks"))
+        job = _pushed(job, random.Random(f"{seed}/pushed"))
+    if generation >= 15:
+        job = _with_second_edge(job, random.Random(f"{seed}/second edge"))
+        if job.keyed == "window":
+            kinds_of_window = ["window", *([] if job.pushed_rows else ["window rows"])]
+            kinds_of_window += [] if job.has_late_rows else ["sliding"]
+            job = replace(job, keyed=random.Random(f"{seed}/windows").choice(kinds_of_window))
     task_managers = rng.randint(1, 4)
     wanted = job.slots + (another_job.slots if another_job else 0)
     slots = max(-(-wanted // task_managers), rng.randint(1, 2))
@@ -229,6 +257,13 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         if sixth.random() < 0.8:
             cluster["execution.checkpointing.data-inline-threshold"] = "0 kb"
     operations = _draw_operations(random.Random(f"{seed}/operations"))
+    if generation >= 16 and random.Random(f"{seed}/drain").random() < 0.4:
+        operations = tuple((at_ms, "drain" if kind == "stop" else kind) for at_ms, kind in operations)
+    if generation >= 17 and random.Random(f"{seed}/cancel").random() < 0.4:
+        operations = tuple((at_ms, "cancel" if kind == "stop" else kind) for at_ms, kind in operations)
+        settings[RETENTION] = "RETAIN_ON_CANCELLATION"
+        if generation >= 18 and random.Random(f"{seed}/retention").random() < 0.4:
+            settings[RETENTION] = "DELETE_ON_CANCELLATION"
     if generation < 7 and any(kind == "stop" for _, kind in operations):
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
         kinds = [kind for kind in kinds if kind not in ("kill coordinator", "kill at storage", "replace coordinator")]
@@ -255,8 +290,16 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
     if generation >= 7 and faults and seventh.random() < 0.2:
         return only_leaders_die(options, seventh)
     in_flight = random.Random(f"{seed}/in flight")
-    if generation >= 8 and in_flight.random() < 0.25 and not any(kind == "stop" for _, kind in operations):
-        options = _with_data_in_flight(options, in_flight)
+    if generation >= 8 and in_flight.random() < 0.25 and not any(kind in STOPS for _, kind in operations):
+        options = with_data_in_flight(options, in_flight)
+        if generation >= 14 and in_flight.random() < 0.4:
+            options = with_forward_edges(options, in_flight)
+    slow = random.Random(f"{seed}/slow watermarks")
+    if generation >= 14 and options.job.has_late_rows and not options.stalls[1] and slow.random() < 0.5:
+        tolerant = {"execution.checkpointing.tolerable-failed-checkpoints": "-1"}  # checkpoints take long
+        options = replace(
+            options, job_settings={**options.job_settings, **tolerant}, stalls=("watermarks", slow.choice([5, 20, 40]))
+        )
     reactive = random.Random(f"{seed}/reactive")
     if generation >= 9 and reactive.random() < 0.15 and faults:
         options = _reactive(options, reactive)
@@ -276,7 +319,11 @@ def only_leaders_die(options: Options, rng: random.Random) -> Options:
 def _reactive(options: Options, rng: random.Random) -> Options:
     """The parallelism follows the slots, and TaskManagers come and go."""
     job = options.job
-    if options.another_job is not None or any(stage.partitioning is Partitioning.BROADCAST for stage in job.stages):
+    if (
+        job.pushed_rows
+        or options.another_job is not None
+        or any(stage.partitioning is Partitioning.BROADCAST for stage in job.stages)
+    ):
         return options
     settings = {
         **options.job_settings,
@@ -287,13 +334,14 @@ def _reactive(options: Options, rng: random.Random) -> Options:
     return replace(
         options,
         job_settings=settings,
+        operations=tuple((at_ms, "stop" if kind == "drain" else kind) for at_ms, kind in options.operations),
         task_managers=rng.randint(1, 4),
         slots=rng.choice([1, 1, 2]),
         faults=FaultOptions(enabled, options.faults.mean_pause_ms),
     )
 
 
-def _with_data_in_flight(options: Options, rng: random.Random) -> Options:
+def with_data_in_flight(options: Options, rng: random.Random) -> Options:
     """Unaligned checkpoints of a job whose queues are full, rescaled and interrupted again and again: where Flink once lost rows.
 
     Sources do not wait, some tasks do; and whatever is restored is restored again before it was processed."""
@@ -316,6 +364,7 @@ def _with_data_in_flight(options: Options, rng: random.Random) -> Options:
             for stage in options.job.stages
         ),
         chaining=False,
+        keyed="temporal join" if options.job.keyed == "window join" else options.job.keyed,  # fewer rows
     )
     beside = options.another_job
     if beside is not None and any(stage.partitioning is Partitioning.BROADCAST for stage in beside.stages):
@@ -366,6 +415,58 @@ def _with_data_in_flight(options: Options, rng: random.Random) -> Options:
         stalls=(rng.choice(names), rng.choice([10, 20, 40])),  # behind them queues are full
         faults=FaultOptions(frozenset(enabled if options.faults.enabled else ()), rng.choice([300, 600, 1000])),
     )
+
+
+def with_forward_edges(options: Options, rng: random.Random) -> Options:
+    """The rows of a key keep their order, whatever is in flight when the job is rescaled; several tasks before its operator wait."""
+    job = options.job
+    parallelism = rng.choice([1, 2, 3])
+    kind = rng.choice(["map", "twice"])
+    names = [*(f"{kind}-{n}" for n in range(2)), "keyed"]
+    job = replace(
+        job,
+        sources=(tuple(replace(plan, own_keys=True) for plan in job.sources[0]),),
+        source_parallelism=(parallelism,),
+        second_edge=None,
+        stages=tuple(Stage(kind, None, parallelism) for _ in range(rng.randint(1, 2))),
+        keyed=rng.choice(["running", "process"]),
+        repeat_ms=0,
+        side_parallelism=0,
+    )
+    wanted = job.slots + (options.another_job.slots if options.another_job else 0)
+    return replace(
+        options,
+        job=job,
+        slots=max(-(-wanted // options.task_managers), options.slots),
+        stalls=(rng.choice(names), options.stalls[1]),
+    )
+
+
+def _pushed(job: JobPlan, rng: random.Random) -> JobPlan:
+    """Where nothing else is asked of the first source."""
+    if rng.random() >= 0.2 or job.alignment is not None or job.hooked or job.keyed in JOINS:
+        return job
+    return replace(job, pushed_rows=rng.choice([1, 3, 10]))
+
+
+def _with_second_edge(job: JobPlan, rng: random.Random) -> JobPlan:
+    """Where there are two edges to begin with, and no row is copied."""
+    if rng.random() >= 0.4 or len(job.sources) == 1 or not job.stages:
+        return job
+    others = {Partitioning.REBALANCE, Partitioning.RESCALE, Partitioning.HASH} - {job.stages[0].partitioning}
+    if job.stages[0].partitioning is Partitioning.BROADCAST:
+        return job
+    return replace(job, second_edge=rng.choice(sorted(others, key=lambda kind: kind.value)))
+
+
+def _with_watermarks(job: JobPlan, rng: random.Random) -> JobPlan:
+    """From the middle of the job, where nothing keeps rows in the order of their time."""
+    if rng.random() >= 0.25 or job.keyed in JOINS or len(job.stages) > 1:
+        return job
+    edges = [None, None, Partitioning.REBALANCE, Partitioning.RESCALE, Partitioning.HASH]
+    stage = Stage("watermarks", rng.choice(edges), rng.choice([1, 2, 3]), bound_ms=rng.choice([0, 30, 200]))
+    stages = (stage, *job.stages) if rng.random() < 0.5 else (*job.stages, stage)
+    return replace(job, stages=stages)
 
 
 def _with_requests(job: JobPlan, rng: random.Random) -> JobPlan:

@@ -18,7 +18,8 @@ from unittest.mock import patch
 import coordinator.ha.embedded
 import coordinator.ha.zookeeper
 from dataflow.config import HEARTBEAT_TIMEOUT
-from dataflow.ids import CheckpointID, ExecutionAttemptID
+from dataflow.failures import SerializedFailure
+from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
 from dataflow.messages import JobStatus
 from dataflow.wire import decode_job_graph, encode_job_graph
 from protos import job_pb2
@@ -27,6 +28,7 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
 from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
+from tests.simulation.job_plan import until
 from tests.simulation.network import Livelock
 from tests.simulation.options import Options, draw_options
 from tests.simulation.oracles.adoption import AdoptionOracle
@@ -41,6 +43,7 @@ from tests.simulation.workload import Ledger
 from tests.simulation.world import Defect, Violation, World
 from tests.simulation.zookeeper import Operation
 
+CUTS = {"partition", "isolate", "break control connection", "slow network"}
 CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
 INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
@@ -121,6 +124,7 @@ class Simulation:
             through_wire=self.world.random("wire").random() < 0.2,
         )
         self.cluster.leads = self.leaders.leads
+        self.cluster.on_forgotten = self._forgotten
         self.adoption = AdoptionOracle(options, lambda: frozenset(process.name for process in self.cluster.alive()))
         self.cluster.ensemble.on_write = self._written_to_zookeeper
         self.job.checkpoints.durable_files = self._durable_files
@@ -152,6 +156,10 @@ class Simulation:
         files = self.cluster.durable_files()
         files.pop(f"ha/jobs/{ANOTHER}", None)
         return files
+
+    def _forgotten(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
+        for job in self.jobs:
+            job.checkpoints.job_ends(job_id, status, failure)
 
     def _written(self, path: str, late: bool) -> None:
         for job in self.jobs:
@@ -209,7 +217,7 @@ class Simulation:
             raise Stuck(self._state())
         for job in self.jobs:
             status, failure = self.cluster.outcomes[job.graph.job_id]
-            if status is not JobStatus.FINISHED:
+            if status is not JobStatus.FINISHED and not (job is self.job and self.user.gave_up):
                 raise Violation(f"{job.name} is {status.value}: {failure.summary if failure else ''}")
         self.faults.stop()
         heartbeat_ms = self.cluster.configuration.get_option(HEARTBEAT_TIMEOUT)
@@ -233,13 +241,14 @@ class Simulation:
         """A job that follows its slots has the parallelism that they allow, soon after they are as they stay."""
 
         def follows() -> bool:
-            return (
-                not self._is_over() and self.cluster.runs_all() and has_what_slots_allow(self.job.graph, self.cluster)
-            )
+            if self._is_over():
+                return self.user.gave_up
+            return self.cluster.runs_all() and has_what_slots_allow(self.job.graph, self.cluster)
 
         if not self.world.clock.run_until(self.world.clock.now_ms + FOLLOWED_MS, follows):
             raise Stuck(f"the job does not have the parallelism that its slots allow\n  {self._state()}")
-        self.world.story.say("faults", "the job has followed its slots")
+        if not self.user.gave_up:
+            self.world.story.say("faults", "the job has followed its slots")
         self.job.ledger.is_held_back = False
 
     def rescale_stored_jobs(self) -> None:
@@ -252,15 +261,38 @@ class Simulation:
 
     def check_results(self) -> None:
         for job in self.jobs:
-            check_output(job.plan, job.ledger, exact=self.options.exactly_once)
+            self._check_output(job)
+        # What a TaskManager writes for a job that was cancelled while nobody could reach it belongs to nobody.
+        was_cancelled = self.user.found_cancelled or self.user.gave_up
+        was_out_of_reach = was_cancelled and self.options.faults.enabled & CUTS
         check_storage(
             self.disk,
             durable_nodes(self.cluster.ensemble),
-            strict=not self._is_fork and self.faults.nothing_was_lost,
+            strict=not self._is_fork and self.faults.nothing_was_lost and not was_out_of_reach,
+            owned=tuple(self.user.owned),
         )
         left = [copy for machine in self.cluster.machines for copy in machine.left()]
         if left:
             raise Violation(f"{len(left)} copies of state are left behind, such as {left[:5]}")
+
+    def _check_output(self, job: SimulatedJob) -> None:
+        """Of the whole input, or of what was read when the job was drained."""
+        if job is self.job and self.user.gave_up:
+            return
+        drained, unclear = self.user.drained_with, self.user.may_have_drained_with
+        if job is not self.job or (drained is None and not unclear):
+            check_output(job.plan, job.ledger, exact=self.options.exactly_once)
+            return
+        for number in unclear if drained is None else [drained]:
+            plan = until(job.plan, job.ledger.positions.get(number, {}))
+            try:
+                check_output(plan, job.ledger, exact=self.options.exactly_once)
+                return
+            except Violation as violation:
+                why = violation
+        if drained is not None:
+            raise why
+        check_output(job.plan, job.ledger, exact=self.options.exactly_once)
 
     def _is_over(self) -> bool:
         """All jobs are. One that was stopped with a savepoint goes on from it."""
@@ -270,7 +302,15 @@ class Simulation:
             return False
         if outcome[0] is JobStatus.FINISHED:
             self.user.finds_job_finished(job.checkpoints.latest_completed_of(job.graph.job_id))
-        if outcome[0] is JobStatus.FINISHED and self.user.stopped_at is not None:
+        if outcome[0] is JobStatus.CANCELED and self.user.stopped_at is None:
+            if cluster.is_stored(job.graph.job_id):
+                raise Violation(f"{job.name} was cancelled, and the next leader would run it again")
+            if not self.options.retains_on_cancellation:
+                self.user.gives_up()
+                return all(other.outcome(cluster) is not None for other in self.jobs)
+            self.user.finds_job_cancelled(job.checkpoints.latest_completed_of(job.graph.job_id))
+            job.checkpoints.retained(self.user.retained)
+        if outcome[0].is_globally_terminal and self.user.stopped_at is not None:
             job.checkpoints.ended = None
             job.graph = self.user.go_on()
             cluster.submit(job.graph)
@@ -378,6 +418,11 @@ def run_forks(simulation: Simulation, options: Options) -> None:
             disk_files=fork.files,
             ledger=fork.ledger(),
         )
+        side.job.ledger.positions = simulation.job.ledger.positions
+        user = simulation.user
+        if user.drained_with is not None and fork.checkpoint_id > user.drained_with:
+            side.user.drained_with = user.drained_with
+        side.user.may_have_drained_with = [n for n in user.may_have_drained_with if n < fork.checkpoint_id]
         if options.rescale_forks:
             side.rescale_stored_jobs()
         try:

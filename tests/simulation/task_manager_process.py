@@ -145,6 +145,7 @@ class SimulatedTaskEnvironment(TaskEnvironment):
 
     disk: Disk
     machine: Machine
+    workers: dict[Any, None]
 
     def open_state(self, handle: StreamStateHandle) -> CheckedBlob:
         blob = super().open_state(handle)
@@ -159,7 +160,17 @@ class SimulatedTaskEnvironment(TaskEnvironment):
         return cloudpickle.loads(payload)
 
     def create_push_source_runner(self) -> TurnTakingPushSource:
-        return TurnTakingPushSource("push source")
+        source = AbandonedSource("push source")
+        self.workers[source] = None
+        return source
+
+
+class AbandonedSource(TurnTakingPushSource):
+    """Ends with its process, and not only with its task."""
+
+    def abandon(self) -> None:
+        self.stop()
+        self.join()
 
 
 class TaskManagerProcess(Process):
@@ -300,7 +311,7 @@ class TaskManagerProcess(Process):
             lambda: self._ended_task(attempt_id),
             local_recovery_of(descriptor, self._local, is_default=False),
         )
-        environment.disk, environment.machine = self._disk, self.machine
+        environment.disk, environment.machine, environment.workers = self._disk, self.machine, self.workers
         try:
             task = StreamTask(descriptor, environment)
         except Exception as error:  # as in production: whatever the user's objects raise

@@ -15,6 +15,7 @@ from coordinator.execution.execution_graph import with_parallelism
 from coordinator.jobmaster.operations import (
     Acknowledged,
     Answer,
+    CancelJob,
     JobOperation,
     OperationFailed,
     RequestID,
@@ -24,6 +25,7 @@ from coordinator.jobmaster.operations import (
     TakeCheckpoint,
     TakeSavepoint,
 )
+from dataflow.elements import SnapshotType
 from dataflow.ids import JobID, JobVertexID
 from dataflow.jobgraph import JobGraph, Partitioning, SavepointRestoreSettings
 from tests.simulation.cluster import SimulatedCluster
@@ -32,6 +34,9 @@ from tests.simulation.options import Options
 from tests.simulation.world import World
 
 SAVEPOINTS = "/savepoints"
+CHECKPOINTS = "checkpoints"
+ENDS_WITH_SAVEPOINT = ("stop", "drain")
+NOWHERE = "the beginning"
 ASK_AGAIN_MS = 50
 LARGEST_PARALLELISM = 4
 COORDINATOR_DIES = frozenset({"kill coordinator", "kill at storage", "replace coordinator"})
@@ -49,6 +54,17 @@ class User:
         """The job that runs now."""
         self.stopped_at: str | None = None
         """Where to go on from, once the job has finished."""
+        self.drained_with: int | None = None
+        """The savepoint that was the last thing the job did, as far as the user knows."""
+        self.found_cancelled = False
+        self.gave_up = False
+        """The job was cancelled, and nothing of it was to be kept."""
+        self.retained = 0
+        """The checkpoint of the cancelled job that the user goes on from."""
+        self.owned: list[str] = []
+        """Files that belong to the user."""
+        self.may_have_drained_with: list[int] = []
+        """Savepoints of which the user does not know whether they were the last thing the job did."""
         self._stop_is_unclear = False
         """The job was to stop, and whoever was asked died before the answer."""
         self._waiting: list[tuple[CoordinatorProcess, str, RequestID]] = []
@@ -58,15 +74,34 @@ class User:
         for at_ms, kind in self._options.operations:
             self._world.clock.after(at_ms, self._asking(kind))
 
+    def finds_job_cancelled(self, latest_checkpoint: int) -> None:
+        """Its last checkpoint was retained; without one there is nothing to go on from."""
+        self.retained, self.found_cancelled = latest_checkpoint, True
+        self.stopped_at = (
+            f"/{CHECKPOINTS}/{self.graph.job_id}/chk-{latest_checkpoint}" if latest_checkpoint else NOWHERE
+        )
+        self._world.story.say("user", f"finds that the job was cancelled, with checkpoint {latest_checkpoint}")
+
+    def gives_up(self) -> None:
+        """The job was cancelled for good."""
+        self.gave_up = True
+        self._world.story.say("user", "finds that the job was cancelled, and leaves it at that")
+
     def go_on(self) -> JobGraph:
-        """The job once more, from the savepoint that it was stopped with."""
+        """The job once more, from the snapshot that it was stopped with."""
         path, self.stopped_at = self.stopped_at, None
         assert path is not None
         graph = self.rescaled(self.graph) if self._may_rescale and self._rng.random() < 0.6 else self.graph
+        claim = self._rng.random() < 0.5
+        if path != NOWHERE and self.retained:
+            directory = f"{CHECKPOINTS}/{self.graph.job_id}/"
+            claimed = f"{directory}chk-{self.retained}/"
+            files = [file for file, _ in self._cluster.disk.files.list(directory.rstrip("/"))]
+            self.owned += [file for file in files if not (claim and file.startswith(claimed))]
         self.graph = replace(
             graph,
             job_id=JobID(f"6{self.graph.job_id[1:]}"),
-            savepoint_restore=SavepointRestoreSettings(path, claim=self._rng.random() < 0.5),
+            savepoint_restore=SavepointRestoreSettings("" if path == NOWHERE else path, claim=claim),
         )
         self._world.story.say("user", f"starts the job again from {path}, parallelism {_shape(self.graph)}")
         return self.graph
@@ -108,7 +143,7 @@ class User:
 
     @property
     def _is_stopping(self) -> bool:
-        return self._stop_is_unclear or any(kind == "stop" for _, kind, _ in self._waiting)
+        return self._stop_is_unclear or any(kind in ENDS_WITH_SAVEPOINT for _, kind, _ in self._waiting)
 
     @property
     def _answers_may_be_lost(self) -> bool:
@@ -121,8 +156,10 @@ class User:
                 return TakeSavepoint(SAVEPOINTS)
             case "checkpoint":
                 return TakeCheckpoint(full=self._rng.random() < 0.5)
-            case "stop":
-                return StopWithSavepoint(SAVEPOINTS)
+            case "cancel":
+                return CancelJob()
+            case "stop" | "drain":
+                return StopWithSavepoint(SAVEPOINTS, drain=kind == "drain")
             case _:
                 rescaled = self.rescaled(self.graph)
                 return RescaleJob({vertex.vertex_id: vertex.parallelism for vertex in rescaled.vertices})
@@ -141,7 +178,7 @@ class User:
                 self._answered(kind, answer)
             elif coordinator.alive and self.graph.job_id in coordinator.runners:
                 self._waiting.append((coordinator, kind, request_id))
-            elif kind == "stop":
+            elif kind in ENDS_WITH_SAVEPOINT:
                 self._stop_is_unclear = True
         return not self._waiting
 
@@ -151,14 +188,17 @@ class User:
             return
         self._stop_is_unclear = False
         found = [
-            (metadata.checkpoint_id, f"/{path.removesuffix('/_metadata')}")
+            (metadata.checkpoint_id, metadata.snapshot_type, f"/{path.removesuffix('/_metadata')}")
             for path, _ in self._cluster.disk.files.list(SAVEPOINTS.strip("/"))
             if path.endswith("/_metadata")
             and (metadata := parse_metadata(self._cluster.disk.files.get(path), path)).job_id == self.graph.job_id
             and metadata.snapshot_type.is_synchronous
         ]
-        newest, path = max(found, default=(0, ""))
-        if newest > latest_checkpoint:
+        self.may_have_drained_with = [
+            checkpoint_id for checkpoint_id, kind, _ in found if kind is SnapshotType.SAVEPOINT_TERMINATE
+        ]
+        newest, kind, path = max(found, key=lambda one: one[0], default=(0, SnapshotType.SAVEPOINT, ""))
+        if newest > latest_checkpoint and kind is not SnapshotType.SAVEPOINT_TERMINATE:
             self._world.story.say("user", f"finds that the job has stopped with savepoint {newest}")
             self.stopped_at = path
 
@@ -166,8 +206,13 @@ class User:
         match answer:
             case SnapshotCompleted(checkpoint_id, path):
                 self._world.story.say("user", f"{kind}: {checkpoint_id} in {path}")
-                if kind == "stop":
+                if kind == "drain":
+                    self.drained_with = checkpoint_id
+                elif kind == "stop":
                     self.stopped_at = path
+            case OperationFailed(failure) if kind == "drain":
+                self._world.story.say("user", f"drain failed: {failure.summary}")
+                self._stop_is_unclear = True
             case OperationFailed(failure):
                 self._world.story.say("user", f"{kind} failed: {failure.summary}")
             case Acknowledged():

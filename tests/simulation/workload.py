@@ -27,7 +27,21 @@ from dataflow.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from dataflow.functions import AsyncFunction, KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from dataflow.functions import (
+    AsyncFunction,
+    BroadcastContext,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    ProcessContext,
+    ProcessWindowFunction,
+    Row,
+    RuntimeContext,
+    SourceContext,
+    SourceFunction,
+    WindowContext,
+)
 from dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from dataflow.state import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
@@ -111,6 +125,8 @@ class Ledger:
     hooks: HookWatch | None = None
     hook_states: dict[int, list[bytes]] = field(default_factory=dict)
     """By checkpoint: what the master hook said, once for each leader that asked it."""
+    positions: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By checkpoint: how many rows of each split stand before its barrier, where the split's subtask still ran."""
     is_held_back: bool = False
     """The last row of each split comes only when this is over."""
 
@@ -299,6 +315,8 @@ class SimulatedReader(SourceReader):
         )
 
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        positions = self._ledger.positions.setdefault(checkpoint_id, {})
+        positions.update({self._plan(split).split: self._positions[split.split_id] for split in self._splits})
         return [
             SourceSplit(
                 split.split_id,
@@ -311,6 +329,59 @@ class SimulatedReader(SourceReader):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._ledger.published(checkpoint_id)
+
+
+class PushingSource(SourceFunction):
+    """The splits of its subtask in turns, row by row. Every subtask restores the positions of all."""
+
+    def __init__(self, world: str, plans: Sequence[SplitPlan], rows_per_watermark: int) -> None:
+        self.world = world
+        self.plans = tuple(plans)
+        self.rows_per_watermark = rows_per_watermark
+        self.positions: dict[int, int] = {}
+        self.running = True
+
+    def open(self, context: RuntimeContext) -> None:
+        mine = self.plans[context.subtask_index :: context.parallelism]
+        self.positions = {plan.split: self.positions.get(plan.split, 0) for plan in mine}
+        self.mine = mine
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.state = context.operator_state_store.get_union_list_state("positions")
+        self.positions = dict(self.state.get())
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        LEDGERS[self.world].positions.setdefault(context.checkpoint_id, {}).update(self.positions)
+        self.state.update([[split, rows] for split, rows in self.positions.items()])
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        LEDGERS[self.world].published(checkpoint_id)
+
+    def run(self, context: SourceContext) -> None:
+        emitted = 0
+        while self.running and (unfinished := self._unfinished()):
+            for plan in unfinished:
+                if LEDGERS[self.world].user_fails("push source"):
+                    raise SimulatedUserError("the source has had enough")
+                with context.get_checkpoint_lock():
+                    row = plan.row(self.positions[plan.split])
+                    self.positions[plan.split] += 1
+                    context.collect(dict(zip(SCHEMA.names, row, strict=True)))
+                emitted += 1
+                if emitted % self.rows_per_watermark == 0:
+                    self._say_how_far(context)
+
+    def _unfinished(self) -> list[SplitPlan]:
+        return [plan for plan in self.mine if self.positions[plan.split] < plan.rows]
+
+    def _say_how_far(self, context: SourceContext) -> None:
+        promised = [plan.watermark_ms(self.positions[plan.split]) for plan in self._unfinished()]
+        known = [ms for ms in promised if ms is not None]
+        if known and len(known) == len(promised):
+            context.emit_watermark(min(known))
+
+    def cancel(self) -> None:
+        self.running = False
 
 
 def batch_of(rows: Sequence[SimulatedRow]) -> pa.RecordBatch:
@@ -541,6 +612,51 @@ class CountWithTimers(KeyedProcessFunction):
             case _:
                 self._reducing.add(1)
                 return int(self._reducing.get())
+
+
+class SumOfWindow(ProcessWindowFunction):
+    """What the aggregates say, from the rows."""
+
+    def __init__(self, world: str) -> None:
+        self.world = world
+
+    def process(self, key: Any, context: WindowContext, rows: Sequence[Row]) -> Iterable[Row]:
+        if LEDGERS[self.world].user_fails("window"):
+            raise SimulatedUserError("the user's function does not like this window")
+        start_ms, end_ms = context.window.start_ms, context.window.end_ms
+        total = sum(row["v"] for row in rows)
+        yield {"k": key, "window_start": start_ms, "window_end": end_ms, "n": len(rows), "total": total}
+
+
+RULES = MapStateDescriptor("rules", pa.int64(), pa.int64())
+SPLIT_RADIX = 1_000_000
+"""A row of the first source as one number: split * this + position."""
+
+
+class CountRules(KeyedBroadcastProcessFunction):
+    """Numbers the rows of each key, keeps every row of the broadcast input, and at the end says for each key what it knows of these: how
+    many (`i`), and the sum of what they say (`n`)."""
+
+    def __init__(self, world: str) -> None:
+        self.world = world
+
+    def open(self, context: RuntimeContext) -> None:
+        self._count = context.get_state(ValueStateDescriptor("count", pa.int64()))
+
+    def process_element(self, row: Row, context: BroadcastContext) -> Iterable[Row]:
+        if LEDGERS[self.world].user_fails("rules"):
+            raise SimulatedUserError("the user's function does not like this row")
+        n = (self._count.value() or 0) + 1
+        self._count.update(n)
+        context.timer_service.register_event_time_timer(LAST_TIMER_MS)
+        yield {"kind": 0, "k": row["k"], "n": n, "s": row["s"], "i": row["i"]}
+
+    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> None:
+        context.get_broadcast_state(RULES)[row["s"] * SPLIT_RADIX + row["i"]] = row["v"]
+
+    def on_timer(self, timestamp_ms: int, context: BroadcastContext) -> Iterable[Row]:
+        rules = context.get_broadcast_state(RULES)
+        yield {"kind": 1, "k": context.current_key, "n": sum(rules.values()), "s": -1, "i": len(rules)}
 
 
 def _add(left: int, right: int) -> int:

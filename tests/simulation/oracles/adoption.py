@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.jobmaster.effects import ReportJobStatus
+from coordinator.jobmaster.effects import ForgetJobGraph, ReportJobStatus
 from coordinator.jobmaster.events import OperationRequested
-from coordinator.jobmaster.operations import StopWithSavepoint
+from coordinator.jobmaster.operations import CancelJob, StopWithSavepoint
 from dataflow.ids import JobID
 from dataflow.messages import ExecutionState, JobStatus
 from taskmanager.executor.effects import CancelTaskExecution, FailTaskExecution
@@ -66,7 +66,9 @@ class AdoptionOracle:
             for job in self._jobs.values():
                 job.is_running = False
         for effect in effects:
-            if type(effect) is ReportJobStatus:
+            if type(effect) is ForgetJobGraph:  # it is over: who finds it all the same starts it again
+                self._jobs.setdefault(effect.job_id, _Job()).is_running = False
+            elif type(effect) is ReportJobStatus:
                 self._status(name, effect.change.job_id, effect.change.status)
 
     def _status(self, name: str, job_id: JobID, status: JobStatus) -> None:
@@ -87,5 +89,5 @@ def _ends_tasks(event: Any, effects: list[Any]) -> bool:
     if type(event) is TaskEnteredState:
         return event.state in (ExecutionState.FAILED, ExecutionState.CANCELED)
     if type(event) is OperationRequested:
-        return isinstance(event.operation, StopWithSavepoint)
+        return isinstance(event.operation, StopWithSavepoint | CancelJob)
     return any(isinstance(effect, CancelTaskExecution | FailTaskExecution) for effect in effects)

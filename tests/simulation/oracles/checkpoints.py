@@ -15,7 +15,7 @@ from typing import Any
 from coordinator.checkpoint.metadata import parse_metadata
 from coordinator.jobmaster.effects import ReportJobStatus
 from dataflow.failures import SerializedFailure
-from dataflow.ids import CheckpointID
+from dataflow.ids import CheckpointID, JobID
 from dataflow.messages import JobStatus, TriggerCheckpoint
 from runtime.connections import Send
 from taskmanager.executor.events import TaskEnteredState
@@ -81,7 +81,7 @@ class CheckpointOracle:
         """Who triggered a checkpoint."""
         self.restarts = 0
         self.ended: tuple[JobStatus, SerializedFailure | None] | None = None
-        """The last globally terminal status that was reported."""
+        """How the job ended, if no leader finds it any more."""
         self.forks: list[Fork] = []
         ledger.may_commit = self._may_commit
         ledger.published = self._published
@@ -93,6 +93,22 @@ class CheckpointOracle:
     def latest_completed_of(self, job_id: str) -> int:
         """As whoever lists the job's checkpoints would see; 0: none. Savepoints are not among them."""
         return max(self._of_job.get(job_id, ()), default=0)
+
+    def retained(self, checkpoint_id: int) -> None:
+        """The job was cancelled, and another one starts from this. What completed later, and was not stored, is nothing."""
+        latest = self.latest_completed_of_all()
+        if checkpoint_id < latest:
+            raise Violation(f"checkpoint {latest} of the cancelled job is not there; the latest one is {checkpoint_id}")
+        self._savepoints.add(checkpoint_id)
+
+    def latest_completed_of_all(self) -> int:
+        """Whatever the job's id was; 0: none."""
+        return max((max(of_job) for of_job in self._of_job.values()), default=0)
+
+    def job_ends(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
+        """Its leader lets go of it."""
+        if self._owns(job_id):
+            self.ended = status, failure
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -108,8 +124,6 @@ class CheckpointOracle:
                     self._triggered(effect.envelope.message, effect.envelope.leader_session_id)
             elif type(effect) is ReportJobStatus and self._owns(effect.change.job_id):
                 self.restarts += effect.change.status is JobStatus.RESTARTING
-                if effect.change.status.is_globally_terminal:
-                    self.ended = (effect.change.status, effect.change.failure)
 
     def _triggered(self, message: TriggerCheckpoint, session: str) -> None:
         triggered = message.job_id, message.checkpoint_id

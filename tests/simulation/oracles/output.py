@@ -6,6 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from tests.simulation.job_plan import (
+    JOINS,
+    LATE,
+    SLIDES,
+    TUMBLING,
+    WINDOWED,
     JobPlan,
     joined,
     rows_before_keyed,
@@ -27,7 +32,11 @@ def check_output(plan: JobPlan, ledger: Ledger, *, exact: bool) -> None:
         _compare("side sink", ledger.committed_rows("side"), side_rows(rows_before_keyed(plan)), exact=exact)
     if plan.raw_branch:
         _compare("raw sink", ledger.committed_rows("raw"), source_rows(plan, 0), exact=exact)
-    _MAIN[plan.keyed](plan, ledger.committed_rows("main"), exact)
+    got = ledger.committed_rows("main")
+    if plan.keyed in WINDOWED and plan.has_late_rows:
+        _with_late_rows(plan, got, ledger.committed_rows(LATE), exact)
+        return
+    _MAIN[plan.keyed](plan, got, exact)
 
 
 def _compare(what: str, got: Iterable[SimulatedRow], expected: Iterable[SimulatedRow], *, exact: bool) -> None:
@@ -76,10 +85,10 @@ def _running(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
 def _process(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
     """(kind, k, n, s, i)"""
     expected = rows_before_keyed(plan)
-    rows = [row for row in got if row[0] == 0]
-    _compare("sink", [(k, s, i) for _, k, _, s, i in rows], [(k, s, i) for s, i, k, _, _ in expected], exact=exact)
+    _numbered([row for row in got if row[0] == 0], expected, plan, exact=exact)
     fired = [(k, at) for kind, k, at, _, _ in got if kind == 1]
-    _compare("timers", fired, timers(expected, plan.bucket_ms), exact=exact)
+    # A late row sets a timer for a time that is over, which fires once more.
+    _compare("timers", fired, timers(expected, plan.bucket_ms), exact=exact and not plan.has_late_rows)
     late = [row for row in got if row[0] == 3]
     if late:
         raise Violation(
@@ -88,15 +97,21 @@ def _process(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
     if plan.repeat_ms:
         repeated = [(k, s, i) for kind, k, _, s, i in got if kind == 2]
         _compare("repeated rows", repeated, [(k, s, i) for s, i, k, _, _ in expected], exact=exact)
-    if exact:
-        numbers: dict[int, list[int]] = defaultdict(list)
-        for _, k, n, _, _ in rows:
-            numbers[k].append(n)
-        for key, seen in numbers.items():
-            if sorted(seen) != list(range(1, len(seen) + 1)):
-                raise Violation(f"process function: key {key} has the numbers {sorted(seen)[:30]}")
-        if plan.keeps_key_order:
-            _check_order((k, i) for _, k, _, _, i in sorted(rows, key=lambda row: (row[1], row[2])))
+
+
+def _numbered(rows: list[SimulatedRow], expected: list[SimulatedRow], plan: JobPlan, *, exact: bool) -> None:
+    """(kind, k, n, s, i): every row, and those of a key have the numbers from 1 on."""
+    _compare("sink", [(k, s, i) for _, k, _, s, i in rows], [(k, s, i) for s, i, k, _, _ in expected], exact=exact)
+    if not exact:
+        return
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for _, k, n, _, _ in rows:
+        numbers[k].append(n)
+    for key, seen in numbers.items():
+        if sorted(seen) != list(range(1, len(seen) + 1)):
+            raise Violation(f"process function: key {key} has the numbers {sorted(seen)[:30]}")
+    if plan.keeps_key_order:
+        _check_order((k, i) for _, k, _, _, i in sorted(rows, key=lambda row: (row[1], row[2])))
 
 
 def _check_order(pairs: Iterable[tuple[int, int]]) -> None:
@@ -110,10 +125,8 @@ def _check_order(pairs: Iterable[tuple[int, int]]) -> None:
 
 def _windows(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
     """(k, window start, window end, n, total)"""
-    of_plan = windows(rows_before_keyed(plan), plan.bucket_ms)
-    _check_windows(
-        {(k, start, start + plan.bucket_ms): window for (k, start), window in of_plan.items()}, got, exact=exact
-    )
+    slides = SLIDES if plan.keyed == "sliding" else 1
+    _check_windows(windows(rows_before_keyed(plan), plan.bucket_ms, slides), got, exact=exact)
 
 
 def _sessions(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
@@ -123,7 +136,46 @@ def _sessions(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
 
 def _join(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
     """(left row, right row)"""
-    _compare("join", got, joined(rows_before_keyed(plan), source_rows(plan, 0)), exact=exact)
+    _compare(plan.keyed, got, joined(plan), exact=exact)
+
+
+def _rules(plan: JobPlan, got: list[SimulatedRow], exact: bool) -> None:
+    """(kind, k, n, s, i)"""
+    expected = rows_before_keyed(plan)
+    _numbered([row for row in got if row[0] == 0], expected, plan, exact=exact)
+    rules = source_rows(plan, 0)
+    known = {(1, k, sum(row[3] for row in rules), -1, len(rules)) for _, _, k, _, _ in expected}
+    _compare("what keys know of the rules", (row for row in got if row[0] == 1), known, exact=exact)
+
+
+def _with_late_rows(plan: JobPlan, got: list[SimulatedRow], late: list[SimulatedRow], exact: bool) -> None:
+    """Each row is in one window that has a place for it, or is late; a window may come again, for rows that are not late for
+    those that were restored."""
+    rows = rows_before_keyed(plan)
+    too_many = Counter(late) - Counter(rows)  # of a row that was copied, some may be late
+    if any(row not in set(rows) for row in too_many) or (exact and too_many):
+        raise Violation(f"late rows: {too_many.total()} rows too many, such as {_some(too_many)}")
+    counts: Counter[SimulatedRow] = Counter()
+    sums: Counter[SimulatedRow] = Counter()
+    for k, start, end, n, total in got:
+        if plan.keyed in TUMBLING and (start % plan.bucket_ms or end - start != plan.bucket_ms):
+            raise Violation(f"window of key {k} from {start} to {end}")
+        place = (k, start) if plan.keyed in TUMBLING else (k,)
+        counts[place] += n
+        sums[place] += total
+    for _, _, k, v, t in late:
+        place = (k, t // plan.bucket_ms * plan.bucket_ms) if plan.keyed in TUMBLING else (k,)
+        counts[place] += 1
+        sums[place] += v
+    of_plan: dict[SimulatedRow, tuple[int, int]] = {}
+    for _, _, k, v, t in rows:
+        place = (k, t // plan.bucket_ms * plan.bucket_ms) if plan.keyed in TUMBLING else (k,)
+        n, total = of_plan.get(place, (0, 0))
+        of_plan[place] = n + 1, total + v
+    for place in of_plan.keys() | counts.keys():
+        have, want = (counts[place], sums[place]), of_plan.get(place, (0, 0))
+        if have[0] < want[0] or (exact and have != want) or place not in of_plan:
+            raise Violation(f"windows and late rows of {place}: (count, sum) is {have}, not {want}")
 
 
 def _check_windows(
@@ -142,7 +194,8 @@ _MAIN = {
     "none": _stateless,
     "running": _running,
     "process": _process,
-    "window": _windows,
+    **dict.fromkeys((*TUMBLING, "sliding"), _windows),
     "session": _sessions,
-    "join": _join,
+    **dict.fromkeys(JOINS, _join),
+    "rules": _rules,
 }
