@@ -18,13 +18,15 @@ from tests.services.cluster import LocalCluster, wait_until
 pytestmark = pytest.mark.timeout(600)
 RATE = 150.0
 """Rows per second: the job would run for twenty seconds, so what is done to it comes before its end on a slow machine, too."""
+PATIENCE = 400
+"""Seconds; on a busy machine that is more than the usual."""
 SOME_LATE = 100
 """Rows that come at this pace are late for their windows: of each ten, one is."""
 BACKENDS = {
     "hashmap": {},
     "rocksdb": {
         "state.backend.type": "rocksdb",
-        "state.backend.rocksdb.memory.fixed-per-slot": "1 kb",
+        "state.backend.rocksdb.memory.fixed-per-slot": "16 kb",
         "execution.checkpointing.incremental": "true",
     },
 }
@@ -34,6 +36,7 @@ BACKENDS = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     with LocalCluster(tmp_path_factory.mktemp("cluster"), slots=(2, 2)) as cluster:
+        cluster.wait_for_task_managers()
         yield cluster
 
 
@@ -52,7 +55,7 @@ def start(cluster, output, backend, name, parallelism=2, rate=None, restore="", 
 
 
 def finish(cluster, job_id):
-    """Wait for the end; on a busy machine that is more than the usual patience."""
+    """Wait for the end."""
 
     def over():
         details = cluster.client.get_job(job_id)
@@ -60,7 +63,7 @@ def finish(cluster, job_id):
         assert status not in (JobStatus.FAILED, JobStatus.CANCELED), details.overview.failure.summary
         return status is JobStatus.FINISHED
 
-    wait_until(over, "the job to finish", seconds=400)
+    wait_until(over, "the job to finish", seconds=PATIENCE)
 
 
 def restarted(cluster, job_id, before):
@@ -109,11 +112,12 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
     """A TaskManager that runs tasks dies by signal 9, twice; each time after a checkpoint."""
     output = tmp_path / "out"
     with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2)) as cluster:
+        cluster.wait_for_task_managers()
         job_id = start(cluster, output, backend, "killed", rate=RATE)
         for kill in range(2):
             wait_until(lambda: cluster.status(job_id) is JobStatus.RUNNING, "the job to run")
             completed = cluster.client.list_checkpoints(job_id).counts.completed
-            cluster.wait_for_checkpoints(job_id, completed + 1)
+            cluster.wait_for_checkpoints(job_id, completed + 1, PATIENCE)
             details = cluster.client.get_job(job_id)
             busy = {s.resource_id for vertex in details.vertices for s in vertex.subtasks if s.resource_id}
             next(one for one in cluster.task_managers if one.resource_id in busy).kill()
@@ -125,8 +129,10 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_savepoint_and_other_parallelism(cluster, tmp_path, backend):
     """Stopped halfway at parallelism 2, restored at 3; on the other backend, too, because a savepoint is of none."""
-    job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE)
-    cluster.wait_for_checkpoints(job_id, 2)  # after the first one the source of the rules ends
+    job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE / 3)  # a checkpoint may take half a minute
+    cluster.wait_for_checkpoints(job_id, 2, PATIENCE)  # after the first one the source of the rules ends
+    enough = LEFT_ROWS / 3
+    wait_until(lambda: sum(committed(tmp_path, "running").values()) > enough, "rows that are late", seconds=PATIENCE)
     path = cluster.client.stop_with_savepoint(job_id)
     assert sum(committed(tmp_path, "running").values()) < LEFT_ROWS
     other = "rocksdb" if backend == "hashmap" else "hashmap"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,10 +204,16 @@ def test_two_coordinators_cannot_both_finish_a_checkpoint(tmp_path):
         LocalCluster(tmp_path / "a", slots=(2,), settings=shared) as one,
         LocalCluster(tmp_path / "b", slots=(2,), settings=shared) as two,
     ):
-        environment = build(one.environment(interval="1 h"), ["--output", str(tmp_path / "out"), "--parallelism", "1"])
-        graph = environment.translate("twice").job_graph
-        for cluster in (one, two):
-            cluster.client.submit(graph)
+        # Each with an output of its own: what one of them takes away is not what this is about.
+        graphs = [
+            build(cluster.environment(interval="1 h"), ["--output", str(tmp_path / name), "--parallelism", "1"])
+            .translate("twice")
+            .job_graph
+            for cluster, name in ((one, "out-a"), (two, "out-b"))
+        ]
+        graph = graphs[0]
+        for cluster, each in zip((one, two), graphs, strict=True):
+            cluster.client.submit(replace(each, job_id=graph.job_id))
             cluster.wait_for(graph.job_id, JobStatus.RUNNING)
         taken = one.client.trigger_checkpoint(graph.job_id)
         path = Path(taken.path.removeprefix("file://"))

@@ -237,7 +237,14 @@ class LocalCluster:
         wait_until(reached, f"job {job_id} to be {status.value}")
         return details
 
-    def wait_for_checkpoints(self, job_id: str, count: int) -> pb.ListCheckpointsResponse:
+    def wait_for_task_managers(self) -> None:
+        """Until all that run are registered: a job that is submitted before has all of its tasks on the first."""
+        running = len(self.task_managers)
+        wait_until(lambda: len(self.client.list_task_managers()) == running, f"{running} TaskManagers")
+
+    def wait_for_checkpoints(
+        self, job_id: str, count: int, seconds: float = WAIT_SECONDS
+    ) -> pb.ListCheckpointsResponse:
         """Wait until so many have completed."""
         answer = self.client.list_checkpoints(job_id)
 
@@ -249,7 +256,7 @@ class LocalCluster:
                 raise AssertionError(f"the job is {now.value} after {answer.counts.completed} of {count} checkpoints")
             return answer.counts.completed >= count
 
-        wait_until(reached, f"{count} checkpoints of job {job_id}")
+        wait_until(reached, f"{count} checkpoints of job {job_id}", seconds)
         return answer
 
     def cancel(self, job_id: str) -> None:
