@@ -18,6 +18,7 @@ import pykka
 import pytest
 from hypothesis import settings
 
+from tests.services import SPARK_CONF
 from tests.services.s3 import S3Server, start_s3
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 
@@ -39,6 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         os.environ.pop("SPARK_HOME", None)  # the tests are about the installed PySpark
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["SPARK_CONF_DIR"] = str(SPARK_CONF)
     for item in items:  # servers are up before anything counts what a test leaves behind
         for marker, fixture in (("s3", "s3_server"), ("zookeeper", "zookeeper_ensemble")):
             if item.get_closest_marker(marker) and isinstance(item, pytest.Function):

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.services import SPARK_CONF
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "SNAPLINE_TEST_PROGRAM"
 """In the environment of a program and of everything that it starts."""
@@ -37,11 +39,11 @@ class Ended:
 
 
 def environment(mark: str, **extra: str) -> dict[str, str]:
-    """Of a user who has configured nothing."""
+    """Of a user who has configured nothing (that changes what Spark does)."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("SNAPLINE_", "SPARK_", "PYSPARK_"))
     }
-    return {**kept, "PYSPARK_PYTHON": sys.executable, MARK: mark, **extra}
+    return {**kept, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(SPARK_CONF), MARK: mark, **extra}
 
 
 def run(command: Sequence[str | Path], cwd: Path, timeout: float = PATIENCE_SECONDS, **extra: str) -> Ended:

@@ -26,7 +26,7 @@ BACKENDS = {
     "hashmap": {},
     "rocksdb": {
         "state.backend.type": "rocksdb",
-        "state.backend.rocksdb.memory.fixed-per-slot": "16 kb",
+        "state.backend.rocksdb.memory.fixed-per-slot": "64 kb",
         "execution.checkpointing.incremental": "true",
     },
 }
