@@ -26,11 +26,13 @@ BACKENDS = {
     "hashmap": {},
     "rocksdb": {
         "state.backend.type": "rocksdb",
-        "state.backend.rocksdb.memory.fixed-per-slot": "64 kb",
+        "state.backend.rocksdb.memory.fixed-per-slot": "16 kb",
         "execution.checkpointing.incremental": "true",
     },
 }
 """The second with room for a few keys in memory, and with incremental checkpoints."""
+ROOM = {"state.backend.rocksdb.memory.fixed-per-slot": "64 kb"}
+"""Most keys stay in memory: a job that is killed does its work three times, and to write and read keys is most of it."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,8 @@ def reference():
     return expected()
 
 
-def start(cluster, output, backend, name, parallelism=2, rate=None, restore="", interval="300 ms"):
-    environment = cluster.environment(parallelism=parallelism, interval=interval, **BACKENDS[backend])
+def start(cluster, output, backend, name, parallelism=2, rate=None, restore="", interval="300 ms", **settings):
+    environment = cluster.environment(parallelism=parallelism, interval=interval, **BACKENDS[backend] | settings)
     build(environment, str(output), rate)
     if restore:
         environment.restore_from(restore)
@@ -113,7 +115,7 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
     output = tmp_path / "out"
     with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2)) as cluster:
         cluster.wait_for_task_managers()
-        job_id = start(cluster, output, backend, "killed", rate=RATE)
+        job_id = start(cluster, output, backend, "killed", rate=RATE, **ROOM)
         for kill in range(2):
             wait_until(lambda: cluster.status(job_id) is JobStatus.RUNNING, "the job to run")
             completed = cluster.client.list_checkpoints(job_id).counts.completed
