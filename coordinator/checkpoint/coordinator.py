@@ -619,9 +619,9 @@ class CheckpointCoordinator:
             self._out += self.publication.shutdown(status)
             self._out += [ShutdownIdCounter(status), PersistStatistics()]
         is_drawing = self._triggering is not None and self._triggering.pending is None
-        is_drawing = is_drawing or self._restoration.is_setting_id
+        uses_id_counter = is_drawing or self._restoration.is_setting_id
         is_cleaning = self.publication.cleaning_count > 0
-        if self._store_is_shut_down and not is_drawing and not is_cleaning and not self._is_over:
+        if self._store_is_shut_down and not uses_id_counter and not is_cleaning and not self._is_over:
             self._is_over = True
             self._out += self.publication.close()
             self._out.append(CoordinatorShutDown(status))

@@ -27,6 +27,7 @@ class WatermarkedSource(SourceOperatorContract):
     def restore_drained(self, state: OperatorStateBackend, restored: RestoredState) -> None:
         """Part of `initialize_state`. Another job that starts from the savepoint goes on where this one stopped reading."""
         if restored.operator_lists and DRAINED_STATE in restored.operator_lists:
+            # Read apart: a list that is asked for in `state` is in all snapshots from then on, also where nothing was drained.
             marks = OperatorStateBackend(restored.operator_lists).list_state(DRAINED_STATE, OperatorStateMode.BROADCAST)
             if self.context.job_id in marks.get():
                 self.mark_drained(state)

@@ -67,6 +67,18 @@ A = CheckpointRequestID("a")
 ONE, TWO, THREE = CheckpointID(1), CheckpointID(2), CheckpointID(3)
 
 
+def successor_of(job: Coordinator) -> CheckpointCoordinator:
+    """Another leader's, of the same job: it has not read the store yet."""
+    return CheckpointCoordinator(
+        JOB,
+        "job",
+        job.core.configuration,
+        job.core.executions.vertices,
+        job.core.executions.edges,
+        store_survives_suspension=True,
+    )
+
+
 def test_checkpoint_from_request_to_notification() -> None:
     """The tasks hear of the completion only after the store has answered."""
     job = Coordinator(timeout_ms=5_000)
@@ -227,14 +239,7 @@ def test_job_that_ends_before_it_was_restored_cleans_up_after_former_leaders() -
     job.acknowledge(1)
     job.tell(CheckpointStored(ONE))
     (completed,) = job.core.completed_store.checkpoints
-    successor = CheckpointCoordinator(
-        JOB,
-        "job",
-        job.core.configuration,
-        job.core.executions.vertices,
-        job.core.executions.edges,
-        store_survives_suspension=True,
-    )
+    successor = successor_of(job)
 
     assert RecoverCompletedCheckpoints() in successor.handle(Shutdown(JobStatus.CANCELED), 0)
     effects = successor.handle(CompletedCheckpointsRecovered((completed,)), 0)
@@ -285,15 +290,7 @@ def test_shutdown_while_the_id_is_drawn() -> None:
 def test_shutdown_while_the_id_is_set() -> None:
     """A snapshot was about to be taken over: it is not any more, and nobody forgets the counter before it is written for the last
     time."""
-    job = Coordinator()
-    core = CheckpointCoordinator(
-        JOB,
-        "job",
-        job.core.configuration,
-        job.core.executions.vertices,
-        job.core.executions.edges,
-        store_survives_suspension=True,
-    )
+    core = successor_of(Coordinator())
     metadata = CheckpointMetadata(JOB, "job", CheckpointID(7), 0, SnapshotType.CHECKPOINT, ())
     assert core.handle(RestoreSavepoint(A, metadata, "file:///sp", claim=True), 0) == [
         SetCheckpointIdCount(A, CheckpointID(8))
