@@ -47,7 +47,6 @@ from coordinator.rpc.client_service import ClientService
 from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, ServedStreams
 from coordinator.rpc.leaders import LeaderPublisher
 from coordinator.rpc.pending_replies import PendingReplies
-from coordinator.rpc.server import RpcServer
 from coordinator.rpc.switchboard import Switchboard
 from coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
 from dataflow.config import (
@@ -77,6 +76,7 @@ from runtime.logs import Logger
 from runtime.memory_storage import MemoryStorage
 from runtime.metrics import MetricsServer
 from runtime.object_storage import open_storage
+from runtime.rpc_server import RpcServer
 from runtime.state_storages import StateStorages
 from runtime.storage import Storage
 from runtime.storage_probe import probe_storage

@@ -14,7 +14,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, ServedStreams
 from coordinator.rpc.leaders import LeaderPublisher
-from coordinator.rpc.server import CannotListen, RpcServer, parse_address
 from coordinator.rpc.switchboard import Switchboard
 from dataflow.config import Configuration
 from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
@@ -43,6 +42,7 @@ from runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
 from runtime.grpc_channels import Security, SecurityError, open_channel
 from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from runtime.logs import silent_logger
+from runtime.rpc_server import CannotListen, RpcServer, parse_address
 from runtime.timers import TimerService
 
 SESSION = LeaderSessionID("session")
