@@ -38,7 +38,8 @@ from dataflow.messages import (
 )
 from dataflow.wire import decode_envelope, encode_envelope
 from protos import cluster_pb2, cluster_pb2_grpc
-from runtime.grpc_channels import CHANNEL_OPTIONS
+from runtime.dialing import relay_for
+from runtime.grpc_channels import CHANNEL_OPTIONS, COORDINATOR_METADATA_KEY
 from runtime.version import VERSION
 
 import grpc.aio  # isort: skip - after runtime.grpc_channels, which sets gRPC up
@@ -51,11 +52,12 @@ STARTING = (ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 class FarTaskManager:
     """One of them."""
 
-    def __init__(self, name: str, slots: int, coordinator: str) -> None:
+    def __init__(self, name: str, slots: int, coordinator: str, relay: str = "") -> None:
         self.info = TaskManagerInfo(ResourceID(name), "127.0.0.1:1", slots, VERSION, "127.0.0.1", 1)
         self.registered = asyncio.Event()
         self._coordinator = coordinator
-        self._channel = grpc.aio.insecure_channel(coordinator, options=CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(relay or coordinator, options=CHANNEL_OPTIONS)
+        self._metadata = ((COORDINATOR_METADATA_KEY, coordinator),) if relay else ()
         self._manager: Any = None
         self._session = LeaderSessionID("")
         self._masters: dict[JobID, Any] = {}
@@ -68,7 +70,7 @@ class FarTaskManager:
     async def run(self, session: LeaderSessionID) -> None:
         """Until the ResourceManager closes the stream."""
         self._session = session
-        self._manager = cluster_pb2_grpc.ResourceManagerGatewayStub(self._channel).Connect()
+        self._manager = cluster_pb2_grpc.ResourceManagerGatewayStub(self._channel).Connect(metadata=self._metadata)
         await self._tell_manager(RegisterTaskExecutor(self.info))
         async for envelope in self._manager:
             _, messages = decode_envelope(envelope)
@@ -112,7 +114,9 @@ class FarTaskManager:
         if job_id in self._masters:
             await self._masters[job_id].write(encode_envelope(session, [offer]))
             return
-        call = self._masters[job_id] = cluster_pb2_grpc.JobMasterGatewayStub(self._channel).Connect()
+        call = self._masters[job_id] = cluster_pb2_grpc.JobMasterGatewayStub(self._channel).Connect(
+            metadata=self._metadata
+        )
         await call.write(encode_envelope(session, [RegisterTaskExecutorAtJobMaster(job_id, self.info), offer]))
         task = asyncio.create_task(self._serve_job(job_id, session, call))
         self._tasks.add(task)
@@ -161,8 +165,8 @@ async def run_all(options: argparse.Namespace) -> None:
     """Register all, say so, and serve until the standard input ends."""
     session = await leader_session(options.coordinator)
     managers = [
-        FarTaskManager(f"far-{options.name}-{i}", options.slots, options.coordinator)
-        for i in range(options.task_managers)
+        FarTaskManager(name, options.slots, options.coordinator, relay_for(ResourceID(name), options.relays))
+        for name in (f"far-{options.name}-{i}" for i in range(options.task_managers))
     ]
     running = []
     for start in range(0, len(managers), REGISTER_AT_ONCE):
@@ -182,6 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument("--task-managers", type=int, required=True)
     cli.add_argument("--slots", type=int, required=True)
     cli.add_argument("--name", required=True)
+    cli.add_argument("--relays", default="", help="taskmanager.relay.addresses")
     gc.freeze()
     asyncio.run(run_all(cli.parse_args(arguments)))
     return 0

@@ -47,6 +47,7 @@ from coordinator.rpc.client_service import ClientService
 from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, ServedStreams
 from coordinator.rpc.leaders import LeaderPublisher
 from coordinator.rpc.pending_replies import PendingReplies
+from coordinator.rpc.relays import RelayGateway
 from coordinator.rpc.switchboard import Switchboard
 from coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
 from dataflow.config import (
@@ -64,7 +65,7 @@ from dataflow.errors import SnaplineError
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.ids import AllocationID, JobID, LeaderSessionID
 from dataflow.messages import JobStatus
-from protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc
+from protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc, relay_pb2, relay_pb2_grpc
 from runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from runtime.clock import SystemClock
 from runtime.connections import ResourceManagerLeaderChanged
@@ -292,11 +293,14 @@ class ClusterEntrypoint:
         cluster_pb2_grpc.add_JobMasterGatewayServicer_to_server(
             JobMasterGateway(self._switchboard, self._streams, self._logger), server
         )
+        relay_pb2_grpc.add_RelayGatewayServicer_to_server(
+            RelayGateway(self._switchboard, self._streams, self._logger), server
+        )
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
         client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view), server)
         return [
             service.full_name
-            for file in (cluster_pb2.DESCRIPTOR, client_pb2.DESCRIPTOR)
+            for file in (cluster_pb2.DESCRIPTOR, relay_pb2.DESCRIPTOR, client_pb2.DESCRIPTOR)
             for service in file.services_by_name.values()
         ]
 

@@ -414,6 +414,14 @@ REGISTRATION_REFUSED_DELAY = _duration(
 TASKMANAGER_REGISTRATION_TIMEOUT = _duration(
     "taskmanager.registration.timeout", "5 min", "A TaskManager that cannot register within this ends itself."
 )
+TASKMANAGER_RELAYS = _option(
+    "taskmanager.relay.addresses",
+    parse_address,
+    "",
+    "host:port of relays, separated by commas: each TaskManager takes one of them to reach its coordinator, and does without when "
+    "that one is not there. Worth it from about 100 TaskManagers on; empty: none.",
+    "string",
+)
 TASKMANAGER_SLOTS = _int("taskmanager.numberOfTaskSlots", "1", "Slots per TaskManager.", at_least=1)
 TASKMANAGER_INSTANCES = _int(
     "taskmanager.instances",
@@ -486,6 +494,19 @@ COORDINATOR_BIND_HOST = _string(
     "jobmanager.bind-host",
     "",
     "Where the coordinator listens when that is not the host of its address, for example 0.0.0.0.",
+)
+RELAY_ADDRESS = _option(
+    "relay.rpc.address",
+    parse_address,
+    "127.0.0.1:6125",
+    "host:port under which a relay is reached, and on which it listens.",
+    "string",
+)
+RELAY_BIND_HOST = _string(
+    "relay.bind-host", "", "Where a relay listens when that is not the host of its address, for example 0.0.0.0."
+)
+RELAY_LINGER = _duration(
+    "relay.linger", "5 ms", "How long a relay waits for more before it sends something to a coordinator."
 )
 JOB_HISTORY_SIZE = _int("jobstore.max-capacity", "1000", "Finished jobs that the coordinator remembers.", at_least=0)
 

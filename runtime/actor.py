@@ -34,7 +34,7 @@ Performer = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Several events in one message; performed effects leave together."""
+    """Several events (or envelopes that came in) in one message; performed effects leave together."""
 
     events: tuple[Any, ...]
 
@@ -145,7 +145,7 @@ class MachineActor(pykka.ThreadingActor):
                 self._handle(fired)
         elif kind is Events:
             for event in message.events:
-                self._handle(event)
+                self._receive(event)
         elif kind is EventBatcher:
             for event in message.take():
                 self._handle(event)

@@ -7,33 +7,46 @@ thousands, is in `coordinator.rpc`.
 
 What is sent while the stream is busy waits in a queue and leaves as one envelope. A queue that grows past its bound means
 that the other side does not read any more: the connection counts as lost.
+
+Through a relay (`runtime.relay`) it is the same stream, opened there with the coordinator's address in its metadata. When a relay does not
+open it in time, for whatever reason, the coordinator is dialed directly: a relay saves the coordinator work, and nobody depends on one.
 """
 
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 
+from dataflow.ids import ResourceID
 from dataflow.messages import Fenced
 from dataflow.wire import WireError, decode_envelope, encode_envelope
 from protos import cluster_pb2, cluster_pb2_grpc
 from runtime.actor import Incoming
 from runtime.clock import Clock
 from runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, Peer, PeerKind
-from runtime.grpc_channels import STREAM_IS_OPEN, Security, open_channel, reason_of
+from runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_channel, reason_of
 from runtime.logs import Logger
 from runtime.timers import TimerService
 
 MAX_QUEUED_MESSAGES = 200_000
 MAX_MESSAGES_PER_ENVELOPE = 1_000
+RELAY_TIMEOUT_MS = 2_000
+"""How long a relay may take to open a stream."""
 CLOSE_TIMEOUT_MS = 5_000
 """How long a closed connection may take to send its last messages and to see the other side's end."""
 
 Tell = Callable[[Any], object]
+
+
+def relay_for(resource_id: ResourceID, addresses: str) -> str:
+    """Which of the relays, separated by commas, this TaskManager takes: about as many take each. Empty: there are none."""
+    relays = [address.strip() for address in addresses.split(",") if address.strip()]
+    return relays[zlib.crc32(resource_id.encode()) % len(relays)] if relays else ""
 
 
 class OutgoingQueue:
@@ -59,13 +72,19 @@ class OutgoingQueue:
             self._closed = True
             self._condition.notify()
 
-    def __iter__(self) -> Iterator[cluster_pb2.Envelope]:
-        """Envelopes until the queue is closed and empty; waits for more in between."""
+    def abandon(self, attempt: threading.Event) -> None:
+        """Whoever takes envelopes for this attempt takes no more, not even the one that it waits for."""
+        with self._condition:
+            attempt.set()
+            self._condition.notify_all()
+
+    def envelopes(self, attempt: threading.Event) -> Iterator[cluster_pb2.Envelope]:
+        """Until the queue is closed and empty, or the attempt is abandoned; waits for more in between."""
         while True:
             with self._condition:
-                while not self._waiting and not self._closed:
+                while not self._waiting and not self._closed and not attempt.is_set():
                     self._condition.wait()
-                if not self._waiting:
+                if not self._waiting or attempt.is_set():
                     return
                 session, messages = take_envelope(self._waiting)
             yield encode_envelope(session, messages)
@@ -83,15 +102,28 @@ def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
 class _Connection:
     """One dialed stream."""
 
-    def __init__(self, connection: ConnectionID, peer: Peer, security: Security, tell: Tell, logger: Logger) -> None:
+    def __init__(
+        self,
+        connection: ConnectionID,
+        peer: Peer,
+        relay: str,
+        security: Security,
+        in_time: Callable[[Callable[[], None]], None],
+        tell: Tell,
+        logger: Logger,
+    ) -> None:
+        """`relay`: its address; empty: none. `in_time` calls something when a relay has had its time."""
         self.connection = connection
         self.queue = OutgoingQueue()
         self._peer = peer
+        self._relay = relay
         self._security = security
+        self._in_time = in_time
         self._tell = tell
         self._logger = logger
         self._lock = threading.Lock()
         self._silent = False
+        self._is_open = False
         self._call: Any = None
         self._lost_because = ""
         self.thread = threading.Thread(target=self._run, name=f"snapline-{connection}", daemon=True)
@@ -119,28 +151,46 @@ class _Connection:
                 self._tell(event)
 
     def _run(self) -> None:
-        channel = open_channel(self._peer.address, self._security)
-        try:
-            reason = self._stream(channel)
-        except (grpc.RpcError, WireError, ValueError) as error:
-            reason = reason_of(error)
-        except Exception as error:  # an answer is owed, whatever it was
-            self._logger.error("connection broke down", connection=self.connection, exc_info=error)
-            reason = reason_of(error)
-        finally:
-            self.queue.close()
-            channel.close()
+        reason = self._dial(self._relay) if self._relay else ""
+        if not self._is_open and not self._silent:
+            if self._relay:
+                self._logger.warning("dialing without the relay", relay=self._relay, reason=reason)
+            reason = self._dial("")
+        self.queue.close()
         self._say(ConnectionLost(self.connection, self._lost_because or reason))
 
-    def _stream(self, channel: grpc.Channel) -> str:
+    def _dial(self, relay: str) -> str:
+        """Open the stream and read it until it is over; why it is."""
+        channel = open_channel(relay or self._peer.address, self._security)
+        attempt = threading.Event()
+        try:
+            return self._stream(channel, relay, attempt)
+        except (grpc.RpcError, WireError, ValueError) as error:
+            return reason_of(error)
+        except Exception as error:  # an answer is owed, whatever it was
+            self._logger.error("connection broke down", connection=self.connection, exc_info=error)
+            return reason_of(error)
+        finally:
+            self.queue.abandon(
+                attempt
+            )  # gRPC's thread that waits for the next one must not take it from another attempt
+            channel.close()
+
+    def _stream(self, channel: grpc.Channel, relay: str, attempt: threading.Event) -> str:
         stub: Any
         if self._peer.kind is PeerKind.RESOURCE_MANAGER:
             stub = cluster_pb2_grpc.ResourceManagerGatewayStub(channel)
         else:
             stub = cluster_pb2_grpc.JobMasterGatewayStub(channel)
-        call = self._call = stub.Connect(iter(self.queue), metadata=self._security.metadata)
+        metadata = self._security.metadata
+        if relay:
+            metadata = (*metadata, (COORDINATOR_METADATA_KEY, self._peer.address))
+        call = self._call = stub.Connect(self.queue.envelopes(attempt), metadata=metadata)
+        if relay:
+            self._in_time(lambda: None if self._is_open else call.cancel())
         opened = {(str(key), str(value)) for key, value in call.initial_metadata() or ()}
         if opened.issuperset(STREAM_IS_OPEN):
+            self._is_open = True
             self._say(ConnectionOpened(self.connection))
         for envelope in call:
             session, messages = decode_envelope(envelope)
@@ -151,8 +201,10 @@ class _Connection:
 class Dialer:
     """All connections that a process dialed. Methods may be called from any thread and never wait."""
 
-    def __init__(self, security: Security, timers: TimerService, clock: Clock, logger: Logger) -> None:
+    def __init__(self, security: Security, timers: TimerService, clock: Clock, logger: Logger, relay: str = "") -> None:
+        """`relay`: host:port of the one that connections are dialed through while it is there; empty: none."""
         self._security = security
+        self._relay = relay
         self._timers = timers
         self._clock = clock
         self._logger = logger
@@ -169,10 +221,13 @@ class Dialer:
                     self._open.pop(connection, None)
             tell(event)
 
-        dialed = _Connection(connection, peer, self._security, told, self._logger)
+        dialed = _Connection(connection, peer, self._relay, self._security, self._in_time, told, self._logger)
         with self._lock:
             self._open[connection] = dialed
         dialed.thread.start()
+
+    def _in_time(self, action: Callable[[], None]) -> None:
+        self._timers.schedule(self._clock.now_ms() + RELAY_TIMEOUT_MS, action)
 
     def send(self, connection: ConnectionID, message: Fenced[Any]) -> None:
         """Put a message on its way. Dropped when the connection is gone."""

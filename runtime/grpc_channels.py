@@ -42,6 +42,9 @@ STREAM_IS_OPEN: tuple[tuple[str, str], ...] = (("snapline-stream", "open"),)
 """Initial metadata of a stream that was let in. A refused one may have initial metadata as well, and its status may come later:
 without a sign of its own, the dialing side would now and then take a refusal for an open stream."""
 
+COORDINATOR_METADATA_KEY = "snapline-coordinator"
+"""Names, to a relay, the coordinator that a stream is for: host:port."""
+
 UNAUTHENTICATED_SERVICES = ("/grpc.health.v1.Health/",)
 """Health checks carry no secret: probes of Kubernetes and load balancers have none."""
 
@@ -131,6 +134,14 @@ def open_channel(address: str, security: Security) -> grpc.Channel:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def open_aio_channel(address: str, security: Security) -> grpc.aio.Channel:
+    """The same on a running asyncio loop, to one address."""
+    if security.tls:
+        credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
+        return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:

@@ -1,4 +1,4 @@
-"""The gRPC server of a process: one asyncio loop on one thread, however many streams there are.
+"""The gRPC server of a coordinator or a relay: one asyncio loop on one thread, however many streams there are.
 
 Starts and stops; what is served is handed in by the composition root, which builds the servicers once the loop is there. The
 address is tried with a plain socket first, because the error of a taken port should be one clear line.

@@ -105,6 +105,15 @@ def coordinator(arguments: tuple[str, ...]) -> None:
     sys.exit(run_coordinator(list(arguments)))
 
 
+@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def relay(arguments: tuple[str, ...]) -> None:
+    """Run a relay in the foreground, between many TaskManagers and their coordinator (`snapline relay --help`)."""
+    from runtime.relay_process import main as run_relay
+
+    sys.exit(run_relay(list(arguments)))
+
+
 @cli.command()
 @click.option("--detached", "-d", is_flag=True, help="return once the job is accepted")
 @click.option("--from-savepoint", "-s", default="", help="start from this savepoint or retained checkpoint")

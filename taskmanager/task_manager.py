@@ -15,13 +15,13 @@ from typing import Any
 
 import pykka
 
-from dataflow.config import FILE_THRESHOLD, HA_TYPE, LOCAL_RECOVERY, LOCAL_STATE_ROOTS
+from dataflow.config import FILE_THRESHOLD, HA_TYPE, LOCAL_RECOVERY, LOCAL_STATE_ROOTS, TASKMANAGER_RELAYS
 from dataflow.ids import JobID, ResourceID
 from dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
 from runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
 from runtime.clock import SystemClock
 from runtime.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
-from runtime.dialing import Dialer
+from runtime.dialing import Dialer, relay_for
 from runtime.grpc_channels import Security
 from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from runtime.logs import Logger
@@ -89,7 +89,8 @@ class TaskManager:
             memory_threshold_bytes=configuration.get_option(FILE_THRESHOLD),
             local=self._local,
         )
-        self._dialer = Dialer(security, self._timers, self._clock, logger)
+        relay = relay_for(ResourceID(config.resource_id), configuration.get_option(TASKMANAGER_RELAYS))
+        self._dialer = Dialer(security, self._timers, self._clock, logger, relay)
         info = TaskManagerInfo(
             resource_id=ResourceID(config.resource_id),
             exchange_address=self._exchange.address,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -30,15 +30,16 @@ from runtime.logs import Logger
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, cluster_pb2.Envelope]
 
 
-class _Stream:
+class ServedStream:
     """One served connection, on the loop."""
 
     __slots__ = ("closed_by_core", "connection", "ending", "overflowed", "waiting", "wake")
 
-    def __init__(self, connection: ConnectionID) -> None:
+    def __init__(self, connection: ConnectionID, wake: Callable[[], None]) -> None:
         self.connection = connection
         self.waiting: deque[Fenced[Any]] = deque()
-        self.wake = asyncio.Event()
+        self.wake = wake
+        """Called when something waits, or the stream is ending."""
         self.ending = False
         """No more will be put in; what waits is still written."""
         self.closed_by_core = False
@@ -50,18 +51,17 @@ class ServedStreams:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._streams: dict[ConnectionID, _Stream] = {}
+        self._streams: dict[ConnectionID, ServedStream] = {}
 
     def __len__(self) -> int:
         """How many are open."""
         return len(self._streams)
 
-    def open(self, connection: ConnectionID) -> _Stream:
+    def add(self, stream: ServedStream) -> None:
         """A new stream. On the loop."""
-        stream = self._streams[connection] = _Stream(connection)
-        return stream
+        self._streams[stream.connection] = stream
 
-    def forget(self, stream: _Stream) -> None:
+    def forget(self, stream: ServedStream) -> None:
         """The stream has ended. On the loop."""
         self._streams.pop(stream.connection, None)
 
@@ -85,7 +85,40 @@ class ServedStreams:
                     stream.waiting.append(operation.envelope)
             else:
                 stream.closed_by_core = stream.ending = True
-            stream.wake.set()
+            stream.wake()
+
+
+class Refused(Exception):
+    """The stream ends with a status."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def owner_of(switchboard: Switchboard, kind: PeerKind, messages: list[Any]) -> Tell:
+    """The actor that a stream is for which begins with these messages. Raises Refused."""
+    job_id = JobID("")
+    if kind is PeerKind.JOB_MASTER:
+        if not messages or type(messages[0]) is not RegisterTaskExecutorAtJobMaster:
+            raise Refused(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "the first message to a JobMaster has to be RegisterTaskExecutorAtJobMaster",
+            )
+        job_id = messages[0].job_id
+    owner = switchboard.owner_of(kind, job_id)
+    if owner is None and job_id:
+        raise Refused(grpc.StatusCode.NOT_FOUND, f"no job {job_id} runs here")
+    if owner is None:
+        raise Refused(grpc.StatusCode.UNAVAILABLE, "this coordinator does not lead")
+    return owner
+
+
+def reason_of_end(stream: ServedStream, otherwise: str) -> str:
+    """Why a stream is over; `otherwise`: what its reader says."""
+    if stream.overflowed:
+        return f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
+    return otherwise
 
 
 class _Gateway:
@@ -99,7 +132,9 @@ class _Gateway:
 
     async def serve(self, requests: AsyncIterator[cluster_pb2.Envelope], context: Context) -> None:
         """One stream."""
-        stream = self._streams.open(self._switchboard.draw_served_id())
+        wake = asyncio.Event()
+        stream = ServedStream(self._switchboard.draw_served_id(), wake.set)
+        self._streams.add(stream)
         logger = self._logger.bind(connection=stream.connection, gateway=self._kind.value, peer=context.peer())
         owner: list[Tell] = []
         reading: asyncio.Task[str] | None = None
@@ -108,12 +143,11 @@ class _Gateway:
             await context.send_initial_metadata(STREAM_IS_OPEN)
             reading = asyncio.create_task(self._read(stream, requests, owner))
             reading.add_done_callback(_retrieve)
-            await self._write(stream, context)
-            if stream.overflowed:
-                reason = f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
-            elif reading.done():
+            await self._write(stream, wake, context)
+            reason = reason_of_end(stream, reason)
+            if not stream.overflowed and reading.done():
                 reason = reading.result()
-        except _Refused as refusal:
+        except Refused as refusal:
             reason = str(refusal)
             await context.abort(refusal.code, reason)
         finally:
@@ -124,41 +158,26 @@ class _Gateway:
             if owner and not stream.closed_by_core:
                 owner[0](ConnectionLost(stream.connection, reason))
 
-    async def _read(self, stream: _Stream, requests: AsyncIterator[cluster_pb2.Envelope], owner: list[Tell]) -> str:
+    async def _read(
+        self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope], owner: list[Tell]
+    ) -> str:
         """Read until the other side closes; why it ended."""
         try:
             async for envelope in requests:
                 session, messages = decode_envelope(envelope)
                 if not owner:
-                    owner.append(self._owner(messages))
+                    owner.append(owner_of(self._switchboard, self._kind, messages))
                 if not stream.closed_by_core and not owner[0](Incoming(stream.connection, session, messages)):
-                    raise _Refused(grpc.StatusCode.UNAVAILABLE, f"the {self._kind.value} has stopped")
+                    raise Refused(grpc.StatusCode.UNAVAILABLE, f"the {self._kind.value} has stopped")
             return "closed by the other side"
         except WireError as error:
-            raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         finally:
             stream.ending = True
-            stream.wake.set()
-
-    def _owner(self, messages: list[Any]) -> Tell:
-        """The actor that this stream is for."""
-        job_id = JobID("")
-        if self._kind is PeerKind.JOB_MASTER:
-            if not messages or type(messages[0]) is not RegisterTaskExecutorAtJobMaster:
-                raise _Refused(
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    "the first message to a JobMaster has to be RegisterTaskExecutorAtJobMaster",
-                )
-            job_id = messages[0].job_id
-        owner = self._switchboard.owner_of(self._kind, job_id)
-        if owner is None and job_id:
-            raise _Refused(grpc.StatusCode.NOT_FOUND, f"no job {job_id} runs here")
-        if owner is None:
-            raise _Refused(grpc.StatusCode.UNAVAILABLE, "this coordinator does not lead")
-        return owner
+            stream.wake()
 
     @staticmethod
-    async def _write(stream: _Stream, context: Context) -> None:
+    async def _write(stream: ServedStream, wake: asyncio.Event, context: Context) -> None:
         """Write what waits until the stream is ending and everything is written."""
         waiting = stream.waiting
         while True:
@@ -167,22 +186,14 @@ class _Gateway:
                 await context.write(encode_envelope(session, messages))
             if stream.ending:
                 return
-            stream.wake.clear()
-            await stream.wake.wait()
+            wake.clear()
+            await wake.wait()
 
 
 def _retrieve(reading: asyncio.Task[str]) -> None:
     """A stream that is gone fails its reader too; that is no news."""
     if not reading.cancelled():
         reading.exception()
-
-
-class _Refused(Exception):
-    """The stream ends with a status."""
-
-    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 class ResourceManagerGateway(cluster_pb2_grpc.ResourceManagerGatewayServicer):

@@ -1,0 +1,72 @@
+"""`snapline relay`, or `python -m runtime.relay_process`: a relay as a process, until SIGTERM or SIGINT.
+
+Errors that a user can act on are one line on standard error and exit code 1. A relay keeps nothing: it may be killed and started again
+at any moment, and TaskManagers go through it again when they dial the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataflow.config import LOG_LEVEL, RELAY_ADDRESS, RELAY_BIND_HOST, RELAY_LINGER
+from dataflow.errors import SnaplineError
+from runtime.logs import capture_standard_logging, make_logger
+from runtime.settings import Setting, default_layers, from_toml, resolve
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="snapline relay", description="Carry the connections of many TaskManagers to their coordinator on one."
+    )
+    parser.add_argument("--bind", metavar="HOST:PORT", help="address to listen on (default: relay.rpc.address)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
+    parser.add_argument("--address-file", metavar="FILE", type=Path, help="write host:port there once it listens")
+    given = parser.parse_args(arguments)
+    try:
+        layers = [default_layers(os.environ)]
+        if given.config:
+            layers.append(from_toml(given.config))
+        pairs = [text.partition("=") for text in given.settings]
+        layers.append({key.strip(): Setting(value.strip(), f"-D {key.strip()}") for key, _, value in pairs})
+        if given.bind:
+            layers.append({RELAY_ADDRESS.key: Setting(given.bind, "--bind")})
+        configuration = resolve(*layers)
+    except SnaplineError as error:
+        return _refuse(error)
+    from runtime.grpc_channels import Security
+    from runtime.relay import RelayServer
+
+    logger = make_logger("relay", configuration.get_option(LOG_LEVEL))
+    capture_standard_logging(logger)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        linger_ms = configuration.get_option(RELAY_LINGER)
+        relay = RelayServer(Security.from_configuration(configuration), linger_ms, logger)
+        address = relay.start(configuration.get_option(RELAY_ADDRESS), configuration.get_option(RELAY_BIND_HOST))
+    except SnaplineError as error:
+        return _refuse(error)
+    logger.info("relay listens", address=address)
+    if given.address_file:
+        given.address_file.write_text(f"{address}\n")
+    stopping.wait()
+    relay.stop()
+    return 0
+
+
+def _refuse(error: Exception) -> int:
+    print(f"snapline relay: {error}", file=sys.stderr)  # noqa: T201
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
