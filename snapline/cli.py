@@ -177,15 +177,17 @@ def plan(
 
     Exit code 0: the job would start from it; 1: it would be refused.
     """
-    from snapline.plan import plan_job
+    from snapline.plan import plan_job, snapshot_at_hand
     from snapline.plan_table import print_plan
 
     if drop_state_columns:
         os.environ[_DROP_STATE_COLUMNS_VARIABLE] = "true"
+    path = _absolute(snapshot)
+    at_hand = snapshot_at_hand(path)
     translation = translate_script(script, arguments)
     for warning in translation.warnings:
         click.echo(f"snapline: {warning}", err=True)
-    answer = plan_job(translation.job_graph, _absolute(snapshot), allow_non_restored_state=allow_non_restored_state)
+    answer = plan_job(translation.job_graph, path, at_hand, allow_non_restored_state=allow_non_restored_state)
     if output == "json":
         click.echo(json.dumps(answer.as_dict(), indent=2))
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from coordinator.checkpoint.state_assignment import (
     AssignmentRefused,
@@ -98,11 +99,21 @@ class JobPlan:
         }
 
 
-def plan_job(job_graph: JobGraph, path: str, *, allow_non_restored_state: bool) -> JobPlan:
-    """Read the snapshot and hold it against the job. Raises SnaplineError for one that cannot be read."""
+def snapshot_at_hand(path: str) -> Snapshot | None:
+    """The snapshot, before there is a job: it may take a script long to say what the job is. Raises SnaplineError for one that
+    cannot be read. None where the job's settings say how to reach it, or its client brings threads (and the script may fork)."""
+    if urlsplit(path).scheme.lower() not in ("", "file"):
+        return None
+    return read_snapshot(StateStorages(open_storage), path)
+
+
+def plan_job(
+    job_graph: JobGraph, path: str, at_hand: Snapshot | None = None, *, allow_non_restored_state: bool
+) -> JobPlan:
+    """Read the snapshot, unless it was at hand, and hold it against the job. Raises SnaplineError for one that cannot be read."""
     configuration = Configuration(job_graph.configuration)
     storages = StateStorages(lambda url: open_storage(url, configuration))
-    snapshot = read_snapshot(storages, path)
+    snapshot = at_hand or read_snapshot(storages, path)
     operators = tuple(_operator_plans(storages, snapshot, job_graph, allow_non_restored_state=allow_non_restored_state))
     return JobPlan(
         snapshot=snapshot.location,

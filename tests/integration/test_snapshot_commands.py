@@ -15,12 +15,24 @@ from pathlib import Path
 import pytest
 
 from dataflow.messages import JobStatus
+from runtime.object_storage import open_storage
 from snapline.client import RequestRefused
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, files_below
+from tests.services.s3 import BUCKET
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("savepoint_job.py")
+NOTED = """
+import sys
+from pathlib import Path
+from snapline import StreamExecutionEnvironment
+from tests.integration.savepoint_job import build
+
+Path(__file__).with_suffix(".ran").touch()
+build(StreamExecutionEnvironment.get_execution_environment({settings}), sys.argv[1:]).execute("noted")
+"""
+"""The same job, with settings of its own, in a script that leaves a file behind."""
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +139,22 @@ def test_a_script_without_a_job_has_no_plan(savepoint, tmp_path):
     assert run.stderr.splitlines() == [f"snapline: {script} does not call execute(): there is no job to plan"]
 
 
+@pytest.mark.s3
+def test_a_plan_reaches_an_object_store_with_the_settings_of_the_script(savepoint, tmp_path, s3_server):
+    """Nothing else knows where the store is: its snapshots are looked for when the script has run."""
+    storage = open_storage(f"s3://{BUCKET}/planned", s3_server.configuration)
+    for file in files_below(savepoint):
+        storage.put(str(file.relative_to(savepoint)), file.read_bytes())
+    script = tmp_path / "job.py"
+    script.write_text(NOTED.format(settings=s3_server.configuration))
+    run = command("plan", "--from", storage.url, script, "--", "--output", tmp_path / "out")
+    assert run.returncode == 0, run.stderr
+    assert "would start from it" in run.stdout
+    run = command("plan", "--from", f"{storage.url}/nowhere", script, "--", "--output", tmp_path / "out")
+    nothing = f"there is no checkpoint or savepoint in {storage.url}/nowhere: name a directory that holds _metadata"
+    assert (run.returncode, run.stderr) == (1, f"snapline: {nothing}\n")
+
+
 # --- snapshots that cannot be started from ------------------------------------------------------------------------------
 
 
@@ -164,15 +192,39 @@ def intact(copy: Path) -> None:
     pass
 
 
+UNUSABLE = [
+    (missing, "there is no checkpoint or savepoint in"),
+    (truncated, "copy the snapshot again"),
+    (empty, "ends after 0 bytes"),
+    (flipped, "is damaged: its checksum does not fit"),
+    (of_another_version, "has format version 99, this release reads 1"),
+    (something_else, "is not the metadata of a checkpoint"),
+]
+"""Whatever the job is."""
+
+
+@pytest.mark.parametrize(("damage", "line"), UNUSABLE, ids=lambda value: value.__name__ if callable(value) else None)
+def test_a_plan_looks_at_the_snapshot_before_the_script_runs(savepoint, tmp_path, damage, line):
+    """One line that names the culprit, exit code 1; nothing was done of all that a script may do before it executes its job."""
+    copy = tmp_path / "copy"
+    shutil.copytree(savepoint, copy)
+    damage(copy)
+    script = tmp_path / "job.py"
+    script.write_text(NOTED.format(settings={}))
+    run = command("plan", "--from", copy, script, "--", "--output", tmp_path / "out")
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert len(run.stderr.splitlines()) == 1
+    assert run.stderr.startswith("snapline: ")
+    assert line in run.stderr
+    assert str(copy) in run.stderr
+    assert not script.with_suffix(".ran").exists()
+
+
 @pytest.mark.parametrize(
     ("damage", "arguments", "line"),
     [
-        (missing, [], "there is no checkpoint or savepoint in"),
-        (truncated, [], "copy the snapshot again"),
-        (empty, [], "ends after 0 bytes"),
-        (flipped, [], "is damaged: its checksum does not fit"),
-        (of_another_version, [], "has format version 99, this release reads 1"),
-        (something_else, [], "is not the metadata of a checkpoint"),
+        *((damage, [], line) for damage, line in UNUSABLE),
         (intact, ["--uid", "others"], "holds state of 'sums'"),
         (intact, ["--parallelism", "200", "--max-parallelism", "256"], "taken with max parallelism 128"),
         (intact, ["--max-parallelism", "64"], "was taken with 128, which cannot change"),
