@@ -13,32 +13,30 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dataflow.config import TASKMANAGER_RELAYS, Configuration
 from runtime.settings import from_environment, from_toml, resolve
+from tests.unit.deploy.helm_template import render
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 HELM = DEPLOY / "helm" / "snapline"
+TEMPLATES = sorted((HELM / "templates").glob("*.yaml"))
 RELEASE = {"Name": "night", "Namespace": "streams"}
 
 
-def rendered(template: Path) -> list[dict]:
-    """The documents of a Helm template; ours use nothing of its language but values."""
+def rendered(relays: int | None = None) -> dict[tuple[str, str], dict]:
+    """The objects of the chart, by kind and name; with so many relays, or as many as values.yaml says."""
     values = yaml.safe_load((HELM / "values.yaml").read_text())
-
-    def value(match: re.Match[str]) -> str:
-        kind, _, path = match[1].partition(".")
-        found = RELEASE if kind == "Release" else values
-        for part in path.split("."):
-            found = found[part]
-        return str(found)
-
-    text = re.sub(r"\{\{ \.(\S+) \}\}", value, template.read_text())
-    assert "{{" not in text
-    return list(yaml.safe_load_all(text))
+    if relays is not None:
+        values["relays"]["replicas"] = relays
+    texts = [render(path.read_text(), {"Values": values, "Release": RELEASE}) for path in TEMPLATES]
+    documents = [document for text in texts for document in yaml.safe_load_all(text)]
+    return {(found["kind"], found["metadata"]["name"]): found for found in documents}
 
 
-TEMPLATES = sorted((HELM / "templates").glob("*.yaml"))
-OBJECTS = {(found["kind"], found["metadata"]["name"]): found for path in TEMPLATES for found in rendered(path)}
+OBJECTS = rendered(relays=3)
+"""With everything that is optional."""
+RELAY_OBJECTS = {("Service", "night-relay"), ("StatefulSet", "night-relay")}
 COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
@@ -64,9 +62,18 @@ COMMANDS = commands()
 
 
 def test_there_are_commands_of_every_kind():
-    """Compose, systemd and Helm each start coordinators and TaskManagers."""
-    for where in ("compose", "snapline-", "StatefulSet", "Deployment"):
-        assert any(name.startswith(where) for name in COMMANDS)
+    """Compose, systemd and Helm each start coordinators and TaskManagers; systemd and Helm relays, too."""
+    assert {(name.partition(" ")[0], command[1]) for name, command in COMMANDS.items()} == {
+        ("compose", "coordinator"),
+        ("compose", "taskmanagers"),
+        ("compose", "list"),
+        ("snapline-coordinator.service", "coordinator"),
+        ("snapline-relay.service", "relay"),
+        ("snapline-taskmanagers.service", "taskmanagers"),
+        ("StatefulSet", "coordinator"),
+        ("StatefulSet", "relay"),
+        ("Deployment", "taskmanagers"),
+    }
 
 
 @pytest.mark.parametrize("where", COMMANDS)
@@ -88,14 +95,58 @@ def test_settings_files_are_accepted(path):
     assert resolve(from_toml(DEPLOY / path))
 
 
+def settings_of(objects: dict[tuple[str, str], dict], directory: Path) -> Configuration:
+    """As the chart's configuration map gives them. Raises ConfigurationError."""
+    path = directory / "snapline.toml"
+    path.write_text(objects["ConfigMap", "night-config"]["data"]["snapline.toml"])
+    return resolve(from_toml(path))
+
+
 def test_settings_of_the_chart_are_accepted(tmp_path):
     """As the configuration map gives them."""
-    data = OBJECTS["ConfigMap", "night-config"]["data"]
-    (tmp_path / "snapline.toml").write_text(data["snapline.toml"])
-    configuration = resolve(from_toml(tmp_path / "snapline.toml"))
-    assert "night" in str(dict(configuration.items()))
-    for line in data["spark-defaults.conf"].splitlines():
+    assert "night" in str(dict(settings_of(OBJECTS, tmp_path).items()))
+    for line in OBJECTS["ConfigMap", "night-config"]["data"]["spark-defaults.conf"].splitlines():
         assert re.fullmatch(r"spark\.\S+ +\S+", line)
+
+
+def test_the_chart_has_no_relays_unless_asked_for(tmp_path):
+    """As values.yaml is: no object of theirs, and no address that somebody would dial in vain."""
+    objects = rendered()
+    assert set(objects) == set(OBJECTS) - RELAY_OBJECTS
+    assert set(OBJECTS) >= RELAY_OBJECTS
+    assert settings_of(objects, tmp_path).get_option(TASKMANAGER_RELAYS) == ""
+
+
+@pytest.mark.parametrize("relays", [1, 3])
+def test_task_managers_know_every_relay_of_the_chart(relays, tmp_path):
+    """Each pod of the StatefulSet by its name in the headless service, with the port on which it listens."""
+    objects = rendered(relays)
+    spec = objects["StatefulSet", "night-relay"]["spec"]
+    assert spec["replicas"] == relays
+    assert objects["Service", spec["serviceName"]]["spec"]["clusterIP"] == "None"
+    port = listening_port(spec)
+    assert settings_of(objects, tmp_path).get_option(TASKMANAGER_RELAYS).split(",") == [
+        f"night-relay-{i}.{spec['serviceName']}:{port}" for i in range(relays)
+    ]
+
+
+def listening_port(spec: dict) -> int:
+    """That of the address to which the command of a StatefulSet binds."""
+    (container,) = spec["template"]["spec"]["containers"]
+    address = container["command"][container["command"].index("--bind") + 1]
+    return int(address.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("name", [name for kind, name in OBJECTS if kind == "StatefulSet"])
+def test_ports_and_probes_are_where_somebody_listens(name):
+    """Of the container, of its service, and of what asks whether it is well."""
+    spec = OBJECTS["StatefulSet", name]["spec"]
+    port = listening_port(spec)
+    (container,) = spec["template"]["spec"]["containers"]
+    assert port in [published["containerPort"] for published in container["ports"]]
+    assert [published["port"] for published in OBJECTS["Service", spec["serviceName"]]["spec"]["ports"]] == [port]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["grpc"] == {"port": port}
 
 
 def test_environment_variables_are_settings():
@@ -162,6 +213,16 @@ def test_units_are_what_systemd_takes(unit, tmp_path):
     )  # fmt: skip
     ours = [line for line in done.stderr.splitlines() if unit.name in line]
     assert ours == []
+
+
+def test_no_unit_is_allowed_more_than_another():
+    """Who they run as, and what is closed to them."""
+    keys = ("User", "NoNewPrivileges", "ProtectSystem", "ProtectHome", "PrivateTmp", "LimitNOFILE")
+    expected = {"User": "snapline", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes"}
+    expected |= {"PrivateTmp": "yes", "LimitNOFILE": "65536"}
+    for unit in UNITS:
+        lines = dict(re.findall(r"^(\w+)=(.*)$", unit.read_text(), re.MULTILINE))
+        assert {key: lines.get(key) for key in keys} == expected, unit.name
 
 
 def test_spark_submit_says_what_it_needs(tmp_path):
