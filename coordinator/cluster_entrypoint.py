@@ -44,7 +44,7 @@ from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from coordinator.resource.events import ResourceManagerStarted
 from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
 from coordinator.rpc.client_service import ClientService
-from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, ServedStreams
+from coordinator.rpc.gateways import ServedStreams, add_gateways
 from coordinator.rpc.leaders import LeaderPublisher
 from coordinator.rpc.pending_replies import PendingReplies
 from coordinator.rpc.relays import RelayGateway
@@ -119,7 +119,7 @@ class ClusterEntrypoint:
         self._dialer = Dialer(security, self._timers, self._clock, logger)
         self._switchboard = Switchboard(self._dialer)
         self._server = RpcServer(security, logger)
-        self._streams = ServedStreams(self._server.loop)
+        self._streams = ServedStreams(self._switchboard, self._server.loop)
         self._leaders = LeaderPublisher(self._server.loop, self._leaders_changed)
         self._replies = PendingReplies(self._server.loop)
         self._registry = JobRegistry(self._server.loop, self._clock, configuration.get_option(JOB_HISTORY_SIZE))
@@ -287,15 +287,8 @@ class ClusterEntrypoint:
         return actor
 
     def _add_servicers(self, server: grpc.aio.Server, view: ClientView) -> list[str]:
-        cluster_pb2_grpc.add_ResourceManagerGatewayServicer_to_server(
-            ResourceManagerGateway(self._switchboard, self._streams, self._logger), server
-        )
-        cluster_pb2_grpc.add_JobMasterGatewayServicer_to_server(
-            JobMasterGateway(self._switchboard, self._streams, self._logger), server
-        )
-        relay_pb2_grpc.add_RelayGatewayServicer_to_server(
-            RelayGateway(self._switchboard, self._streams, self._logger), server
-        )
+        add_gateways(server, self._streams, self._logger)
+        relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self._streams, self._logger), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
         client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view), server)
         return [

@@ -124,6 +124,13 @@ def parse_address(text: str) -> str:
     return text.strip()
 
 
+def parse_own_address(text: str) -> str:
+    """`host:port` of the process itself. Raises ValueError."""
+    if not text.strip() or "," in text:
+        raise ValueError("one host:port, such as 127.0.0.1:6125")
+    return parse_address(text)
+
+
 def one_of(*allowed: str) -> Callable[[str], str]:
     """A parser that admits these words, whatever their case."""
 
@@ -497,7 +504,7 @@ COORDINATOR_BIND_HOST = _string(
 )
 RELAY_ADDRESS = _option(
     "relay.rpc.address",
-    parse_address,
+    parse_own_address,
     "127.0.0.1:6125",
     "host:port under which a relay is reached, and on which it listens.",
     "string",

@@ -13,7 +13,7 @@ effect means is said by the table of performers that the composition root hands 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Generic, TypeVar
@@ -23,7 +23,7 @@ import pykka
 from dataflow.ids import LeaderSessionID
 from dataflow.messages import Fenced
 from runtime.clock import Clock
-from runtime.connections import ConnectionID, MessageReceived, MessagesReceived
+from runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
 from runtime.logs import Logger, logs_debug
 from runtime.machine import CancelTimer, InvariantViolation, Machine, StartTimer
 from runtime.timers import TimerDue, TimerService, TimerTable
@@ -104,7 +104,7 @@ class MachineActor(pykka.ThreadingActor):
         after_events: Callable[[], None] = lambda: None,
         taken_together: frozenset[type] = frozenset(),
     ) -> None:
-        """`taken_together`: types of messages that the core takes as MessagesReceived."""
+        """`taken_together`: types of messages that the core takes as MessagesReceived, and TogetherReceived."""
         super().__init__()
         self._name = name
         self._machine = machine
@@ -144,8 +144,7 @@ class MachineActor(pykka.ThreadingActor):
             if fired is not None:
                 self._handle(fired)
         elif kind is Events:
-            for event in message.events:
-                self._receive(event)
+            self._receive_events(message.events)
         elif kind is EventBatcher:
             for event in message.take():
                 self._handle(event)
@@ -153,13 +152,36 @@ class MachineActor(pykka.ThreadingActor):
             self._handle(message)
 
     def _receive_incoming(self, incoming: Incoming) -> None:
+        for event in self._events_of(incoming):
+            self._handle(event)
+
+    def _events_of(self, incoming: Incoming) -> Iterator[MessageReceived | MessagesReceived]:
         connection, session = incoming.connection, incoming.session
         for kind, run in groupby(incoming.messages, type):
             if kind in self._taken_together:
-                self._handle(MessagesReceived(connection, session, tuple(run)))
+                yield MessagesReceived(connection, session, tuple(run))
                 continue
             for content in run:
-                self._handle(MessageReceived(connection, Fenced(session, content)))
+                yield MessageReceived(connection, Fenced(session, content))
+
+    def _receive_events(self, events: Iterable[Any]) -> None:
+        """In order; what the core takes together is put together across connections, too."""
+        parts: list[MessagesReceived] = []
+        for told in events:
+            for event in self._events_of(told) if type(told) is Incoming else (told,):
+                if type(event) is not MessagesReceived:
+                    self._receive_together(parts)
+                    self._handle(event)
+                    continue
+                if parts and type(parts[0].messages[0]) is not type(event.messages[0]):
+                    self._receive_together(parts)
+                parts.append(event)
+        self._receive_together(parts)
+
+    def _receive_together(self, parts: list[MessagesReceived]) -> None:
+        if parts:
+            self._handle(parts[0] if len(parts) == 1 else TogetherReceived(tuple(parts)))
+            parts.clear()
 
     def _handle(self, event: Any) -> None:
         now_ms = self._clock.now_ms()

@@ -74,6 +74,13 @@ class MessagesReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class TogetherReceived:
+    """Event: MessagesReceived of several connections, all of one type of message, in the order in which they came."""
+
+    parts: tuple[MessagesReceived, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceManagerLeaderChanged:
     """Event for whoever registers there: leader retrieval found the ResourceManager here; an empty address: there is none
     at the moment."""
@@ -109,5 +116,5 @@ class Send:
     envelope: Fenced[Any]
 
 
-ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived | MessagesReceived
+ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived | MessagesReceived | TogetherReceived
 ConnectionEffect = OpenConnection | CloseConnection | Send

@@ -9,7 +9,8 @@ What is sent while the stream is busy waits in a queue and leaves as one envelop
 that the other side does not read any more: the connection counts as lost.
 
 Through a relay (`runtime.relay`) it is the same stream, opened there with the coordinator's address in its metadata. When a relay does not
-open it in time, for whatever reason, the coordinator is dialed directly: a relay saves the coordinator work, and nobody depends on one.
+open it, for whatever reason, the coordinator is dialed directly: a relay saves the coordinator work, and nobody depends on one. One that
+does not even answer is left alone for a while.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MAX_QUEUED_MESSAGES = 200_000
 MAX_MESSAGES_PER_ENVELOPE = 1_000
 RELAY_TIMEOUT_MS = 2_000
 """How long a relay may take to open a stream."""
+RELAY_REST_MS = 60_000
+"""How long a relay that did not answer is not asked again."""
 CLOSE_TIMEOUT_MS = 5_000
 """How long a closed connection may take to send its last messages and to see the other side's end."""
 
@@ -99,26 +102,41 @@ def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
     return session, messages
 
 
+class _Relay:
+    """The relay of a process, if it has one."""
+
+    def __init__(self, address: str, timers: TimerService, clock: Clock) -> None:
+        self._address = address
+        self._timers = timers
+        self._clock = clock
+        self._rests_until_ms = 0
+
+    def pick(self) -> str:
+        """Where to dial; empty: not through a relay."""
+        return self._address if self._clock.now_ms() >= self._rests_until_ms else ""
+
+    def expect_answer(self, is_there: Callable[[], bool], give_up: Callable[[], object]) -> None:
+        """Call `give_up` when there is no answer in time, and let the relay rest."""
+
+        def due() -> None:
+            if not is_there():
+                self._rests_until_ms = self._clock.now_ms() + RELAY_REST_MS
+                give_up()
+
+        self._timers.schedule(self._clock.now_ms() + RELAY_TIMEOUT_MS, due)
+
+
 class _Connection:
     """One dialed stream."""
 
     def __init__(
-        self,
-        connection: ConnectionID,
-        peer: Peer,
-        relay: str,
-        security: Security,
-        in_time: Callable[[Callable[[], None]], None],
-        tell: Tell,
-        logger: Logger,
+        self, connection: ConnectionID, peer: Peer, relay: _Relay, security: Security, tell: Tell, logger: Logger
     ) -> None:
-        """`relay`: its address; empty: none. `in_time` calls something when a relay has had its time."""
         self.connection = connection
         self.queue = OutgoingQueue()
         self._peer = peer
         self._relay = relay
         self._security = security
-        self._in_time = in_time
         self._tell = tell
         self._logger = logger
         self._lock = threading.Lock()
@@ -151,10 +169,10 @@ class _Connection:
                 self._tell(event)
 
     def _run(self) -> None:
-        reason = self._dial(self._relay) if self._relay else ""
-        if not self._is_open and not self._silent:
-            if self._relay:
-                self._logger.warning("dialing without the relay", relay=self._relay, reason=reason)
+        relay = self._relay.pick()
+        reason = self._dial(relay)
+        if relay and not self._is_open and not self._silent:
+            self._logger.warning("dialing without the relay", relay=relay, reason=reason)
             reason = self._dial("")
         self.queue.close()
         self._say(ConnectionLost(self.connection, self._lost_because or reason))
@@ -171,9 +189,8 @@ class _Connection:
             self._logger.error("connection broke down", connection=self.connection, exc_info=error)
             return reason_of(error)
         finally:
-            self.queue.abandon(
-                attempt
-            )  # gRPC's thread that waits for the next one must not take it from another attempt
+            # gRPC's thread that waits for the next envelope must not take it from another attempt
+            self.queue.abandon(attempt)
             channel.close()
 
     def _stream(self, channel: grpc.Channel, relay: str, attempt: threading.Event) -> str:
@@ -187,7 +204,7 @@ class _Connection:
             metadata = (*metadata, (COORDINATOR_METADATA_KEY, self._peer.address))
         call = self._call = stub.Connect(self.queue.envelopes(attempt), metadata=metadata)
         if relay:
-            self._in_time(lambda: None if self._is_open else call.cancel())
+            self._relay.expect_answer(lambda: self._is_open or attempt.is_set(), call.cancel)
         opened = {(str(key), str(value)) for key, value in call.initial_metadata() or ()}
         if opened.issuperset(STREAM_IS_OPEN):
             self._is_open = True
@@ -204,7 +221,7 @@ class Dialer:
     def __init__(self, security: Security, timers: TimerService, clock: Clock, logger: Logger, relay: str = "") -> None:
         """`relay`: host:port of the one that connections are dialed through while it is there; empty: none."""
         self._security = security
-        self._relay = relay
+        self._relay = _Relay(relay, timers, clock)
         self._timers = timers
         self._clock = clock
         self._logger = logger
@@ -221,13 +238,10 @@ class Dialer:
                     self._open.pop(connection, None)
             tell(event)
 
-        dialed = _Connection(connection, peer, self._relay, self._security, self._in_time, told, self._logger)
+        dialed = _Connection(connection, peer, self._relay, self._security, told, self._logger)
         with self._lock:
             self._open[connection] = dialed
         dialed.thread.start()
-
-    def _in_time(self, action: Callable[[], None]) -> None:
-        self._timers.schedule(self._clock.now_ms() + RELAY_TIMEOUT_MS, action)
 
     def send(self, connection: ConnectionID, message: Fenced[Any]) -> None:
         """Put a message on its way. Dropped when the connection is gone."""

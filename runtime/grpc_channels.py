@@ -48,6 +48,13 @@ COORDINATOR_METADATA_KEY = "snapline-coordinator"
 UNAUTHENTICATED_SERVICES = ("/grpc.health.v1.Health/",)
 """Health checks carry no secret: probes of Kubernetes and load balancers have none."""
 
+FLOW_CONTROL: tuple[tuple[str, Any], ...] = (
+    # to guess the bandwidth, gRPC answers nearly every message with a ping, which its sender has to answer: a quarter of the CPU
+    # of a coordinator with hundreds of connections. A window of fixed size does for messages that are small or rare.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
+
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -55,6 +62,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
+    *FLOW_CONTROL,
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
@@ -76,6 +84,7 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
         0,
     ),  # pings that pile up on a busy machine are no attack: it would end good connections
     ("grpc.so_reuseport", 0),
+    *FLOW_CONTROL,
 )
 
 

@@ -21,6 +21,7 @@ import grpc.aio
 
 from protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from runtime.connections import PeerKind
+from runtime.dialing import RELAY_TIMEOUT_MS
 from runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_aio_channel, reason_of
 from runtime.logs import Logger
 from runtime.relaying import (
@@ -47,10 +48,13 @@ from runtime.relaying import (
     TrunkNumber,
     TrunkOpened,
 )
-from runtime.rpc_server import RpcServer
+from runtime.rpc_server import RELAY, RpcServer
 
 MAX_QUEUED_BYTES = 256 << 20
 """What may wait to be written to one TaskManager or one coordinator."""
+
+TRUNK_TIMEOUT_SECONDS = RELAY_TIMEOUT_MS / 1000 * 0.75
+"""How long a coordinator may take to open a trunk: whoever waits behind it hears of it before it takes the relay itself for gone."""
 
 _SERVICES = {
     cluster_pb2.DESCRIPTOR.services_by_name["ResourceManagerGateway"].full_name: PeerKind.RESOURCE_MANAGER,
@@ -98,7 +102,7 @@ class RelayServer:
         self._numbers = itertools.count(1)
         self._streams: dict[StreamNumber, _Stream] = {}
         self._trunks: dict[TrunkNumber, _Trunk] = {}
-        self._server = RpcServer(security, logger)
+        self._server = RpcServer(security, logger, RELAY)
 
     def start(self, address: str, bind_host: str = "") -> str:
         """Listen and serve; returns host:port. Raises CannotListen."""
@@ -219,7 +223,8 @@ class RelayServer:
         try:
             async with open_aio_channel(coordinator, self._security) as channel:
                 call: Any = relay_pb2_grpc.RelayGatewayStub(channel).Carry(metadata=self._security.metadata)
-                opened = {(str(key), str(value)) for key, value in await call.initial_metadata() or ()}
+                sent = await asyncio.wait_for(call.initial_metadata(), TRUNK_TIMEOUT_SECONDS)
+                opened = {(str(key), str(value)) for key, value in sent or ()}
                 if opened.issuperset(STREAM_IS_OPEN):
                     logger.info("trunk opened")
                     self._handle(TrunkOpened(number))
@@ -232,6 +237,8 @@ class RelayServer:
         except asyncio.CancelledError:
             if trunk.waiting_bytes <= MAX_QUEUED_BYTES:
                 raise
+        except TimeoutError:
+            reason = f"no answer within {TRUNK_TIMEOUT_SECONDS} s"
         except grpc.RpcError as error:
             reason = reason_of(error)
         finally:

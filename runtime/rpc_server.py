@@ -10,12 +10,14 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from dataflow.config import COORDINATOR_ADDRESS, COORDINATOR_BIND_HOST, RELAY_ADDRESS, RELAY_BIND_HOST
 from dataflow.errors import SnaplineError
 from runtime.grpc_channels import SERVER_OPTIONS, Security, TokenInterceptor, add_port
 from runtime.logs import Logger
@@ -36,6 +38,19 @@ AddServicers = Callable[[grpc.aio.Server], list[str]]
 """Adds the servicers to the server; returns the full names of their services."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who listens, for errors that say what to change."""
+
+    what: str
+    address_setting: str
+    bind_host_setting: str
+
+
+COORDINATOR = Listener("coordinator", COORDINATOR_ADDRESS.key, COORDINATOR_BIND_HOST.key)
+RELAY = Listener("relay", RELAY_ADDRESS.key, RELAY_BIND_HOST.key)
+
+
 class CannotListen(SnaplineError):
     """The address cannot be listened on; says why and what to change."""
 
@@ -43,8 +58,9 @@ class CannotListen(SnaplineError):
 class RpcServer:
     """Loop, thread and server."""
 
-    def __init__(self, security: Security, logger: Logger) -> None:
+    def __init__(self, security: Security, logger: Logger, listener: Listener = COORDINATOR) -> None:
         self._security = security
+        self._listener = listener
         self._logger = logger
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="snapline-rpc", daemon=True)
@@ -59,11 +75,11 @@ class RpcServer:
         host, port = parse_address(address)
         if host.strip("[]") in _ANY_HOST:
             raise CannotListen(
-                f"nobody can connect to {host}: give the address under which this coordinator is reached, "
-                f"and jobmanager.bind-host={host} to listen on all of them"
+                f"nobody can connect to {host}: give the address under which this {self._listener.what} is reached, "
+                f"and {self._listener.bind_host_setting}={host} to listen on all of them"
             )
         bind_host = bind_host or host
-        try_to_listen(bind_host, port)
+        try_to_listen(bind_host, port, self._listener)
         self._thread.start()
         try:
             self.address = self.run(self._start(f"{bind_host}:{port}", host, add_servicers))
@@ -129,7 +145,7 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def try_to_listen(host: str, port: int) -> None:
+def try_to_listen(host: str, port: int, listener: Listener = COORDINATOR) -> None:
     """Raises CannotListen with one clear line when nobody could listen there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -139,6 +155,6 @@ def try_to_listen(host: str, port: int) -> None:
             probe.listen(1)
         except OSError as error:
             raise CannotListen(
-                f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; is another coordinator running there? "
-                "Choose another address with --bind or jobmanager.rpc.address"
+                f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; is another {listener.what} running there? "
+                f"Choose another address with --bind or {listener.address_setting}"
             ) from error

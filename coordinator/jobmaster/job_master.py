@@ -141,6 +141,7 @@ from runtime.connections import (
     PeerKind,
     ResourceManagerLeaderChanged,
     Send,
+    TogetherReceived,
 )
 from runtime.heartbeat import (
     HeartbeatEvent,
@@ -258,7 +259,7 @@ class JobMaster:
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
         """Take one event."""
         if self._is_ended:
-            return [CloseConnection(event.connection)] if isinstance(event, MessageReceived | MessagesReceived) else []
+            return _closed(event)
         self._now_ms = now_ms
         self._out = []
         self._take(event)
@@ -314,7 +315,9 @@ class JobMaster:
             case TimerFired(key):
                 self._timer_fired(event, key)
             case MessagesReceived():
-                self._acknowledges_received(event)
+                self._acknowledges_received((event,))
+            case TogetherReceived(parts):
+                self._acknowledges_received(parts)
             case ConnectionOpened() | ConnectionLost() | MessageReceived():
                 if self._resource_manager.owns(event):
                     self._of_resource_manager(self._resource_manager.handle(event, self._now_ms))
@@ -579,14 +582,18 @@ class JobMaster:
             if connection is not None:
                 out.append(Send(connection, Fenced(session, message_to(attempt_id))))
 
-    def _acknowledges_received(self, event: MessagesReceived) -> None:
-        """Many at once, of one TaskManager."""
-        resource_id = self.task_managers.resource_of(event.connection)
-        if resource_id is None:
-            self._out.append(CloseConnection(event.connection))
-        elif event.session == self.identity.session:
-            self._heartbeat(HeartbeatReceived(resource_id))
-            self._checkpoint(AcknowledgesReceived(event.messages))
+    def _acknowledges_received(self, parts: tuple[MessagesReceived, ...]) -> None:
+        """Many at once, each part of one TaskManager."""
+        acknowledged: list[AcknowledgeCheckpoint] = []
+        for part in parts:
+            resource_id = self.task_managers.resource_of(part.connection)
+            if resource_id is None:
+                self._out.append(CloseConnection(part.connection))
+            elif part.session == self.identity.session:
+                self._heartbeat(HeartbeatReceived(resource_id))
+                acknowledged += part.messages
+        if acknowledged:
+            self._checkpoint(AcknowledgesReceived(tuple(acknowledged)))
 
     def _message_received(self, connection: ConnectionID, envelope: Fenced[Any]) -> None:
         resource_id = self.task_managers.resource_of(connection)
@@ -739,3 +746,13 @@ class JobMaster:
             return
         self._idle_timer_ms = due_ms
         self._out.append(CancelTimer(IdleSlotTimer()) if due_ms is None else StartTimer(IdleSlotTimer(), due_ms))
+
+
+def _closed(event: JobMasterEvent) -> list[JobMasterEffect]:
+    """The answer of a JobMaster that has ended."""
+    match event:
+        case MessageReceived(connection) | MessagesReceived(connection):
+            return [CloseConnection(connection)]
+        case TogetherReceived(parts):
+            return [CloseConnection(part.connection) for part in parts]
+    return []

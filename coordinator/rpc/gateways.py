@@ -1,9 +1,10 @@
 """ResourceManagerGateway and JobMasterGateway: the streams that TaskManagers (and remote JobMasters) dial in on.
 
 Everything here runs on the server's loop, except `ServedStreams.apply`, which any thread may call. A stream is one reading
-and one writing coroutine; what waits to be written leaves as one envelope. An envelope that comes in is decoded at once and
-told to its actor as one message. A stream ends when the other side closes or is gone (the actor is told ConnectionLost), when
-the actor closes it, or when its queue grows past its bound. The first message of a stream to a JobMaster names the job.
+and one writing coroutine; what waits to be written leaves as one envelope. What comes in is decoded at once; all envelopes of one turn of
+the loop that are for the same actor are told to it as one message. A stream ends when the other side closes or is gone (the
+actor is told ConnectionLost), when the actor closes it, or when its queue grows past its bound. The first message of a stream to a
+JobMaster names the job.
 """
 
 from __future__ import annotations
@@ -19,51 +20,126 @@ import grpc.aio
 from coordinator.rpc.switchboard import Operation, Switchboard, Tell
 from dataflow.ids import JobID
 from dataflow.messages import Fenced, RegisterTaskExecutorAtJobMaster
-from dataflow.wire import WireError, decode_envelope, encode_envelope
-from protos import cluster_pb2, cluster_pb2_grpc
-from runtime.actor import Incoming
+from dataflow.wire import WireError, decode_envelope
+from dataflow.wire_bytes import serialize_envelope
+from protos import cluster_pb2
+from runtime.actor import Events, Incoming
 from runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send
 from runtime.dialing import MAX_QUEUED_MESSAGES, take_envelope
 from runtime.grpc_channels import STREAM_IS_OPEN
 from runtime.logs import Logger
 
-Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, cluster_pb2.Envelope]
+Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, bytes]
+
+
+class Refused(Exception):
+    """The stream ends with a status."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class ServedStream:
     """One served connection, on the loop."""
 
-    __slots__ = ("closed_by_core", "connection", "ending", "overflowed", "waiting", "wake")
+    __slots__ = ("closed_by_core", "connection", "ending", "kind", "owner", "refusal", "waiting", "wake")
 
-    def __init__(self, connection: ConnectionID, wake: Callable[[], None]) -> None:
+    def __init__(self, kind: PeerKind, connection: ConnectionID, wake: Callable[[], None]) -> None:
+        """`wake` is called when something waits to be written, or the stream is ending."""
+        self.kind = kind
         self.connection = connection
-        self.waiting: deque[Fenced[Any]] = deque()
         self.wake = wake
-        """Called when something waits, or the stream is ending."""
+        self.owner: Tell | None = None
+        """The actor that the stream is for; known from its first envelope on, until the actor has been told of the end."""
+        self.waiting: deque[Fenced[Any]] = deque()
         self.ending = False
         """No more will be put in; what waits is still written."""
         self.closed_by_core = False
-        self.overflowed = False
+        self.refusal: Refused | None = None
+        """Why it is ended by the server."""
+
+    def end(self) -> None:
+        """Write what waits, then end."""
+        self.ending = True
+        self.wake()
+
+    def refuse(self, refusal: Refused) -> None:
+        """End it with a status."""
+        self.refusal = self.refusal or refusal
+        self.end()
 
 
 class ServedStreams:
-    """All streams of the server."""
+    """All streams of the server, and what is to be told of them: what comes in one turn of the loop is told as one message."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, switchboard: Switchboard, loop: asyncio.AbstractEventLoop) -> None:
+        self._switchboard = switchboard
         self._loop = loop
         self._streams: dict[ConnectionID, ServedStream] = {}
+        self._told: dict[Tell, list[Any]] = {}
 
     def __len__(self) -> int:
         """How many are open."""
         return len(self._streams)
 
+    # --- in, on the loop ----------------------------------------------------------------------------------------------
+
+    def draw_id(self) -> ConnectionID:
+        """For a new stream."""
+        return self._switchboard.draw_served_id()
+
     def add(self, stream: ServedStream) -> None:
-        """A new stream. On the loop."""
+        """A new stream."""
         self._streams[stream.connection] = stream
 
-    def forget(self, stream: ServedStream) -> None:
-        """The stream has ended. On the loop."""
+    def received(self, stream: ServedStream, envelope: cluster_pb2.Envelope) -> None:
+        """Tell the stream's actor, soon and in order. Raises Refused."""
+        try:
+            session, messages = decode_envelope(envelope)
+        except WireError as error:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        if stream.owner is None:
+            stream.owner = self._owner_of(stream.kind, messages)
+        if not stream.ending:
+            self._tell(stream.owner, Incoming(stream.connection, session, messages))
+
+    def over(self, stream: ServedStream, reason: str) -> None:
+        """The stream has ended: unless its actor closed it, that is told, too. Once."""
         self._streams.pop(stream.connection, None)
+        if stream.owner is not None and not stream.closed_by_core:
+            self._tell(stream.owner, ConnectionLost(stream.connection, reason))
+        stream.owner = None
+
+    def _owner_of(self, kind: PeerKind, messages: list[Any]) -> Tell:
+        job_id = JobID("")
+        if kind is PeerKind.JOB_MASTER:
+            if not messages or type(messages[0]) is not RegisterTaskExecutorAtJobMaster:
+                raise Refused(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "the first message to a JobMaster has to be RegisterTaskExecutorAtJobMaster",
+                )
+            job_id = messages[0].job_id
+        owner = self._switchboard.owner_of(kind, job_id)
+        if owner is None and job_id:
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"no job {job_id} runs here")
+        if owner is None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "this coordinator does not lead")
+        return owner
+
+    def _tell(self, owner: Tell, event: Any) -> None:
+        if not self._told:
+            self._loop.call_soon(self._tell_all)
+        self._told.setdefault(owner, []).append(event)
+
+    def _tell_all(self) -> None:
+        told, self._told = self._told, {}
+        for owner, events in told.items():
+            if not owner(events[0] if len(events) == 1 else Events(tuple(events))):
+                for stream in [stream for stream in self._streams.values() if stream.owner == owner]:
+                    stream.refuse(Refused(grpc.StatusCode.UNAVAILABLE, f"the {stream.kind.value} has stopped"))
+
+    # --- out ----------------------------------------------------------------------------------------------------------
 
     def apply(self, operations: list[Operation]) -> None:
         """Send and close, in order; from any thread."""
@@ -78,103 +154,59 @@ class ServedStreams:
             stream = streams.get(operation.connection)
             if stream is None or stream.ending:
                 continue
-            if type(operation) is Send:
-                if len(stream.waiting) >= MAX_QUEUED_MESSAGES:
-                    stream.overflowed = stream.ending = True
-                else:
-                    stream.waiting.append(operation.envelope)
+            if type(operation) is not Send:
+                stream.closed_by_core = True
+                stream.end()
+            elif len(stream.waiting) < MAX_QUEUED_MESSAGES:
+                stream.waiting.append(operation.envelope)
+                stream.wake()
             else:
-                stream.closed_by_core = stream.ending = True
-            stream.wake()
-
-
-class Refused(Exception):
-    """The stream ends with a status."""
-
-    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-def owner_of(switchboard: Switchboard, kind: PeerKind, messages: list[Any]) -> Tell:
-    """The actor that a stream is for which begins with these messages. Raises Refused."""
-    job_id = JobID("")
-    if kind is PeerKind.JOB_MASTER:
-        if not messages or type(messages[0]) is not RegisterTaskExecutorAtJobMaster:
-            raise Refused(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "the first message to a JobMaster has to be RegisterTaskExecutorAtJobMaster",
-            )
-        job_id = messages[0].job_id
-    owner = switchboard.owner_of(kind, job_id)
-    if owner is None and job_id:
-        raise Refused(grpc.StatusCode.NOT_FOUND, f"no job {job_id} runs here")
-    if owner is None:
-        raise Refused(grpc.StatusCode.UNAVAILABLE, "this coordinator does not lead")
-    return owner
-
-
-def reason_of_end(stream: ServedStream, otherwise: str) -> str:
-    """Why a stream is over; `otherwise`: what its reader says."""
-    if stream.overflowed:
-        return f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
-    return otherwise
+                reason = f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
+                stream.refuse(Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
 
 
 class _Gateway:
     """What both gateways share: run one stream from its first to its last message."""
 
-    def __init__(self, kind: PeerKind, switchboard: Switchboard, streams: ServedStreams, logger: Logger) -> None:
+    def __init__(self, kind: PeerKind, streams: ServedStreams, logger: Logger) -> None:
         self._kind = kind
-        self._switchboard = switchboard
         self._streams = streams
         self._logger = logger
 
     async def serve(self, requests: AsyncIterator[cluster_pb2.Envelope], context: Context) -> None:
         """One stream."""
         wake = asyncio.Event()
-        stream = ServedStream(self._switchboard.draw_served_id(), wake.set)
+        stream = ServedStream(self._kind, self._streams.draw_id(), wake.set)
         self._streams.add(stream)
         logger = self._logger.bind(connection=stream.connection, gateway=self._kind.value, peer=context.peer())
-        owner: list[Tell] = []
-        reading: asyncio.Task[str] | None = None
+        reading: asyncio.Task[None] | None = None
         reason = "the other side is gone"
         try:
             await context.send_initial_metadata(STREAM_IS_OPEN)
-            reading = asyncio.create_task(self._read(stream, requests, owner))
+            reading = asyncio.create_task(self._read(stream, requests))
             reading.add_done_callback(_retrieve)
             await self._write(stream, wake, context)
-            reason = reason_of_end(stream, reason)
-            if not stream.overflowed and reading.done():
-                reason = reading.result()
-        except Refused as refusal:
-            reason = str(refusal)
-            await context.abort(refusal.code, reason)
+            if stream.refusal is not None:
+                reason = str(stream.refusal)
+                await context.abort(stream.refusal.code, reason)
+            if reading.done():
+                await reading
+                reason = "closed by the other side"
         finally:
-            self._streams.forget(stream)
             if reading is not None:
                 reading.cancel()
             logger.info("stream ended", reason="closed by us" if stream.closed_by_core else reason)
-            if owner and not stream.closed_by_core:
-                owner[0](ConnectionLost(stream.connection, reason))
+            self._streams.over(stream, reason)
 
-    async def _read(
-        self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope], owner: list[Tell]
-    ) -> str:
-        """Read until the other side closes; why it ended."""
+    async def _read(self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope]) -> None:
+        """Until the other side closes, or is refused."""
         try:
             async for envelope in requests:
-                session, messages = decode_envelope(envelope)
-                if not owner:
-                    owner.append(owner_of(self._switchboard, self._kind, messages))
-                if not stream.closed_by_core and not owner[0](Incoming(stream.connection, session, messages)):
-                    raise Refused(grpc.StatusCode.UNAVAILABLE, f"the {self._kind.value} has stopped")
-            return "closed by the other side"
-        except WireError as error:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+                self._streams.received(stream, envelope)
+        except Refused as refusal:
+            stream.refuse(refusal)
         finally:
-            stream.ending = True
-            stream.wake()
+            stream.end()
 
     @staticmethod
     async def _write(stream: ServedStream, wake: asyncio.Event, context: Context) -> None:
@@ -182,35 +214,29 @@ class _Gateway:
         waiting = stream.waiting
         while True:
             while waiting:
-                session, messages = take_envelope(waiting)
-                await context.write(encode_envelope(session, messages))
+                await context.write(serialize_envelope(*take_envelope(waiting)))
             if stream.ending:
                 return
             wake.clear()
             await wake.wait()
 
 
-def _retrieve(reading: asyncio.Task[str]) -> None:
+def _retrieve(reading: asyncio.Task[None]) -> None:
     """A stream that is gone fails its reader too; that is no news."""
     if not reading.cancelled():
         reading.exception()
 
 
-class ResourceManagerGateway(cluster_pb2_grpc.ResourceManagerGatewayServicer):
-    """Streams to the ResourceManager."""
-
-    def __init__(self, switchboard: Switchboard, streams: ServedStreams, logger: Logger) -> None:
-        self._gateway = _Gateway(PeerKind.RESOURCE_MANAGER, switchboard, streams, logger)
-
-    async def Connect(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        await self._gateway.serve(request_iterator, context)
-
-
-class JobMasterGateway(cluster_pb2_grpc.JobMasterGatewayServicer):
-    """Streams to the JobMasters."""
-
-    def __init__(self, switchboard: Switchboard, streams: ServedStreams, logger: Logger) -> None:
-        self._gateway = _Gateway(PeerKind.JOB_MASTER, switchboard, streams, logger)
-
-    async def Connect(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        await self._gateway.serve(request_iterator, context)
+def add_gateways(server: grpc.aio.Server, streams: ServedStreams, logger: Logger) -> list[str]:
+    """Serve both; returns the full names of their services. Not the generated servicers: what is written is bytes already."""
+    names = []
+    for name, kind in (
+        ("ResourceManagerGateway", PeerKind.RESOURCE_MANAGER),
+        ("JobMasterGateway", PeerKind.JOB_MASTER),
+    ):
+        service = cluster_pb2.DESCRIPTOR.services_by_name[name].full_name
+        serve = _Gateway(kind, streams, logger).serve
+        method: Any = grpc.stream_stream_rpc_method_handler(serve, cluster_pb2.Envelope.FromString)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Connect": method}),))
+        names.append(service)
+    return names

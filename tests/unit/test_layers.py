@@ -31,6 +31,7 @@ CORES = (
     "runtime.heartbeat",
     "runtime.registration",
     "runtime.leader_connection",
+    "runtime.relaying",
     "runtime.connections",
     "coordinator.checkpoint",
     "coordinator.dispatcher",

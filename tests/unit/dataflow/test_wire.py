@@ -37,6 +37,7 @@ from dataflow.ids import (
 )
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged, TriggerCheckpoint
+from dataflow.wire_bytes import serialize_envelope
 from protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
 
 JOB = JobID("a" * 32)
@@ -91,6 +92,22 @@ def test_every_control_message_survives_the_wire(message_type):
     def check(said):
         data = wire.encode_envelope(SESSION, said).SerializeToString()
         assert wire.decode_envelope(cluster_pb2.Envelope.FromString(data)) == (SESSION, said)
+
+    check()
+
+
+@pytest.mark.parametrize("message_type", wire.CONTROL_MESSAGES.values(), ids=wire.CONTROL_MESSAGES)
+def test_an_envelope_as_bytes_is_the_same_envelope(message_type):
+    """Also where what a wave of messages shares is serialized once: neighbours of one wave, of another, and the first again."""
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(values(message_type), min_size=1, max_size=3), values(ExecutionAttemptID))
+    def check(said, attempt_id):
+        if hasattr(said[0], "attempt_id"):
+            said.insert(1, dataclasses.replace(said[0], attempt_id=attempt_id))
+        said.append(said[0])
+        envelope = cluster_pb2.Envelope.FromString(serialize_envelope(SESSION, said))
+        assert envelope == wire.encode_envelope(SESSION, said)
 
     check()
 

@@ -13,7 +13,7 @@ from dataflow.ids import LeaderSessionID
 from dataflow.messages import Disconnect, Fenced, ShutDownTaskExecutor
 from runtime.actor import ActorCrashed, EventBatcher, Events, Incoming, MachineActor, Query, describe, tell_if_alive
 from runtime.clock import ManualClock, SystemClock
-from runtime.connections import ConnectionID, MessageReceived, MessagesReceived
+from runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
 from runtime.logs import silent_logger
 from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from runtime.timers import TimerService
@@ -88,6 +88,19 @@ def test_messages_that_the_core_takes_together_are_one_event(cage):
         MessageReceived(connection, Fenced(session, word)),
         MessagesReceived(connection, session, (many[0],)),
     ]
+    cage.core.events.clear()
+    other = ConnectionID("d")
+    envelopes = [Incoming(connection, session, many), Incoming(other, session, [many[1], word]), []]
+    cage.actor.tell(Events((*envelopes, Incoming(other, session, [many[0]]))))
+    cage.next(1)
+    assert cage.core.events == [
+        TogetherReceived(
+            (MessagesReceived(connection, session, tuple(many)), MessagesReceived(other, session, (many[1],)))
+        ),
+        MessageReceived(other, Fenced(session, word)),
+        [],
+        MessagesReceived(other, session, (many[0],)),
+    ]
 
 
 def test_an_envelope_is_one_event_per_message(cage):
@@ -95,7 +108,13 @@ def test_an_envelope_is_one_event_per_message(cage):
     said = [Disconnect("one"), Disconnect("two")]
     cage.actor.tell(Incoming(ConnectionID("c"), LeaderSessionID("s"), said))
     cage.next(1)
-    assert cage.core.events == [MessageReceived(ConnectionID("c"), Fenced(LeaderSessionID("s"), word)) for word in said]
+    each = [MessageReceived(ConnectionID("c"), Fenced(LeaderSessionID("s"), word)) for word in said]
+    assert cage.core.events == each
+    cage.actor.tell(
+        Events((Incoming(ConnectionID("c"), LeaderSessionID("s"), said),))
+    )  # also what came before the actor was there
+    cage.next(1)
+    assert cage.core.events == each + each
 
 
 def test_events_of_many_threads_arrive_together_and_in_order(cage):

@@ -117,6 +117,7 @@ from runtime.connections import (
     PeerKind,
     ResourceManagerLeaderChanged,
     Send,
+    TogetherReceived,
 )
 from runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
 from runtime.machine import CancelTimer, StartTimer, TimerFired
@@ -337,6 +338,13 @@ def test_acknowledgements_of_one_task_manager_are_taken_together() -> None:
     stranger = ConnectionID("tm-stranger")
     assert story.take(MessagesReceived(stranger, SESSION, acknowledges)) == [CloseConnection(stranger)]
     assert len(story.checkpoints.events) == before + 1
+
+    of_a = MessagesReceived(ConnectionID("tm-a"), SESSION, acknowledges)
+    stale, strange = replace(of_a, session=STALE), replace(of_a, connection=stranger)
+    assert story.take(TogetherReceived((of_a, stale, strange, of_a))) == [CloseConnection(stranger)]
+    assert story.checkpoints.events[before + 1 :] == [AcknowledgesReceived(acknowledges * 2)]
+    assert story.take(TogetherReceived((stale,))) == []
+    assert len(story.checkpoints.events) == before + 2
 
 
 def test_stale_messages_are_dropped() -> None:

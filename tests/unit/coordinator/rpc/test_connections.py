@@ -12,8 +12,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from coordinator.rpc.gateways import JobMasterGateway, ResourceManagerGateway, ServedStreams
+from coordinator.rpc.gateways import ServedStreams, add_gateways
 from coordinator.rpc.leaders import LeaderPublisher
+from coordinator.rpc.relays import RelayGateway
 from coordinator.rpc.switchboard import Switchboard
 from dataflow.config import Configuration
 from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
@@ -25,8 +26,8 @@ from dataflow.messages import (
     RegisterTaskExecutorAtJobMaster,
     TaskManagerInfo,
 )
-from protos import cluster_pb2_grpc
-from runtime.actor import Incoming
+from protos import cluster_pb2_grpc, relay_pb2_grpc
+from runtime.actor import Events, Incoming
 from runtime.clock import SystemClock
 from runtime.connections import (
     CloseConnection,
@@ -42,6 +43,7 @@ from runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
 from runtime.grpc_channels import Security, SecurityError, open_channel
 from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from runtime.logs import silent_logger
+from runtime.relay import RelayServer
 from runtime.rpc_server import CannotListen, RpcServer, parse_address
 from runtime.timers import TimerService
 
@@ -60,7 +62,8 @@ class Inbox:
 
     def __call__(self, event):
         if self.alive:
-            self.told.put(event)
+            for each in event.events if isinstance(event, Events) else (event,):
+                self.told.put(each)
         return self.alive
 
     def next(self):
@@ -77,14 +80,16 @@ class Inbox:
 class Cluster:
     """A server with its switchboard, and a dialer."""
 
-    def __init__(self, security=None):
+    def __init__(self, security=None, *, relayed=False):
         self.security = security or Security()
         self.clock = SystemClock()
         self.timers = TimerService(self.clock)
-        self.dialer = Dialer(self.security, self.timers, self.clock, silent_logger())
+        self.relay = RelayServer(self.security, 1, silent_logger()) if relayed else None
+        self.relay_address = self.relay.start("127.0.0.1:0") if self.relay else ""
+        self.dialer = Dialer(self.security, self.timers, self.clock, silent_logger(), self.relay_address)
         self.switchboard = Switchboard(self.dialer)
         self.server = RpcServer(self.security, silent_logger())
-        self.streams = ServedStreams(self.server.loop)
+        self.streams = ServedStreams(self.switchboard, self.server.loop)
         self.leaders = LeaderPublisher(self.server.loop)
         self.address = self.server.start("127.0.0.1:0", self.add)
         self.switchboard.serve_with(self.streams, [self.address])
@@ -93,12 +98,10 @@ class Cluster:
         self.switchboard.add_job_master(JOB, self.jm)
 
     def add(self, server):
-        gateways = ResourceManagerGateway(self.switchboard, self.streams, silent_logger())
-        cluster_pb2_grpc.add_ResourceManagerGatewayServicer_to_server(gateways, server)
-        job_masters = JobMasterGateway(self.switchboard, self.streams, silent_logger())
-        cluster_pb2_grpc.add_JobMasterGatewayServicer_to_server(job_masters, server)
+        gateways = add_gateways(server, self.streams, silent_logger())
+        relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self.streams, silent_logger()), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self.leaders, server)
-        return ["snapline.v1.ResourceManagerGateway", "snapline.v1.JobMasterGateway", "snapline.v1.LeaderRetrieval"]
+        return [*gateways, "snapline.v1.LeaderRetrieval"]
 
     def dial(self, kind=PeerKind.RESOURCE_MANAGER, connection=DIAL):
         self.dialer.open(connection, Peer(kind, self.address), self.tm)
@@ -110,6 +113,8 @@ class Cluster:
 
     def stop(self):
         self.dialer.shutdown()
+        if self.relay is not None:
+            self.relay.stop()
         self.server.stop()
         self.timers.close()
 
@@ -118,9 +123,9 @@ class Cluster:
         self.stop()
 
 
-@pytest.fixture
-def cluster():
-    cluster = Cluster()
+@pytest.fixture(params=[False, True], ids=["direct", "relayed"])
+def cluster(request):
+    cluster = Cluster(relayed=request.param)
     yield cluster
     cluster.stop()
 

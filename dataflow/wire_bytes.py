@@ -1,0 +1,122 @@
+"""Envelopes as bytes, for whoever has thousands to send: what `encode_envelope` gives, serialized.
+
+All messages of one wave of a checkpoint (trigger, complete, aborted) differ in their task alone. Protobuf fields may come in any
+order, and a message is its fields one after the other; so what a wave shares is serialized once, a task's attempt id once in its
+life, and a message is two pieces with a length before them. All else is encoded and serialized as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
+
+from google.protobuf.message import Message
+
+from dataflow.ids import ExecutionAttemptID, LeaderSessionID
+from dataflow.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from dataflow.wire import encode_control_message
+from dataflow.wire_checkpoint import encode_aborted, encode_attempt_id, encode_complete, encode_trigger
+from dataflow.wire_reflection import Encode
+from protos import checkpoint_pb2, cluster_pb2
+
+REMEMBERED_ATTEMPTS = 1 << 17
+
+_LENGTH_DELIMITED = 2
+_MESSAGES = cluster_pb2.Envelope.DESCRIPTOR.fields_by_name["messages"].number
+_KINDS = cluster_pb2.ControlMessage.DESCRIPTOR.fields_by_name
+
+
+def _varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def _head(number: int, length: int) -> bytes:
+    """What stands before the `length` bytes of a nested message, by the number of its field."""
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(length)
+
+
+@lru_cache(REMEMBERED_ATTEMPTS)
+def _attempt(number: int, attempt_id: ExecutionAttemptID) -> bytes:
+    message = checkpoint_pb2.ExecutionAttemptID()
+    encode_attempt_id(attempt_id, message)
+    data = message.SerializeToString()
+    return _head(number, len(data)) + data
+
+
+class _Wave:
+    """Messages of one type, of which those that stand together are mostly of one wave."""
+
+    def __init__(self, kind: str, message_type: type[Message], encode: Encode, shared: tuple[str, ...]) -> None:
+        self._kind = _KINDS[kind].number
+        self._message_type = message_type
+        self._encode = encode
+        self._attempt_field = message_type.DESCRIPTOR.fields_by_name["attempt_id"].number
+        self._shared_of = attrgetter(*shared)
+        self._last: tuple[Any, bytes] = (None, b"")
+        self._heads: dict[int, bytes] = {}
+        """By length of the message."""
+
+    def serialize(self, value: Any) -> bytes:
+        """As an entry of Envelope.messages."""
+        shared, data = self._last
+        if shared != (now := self._shared_of(value)):
+            message = self._message_type()
+            self._encode(value, message)
+            message.ClearField("attempt_id")
+            data = message.SerializeToString()
+            self._last = (now, data)
+        attempt = _attempt(self._attempt_field, value.attempt_id)
+        length = len(attempt) + len(data)
+        head = self._heads.get(length)
+        if head is None:
+            inner = _head(self._kind, length)
+            head = self._heads[length] = _head(_MESSAGES, len(inner) + length) + inner
+        return head + attempt + data
+
+
+_WAVES: dict[type, _Wave] = {
+    TriggerCheckpoint: _Wave(
+        "trigger_checkpoint",
+        checkpoint_pb2.TriggerCheckpoint,
+        encode_trigger,
+        ("job_id", "checkpoint_id", "timestamp_ms", "options"),
+    ),
+    NotifyCheckpointComplete: _Wave(
+        "notify_checkpoint_complete",
+        checkpoint_pb2.NotifyCheckpointComplete,
+        encode_complete,
+        ("job_id", "checkpoint_id", "timestamp_ms", "last_subsumed_id"),
+    ),
+    NotifyCheckpointAborted: _Wave(
+        "notify_checkpoint_aborted",
+        checkpoint_pb2.NotifyCheckpointAborted,
+        encode_aborted,
+        ("job_id", "checkpoint_id", "latest_completed_id", "timestamp_ms"),
+    ),
+}
+
+
+@lru_cache(64)
+def _session(leader_session_id: LeaderSessionID) -> bytes:
+    return cluster_pb2.Envelope(leader_session_id=leader_session_id).SerializeToString()
+
+
+def serialize_envelope(leader_session_id: LeaderSessionID, messages: Iterable[Any]) -> bytes:
+    """One Envelope with these messages, in order. Raises WireError for a value that cannot travel."""
+    parts = [_session(leader_session_id)]
+    for value in messages:
+        wave = _WAVES.get(type(value))
+        if wave is not None:
+            parts.append(wave.serialize(value))
+            continue
+        envelope = cluster_pb2.Envelope()
+        encode_control_message(value, envelope.messages.add())
+        parts.append(envelope.SerializeToString())
+    return b"".join(parts)
