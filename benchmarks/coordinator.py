@@ -3,15 +3,18 @@
 A real coordinator process, and simulated TaskManagers (`benchmarks.far_side`) in one other process that speak real gRPC on
 loopback. The job is one vertex of sources, so that every subtask is triggered, acknowledges, and is notified. Time is from the
 client's TriggerCheckpoint to its answer, which comes when the checkpoint is durable; CPU is that of the coordinator's process,
-until all notifications have left.
+until all notifications have left. From 100 TaskManagers on they come through relays, as docs/guide.md advises, one for 250 of them, which are
+processes of their own; `--relays 0` is without.
 
     python -m benchmarks.coordinator --json
-    python -m benchmarks.coordinator --subtasks 10000 --task-managers 10 500 --checkpoints 30
+    python -m benchmarks.coordinator --subtasks 10000 --task-managers 10 500 --checkpoints 30 --relays 0
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,6 +40,8 @@ SETTINGS = {
     "slot.request.timeout": "5 min",
 }
 DEPLOY_SECONDS = 300.0
+RELAYS_FROM = 100
+TASK_MANAGERS_PER_RELAY = 250
 SETTLE_SECONDS = 0.3
 """After a checkpoint: notifications leave, and the processes go quiet."""
 
@@ -62,9 +67,9 @@ def cpu_seconds(pid: int) -> float:
 class FarSide:
     """The process with the TaskManagers."""
 
-    def __init__(self, coordinator: str, task_managers: int, slots: int) -> None:
+    def __init__(self, coordinator: str, task_managers: int, slots: int, relays: str) -> None:
         command = [sys.executable, "-m", "benchmarks.far_side", "--coordinator", coordinator, "--name", "a"]
-        command += ["--task-managers", str(task_managers), "--slots", str(slots)]
+        command += ["--task-managers", str(task_managers), "--slots", str(slots), "--relays", relays]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
@@ -86,30 +91,61 @@ class FarSide:
                 pipe.close()
 
 
-def measure(subtasks: int, task_managers: int, checkpoints: int, warm_up: int) -> dict[str, Any]:
-    """One job of so many subtasks, on so many TaskManagers."""
-    with tempfile.TemporaryDirectory(prefix="snapline-benchmark-", ignore_cleanup_errors=True) as directory:
+class RelayProcess:
+    """One `snapline relay`."""
+
+    def __init__(self) -> None:
+        read_end, write_end = os.pipe()
+        command = [sys.executable, "-m", "runtime.relay_process", "--bind", "127.0.0.1:0", "-D", "log.level=WARNING"]
+        command += ["--address-file", f"/dev/fd/{write_end}"]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(write_end,))
+        os.close(write_end)
+        with os.fdopen(read_end) as announced:
+            self.address = announced.readline().strip()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def relays_for(task_managers: int) -> int:
+    """As many as are advised."""
+    return -(-task_managers // TASK_MANAGERS_PER_RELAY) if task_managers >= RELAYS_FROM else 0
+
+
+def measure(subtasks: int, task_managers: int, relays: int, checkpoints: int, warm_up: int) -> dict[str, Any]:
+    """One job of so many subtasks, on so many TaskManagers, through so many relays."""
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="snapline-benchmark-", ignore_cleanup_errors=True)
+        )
         coordinator = CoordinatorProcess.start(settings={**SETTINGS, "execution.checkpointing.dir": directory})
-        far_side = FarSide(coordinator.address, task_managers, -(-subtasks // task_managers))
-        try:
-            far_side.wait_until_registered()
-            with ClusterClient(coordinator.address, Security()) as client:
-                return _measure(client, coordinator.pid, far_side.pid, subtasks, checkpoints, warm_up, directory) | {
-                    "task_managers": task_managers
-                }
-        finally:
-            far_side.stop()
-            coordinator.stop()
+        stack.callback(coordinator.stop)
+        between = [RelayProcess() for _ in range(relays)]
+        for relay in between:
+            stack.callback(relay.stop)
+        addresses = ",".join(relay.address for relay in between)
+        far_side = FarSide(coordinator.address, task_managers, -(-subtasks // task_managers), addresses)
+        stack.callback(far_side.stop)
+        far_side.wait_until_registered()
+        client = stack.enter_context(ClusterClient(coordinator.address, Security()))
+        pids = {
+            "coordinator": [coordinator.pid],
+            "relays": [relay.pid for relay in between],
+            "far_side": [far_side.pid],
+        }
+        shape = {"subtasks": subtasks, "task_managers": task_managers, "relays": relays}
+        return shape | _measure(client, pids, subtasks, checkpoints, warm_up, directory)
 
 
 def _measure(
-    client: ClusterClient,
-    coordinator_pid: int,
-    far_side_pid: int,
-    subtasks: int,
-    checkpoints: int,
-    warm_up: int,
-    directory: str,
+    client: ClusterClient, pids: dict[str, list[int]], subtasks: int, checkpoints: int, warm_up: int, directory: str
 ) -> dict[str, Any]:
     graph = no_op_job(subtasks, directory)
     begin = time.monotonic()
@@ -122,28 +158,25 @@ def _measure(
     deployed_s = time.monotonic() - begin
     time.sleep(1.0)
     times_ms: list[float] = []
-    coordinator_us: list[float] = []
-    far_side_us: list[float] = []
+    cpu_us: dict[str, list[float]] = {who: [] for who in pids}
     for number in range(warm_up + checkpoints):
-        cpu, far_cpu = cpu_seconds(coordinator_pid), cpu_seconds(far_side_pid)
+        before = {who: sum(map(cpu_seconds, those)) for who, those in pids.items()}
         triggered = time.monotonic()
         client.trigger_checkpoint(graph.job_id)
         took_ms = (time.monotonic() - triggered) * 1000
         time.sleep(SETTLE_SECONDS)
         if number >= warm_up:
             times_ms.append(took_ms)
-            coordinator_us.append((cpu_seconds(coordinator_pid) - cpu) * 1e6 / subtasks)
-            far_side_us.append((cpu_seconds(far_side_pid) - far_cpu) * 1e6 / subtasks)
+            for who, those in pids.items():
+                cpu_us[who].append((sum(map(cpu_seconds, those)) - before[who]) * 1e6 / subtasks)
     resident = next(
         int(line.split()[1]) // 1024
-        for line in Path(f"/proc/{coordinator_pid}/status").read_text().splitlines()
+        for line in Path(f"/proc/{pids['coordinator'][0]}/status").read_text().splitlines()
         if line.startswith("VmRSS:")
     )
     return {
-        "subtasks": subtasks,
         "trigger_to_complete_ms": _rounded(times_ms),
-        "coordinator_cpu_us_per_subtask": _rounded(coordinator_us),
-        "far_side_cpu_us_per_subtask": _rounded(far_side_us),
+        **{f"{who}_cpu_us_per_subtask": _rounded(figures) for who, figures in cpu_us.items()},
         "deployed_s": round(deployed_s, 2),
         "coordinator_rss_mib": resident,
     }
@@ -159,8 +192,9 @@ def _rounded(values: list[float]) -> dict[str, float]:
 
 def _line(result: dict[str, Any]) -> str:
     took, cpu = result["trigger_to_complete_ms"], result["coordinator_cpu_us_per_subtask"]
+    through = {0: "directly", 1: "1 relay"}.get(result["relays"], f"{result['relays']} relays")
     return (
-        f"{result['subtasks']:>7,} subtasks on {result['task_managers']:>3} TaskManagers: trigger to complete "
+        f"{result['subtasks']:>7,} subtasks on {result['task_managers']:>3} TaskManagers, {through:>8}: trigger to complete "
         f"{took['median']:>6.0f} ms median, {took['max']:>6.0f} ms max; coordinator CPU {cpu['median']:>5.1f} us per subtask "
         f"(min {cpu['min']:.1f}, max {cpu['max']:.1f})"
     )
@@ -171,6 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     cli.add_argument("--subtasks", type=int, nargs="+", default=[1_000, 2_000, 5_000, 10_000])
     cli.add_argument("--task-managers", type=int, nargs="+", default=[10, 100, 500])
+    cli.add_argument("--relays", type=int, nargs="+", help="0: without (default: as many as are advised)")
     cli.add_argument("--checkpoints", type=int, default=15)
     cli.add_argument("--warm-up", type=int, default=3)
     cli.add_argument("--json", action="store_true", help="the last line is one JSON object")
@@ -179,9 +214,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for subtasks in options.subtasks:
             for task_managers in options.task_managers:
-                results.append(measure(subtasks, task_managers, options.checkpoints, options.warm_up))
-                if not options.json:
-                    print(_line(results[-1]), flush=True)
+                for relays in options.relays or [relays_for(task_managers)]:
+                    results.append(measure(subtasks, task_managers, relays, options.checkpoints, options.warm_up))
+                    if not options.json:
+                        print(_line(results[-1]), flush=True)
     except (SnaplineError, RuntimeError) as error:
         return fail(error)
     if options.json:

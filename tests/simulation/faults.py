@@ -50,6 +50,8 @@ class FaultInjector:
             "clocks": self._jump_clock,
             "isolate": self._isolate,
             "expire session": self._expire_session,
+            "lose relay": self._lose_relay,
+            "relay stands still": self._relay_stands_still,
             "lose machine": self._lose_machine,
             "damage local copies": self._damage_local_copies,
             RESIZING: self._resize,
@@ -173,6 +175,42 @@ class FaultInjector:
             name, connection = self._rng.choice(connections)
             self._say(f"break {connection} of {name}")
             self._world.network.break_link(name, connection)
+
+    def _behind_a_relay(self) -> list[str]:
+        """Some TaskManagers, which have their way to the coordinators in common."""
+        alive = [process.name for process in self._cluster.alive()]
+        return self._rng.sample(alive, self._rng.randint(1, len(alive))) if alive else []
+
+    def _lose_relay(self) -> None:
+        """Whatever its streams carried is lost, in both directions and at once; the processes live."""
+        names = self._behind_a_relay()
+        self._say(f"the relay of {', '.join(names) or 'nobody'} is lost")
+        self._break_all_control(names)
+
+    def _break_all_control(self, names: list[str]) -> None:
+        for name in names:
+            for connection in self._world.network.connections_of(name):
+                if not connection.startswith("data-"):
+                    self._world.network.break_link(name, connection)
+
+    def _relay_stands_still(self) -> None:
+        """What it carries waits, and arrives late or never; the TaskManagers behind it reach each other."""
+        behind = self._behind_a_relay()
+        coordinators = [name for name in self._names() if name not in {tm.name for tm in self._cluster.alive()}]
+        pairs = [pair for tm in behind for name in coordinators for pair in ((tm, name), (name, tm))]
+        duration_ms, is_lost = self._rng.choice([100, 1000, 4000]), self._rng.random() < 0.5
+        self._say(
+            f"the relay of {', '.join(behind)} stands still for {duration_ms} ms{', and is lost' if is_lost else ''}"
+        )
+        for one, other in pairs:
+            self._world.network.cut(one, other, both_ways=False)
+
+        def over() -> None:
+            if is_lost:
+                self._break_all_control(behind)
+            self._world.network.heal(pairs)
+
+        self._world.clock.after(duration_ms, over)
 
     def _break_data(self) -> None:
         alive = self._cluster.alive()

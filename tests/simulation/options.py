@@ -40,7 +40,9 @@ RESIZING = "resize cluster"
 ZOOKEEPER_KINDS = ("lose answers of zookeeper", "expire session")
 LOCAL_KINDS = ("lose machine", "damage local copies")
 
-GENERATION = 18
+RELAY_KINDS = ("lose relay", "relay stands still")
+
+GENERATION = 19
 """What is drawn grows; a seed of an earlier generation is drawn as it was then. New with each:
 2 `LATER_KINDS` and ZooKeeper
 3 a state backend that lets keys go
@@ -59,7 +61,8 @@ GENERATION = 18
 15 inputs of one task over edges of different kinds; windows that keep rows, and windows that slide
 16 jobs that are stopped for good, with --drain
 17 jobs that are cancelled, and go on in another from a retained checkpoint
-18 jobs that are cancelled for good, and keep nothing"""
+18 jobs that are cancelled for good, and keep nothing
+19 relays"""
 
 
 @dataclass(frozen=True)
@@ -268,6 +271,9 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         # A client that does not learn how its stop went cannot know whether to go on from the savepoint.
         kinds = [kind for kind in kinds if kind not in ("kill coordinator", "kill at storage", "replace coordinator")]
         coordinators = 0
+    relays = random.Random(f"{seed}/relays")
+    if generation >= 19 and kinds and relays.random() < 0.3:
+        kinds += [kind for kind in RELAY_KINDS if relays.random() < 0.6]
     options = Options(
         seed=seed,
         operations=operations,

@@ -30,7 +30,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
 from tests.simulation.job_plan import until
 from tests.simulation.network import Livelock
-from tests.simulation.options import Options, draw_options
+from tests.simulation.options import RELAY_KINDS, Options, draw_options
 from tests.simulation.oracles.adoption import AdoptionOracle
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
@@ -43,7 +43,7 @@ from tests.simulation.workload import Ledger
 from tests.simulation.world import Defect, Violation, World
 from tests.simulation.zookeeper import Operation
 
-CUTS = {"partition", "isolate", "break control connection", "slow network"}
+CUTS = {"partition", "isolate", "break control connection", "slow network", *RELAY_KINDS}
 CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
 INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
