@@ -19,6 +19,10 @@ ConnectionID = NewType("ConnectionID", str)
 """Unique within one process. Ids drawn by a core start with `dial-`; a shell must not draw such ids for streams it serves."""
 
 
+RELAY_TIMEOUT_MS = 2_000
+"""How long a relay may take to open a connection; after that the shell dials without it."""
+
+
 class PeerKind(Enum):
     """Which service of a coordinator is meant."""
 

@@ -29,15 +29,13 @@ from dataflow.wire import WireError, decode_envelope, encode_envelope
 from protos import cluster_pb2, cluster_pb2_grpc
 from runtime.actor import Incoming
 from runtime.clock import Clock
-from runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, Peer, PeerKind
+from runtime.connections import RELAY_TIMEOUT_MS, ConnectionID, ConnectionLost, ConnectionOpened, Peer, PeerKind
 from runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_channel, reason_of
 from runtime.logs import Logger
 from runtime.timers import TimerService
 
 MAX_QUEUED_MESSAGES = 200_000
 MAX_MESSAGES_PER_ENVELOPE = 1_000
-RELAY_TIMEOUT_MS = 2_000
-"""How long a relay may take to open a stream."""
 RELAY_REST_MS = 60_000
 """How long a relay that did not answer is not asked again."""
 CLOSE_TIMEOUT_MS = 5_000
@@ -144,6 +142,8 @@ class _Connection:
         self._is_open = False
         self._call: Any = None
         self._lost_because = ""
+        self._was_silent = ""
+        """The relay: said so."""
         self.thread = threading.Thread(target=self._run, name=f"snapline-{connection}", daemon=True)
 
     def lose(self, reason: str) -> None:
@@ -172,10 +172,14 @@ class _Connection:
         relay = self._relay.pick()
         reason = self._dial(relay)
         if relay and not self._is_open and not self._silent:
-            self._logger.warning("dialing without the relay", relay=relay, reason=reason)
+            self._logger.warning("dialing without the relay", relay=relay, reason=self._was_silent or reason)
             reason = self._dial("")
         self.queue.close()
         self._say(ConnectionLost(self.connection, self._lost_because or reason))
+
+    def _give_up(self, call: grpc.Call) -> None:
+        self._was_silent = f"no answer within {RELAY_TIMEOUT_MS} ms"
+        call.cancel()
 
     def _dial(self, relay: str) -> str:
         """Open the stream and read it until it is over; why it is."""
@@ -204,7 +208,7 @@ class _Connection:
             metadata = (*metadata, (COORDINATOR_METADATA_KEY, self._peer.address))
         call = self._call = stub.Connect(self.queue.envelopes(attempt), metadata=metadata)
         if relay:
-            self._relay.expect_answer(lambda: self._is_open or attempt.is_set(), call.cancel)
+            self._relay.expect_answer(lambda: self._is_open or attempt.is_set(), lambda: self._give_up(call))
         opened = {(str(key), str(value)) for key, value in call.initial_metadata() or ()}
         if opened.issuperset(STREAM_IS_OPEN):
             self._is_open = True

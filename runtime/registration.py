@@ -13,7 +13,7 @@ the connection is part of it, because ours can break.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -76,6 +76,14 @@ class RegistrationSettings:
             )
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
+
+    def with_dialing(self, dialing_ms: int) -> RegistrationSettings:
+        """The same patience where dialing alone may take so long: it begins when that is over."""
+        return replace(
+            self,
+            initial_timeout_ms=self.initial_timeout_ms + dialing_ms,
+            max_timeout_ms=self.max_timeout_ms + dialing_ms,
+        )
 
 
 class RegistrationState(Enum):

@@ -20,8 +20,7 @@ import grpc
 import grpc.aio
 
 from protos import cluster_pb2, relay_pb2, relay_pb2_grpc
-from runtime.connections import PeerKind
-from runtime.dialing import RELAY_TIMEOUT_MS
+from runtime.connections import RELAY_TIMEOUT_MS, PeerKind
 from runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_aio_channel, reason_of
 from runtime.logs import Logger
 from runtime.relaying import (

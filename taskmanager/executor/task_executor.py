@@ -28,6 +28,7 @@ from dataflow.config import (
     TASK_CANCELLATION_INTERVAL,
     TASK_CANCELLATION_TIMEOUT,
     TASKMANAGER_REGISTRATION_TIMEOUT,
+    TASKMANAGER_RELAYS,
     TASKMANAGER_SLOT_TIMEOUT,
     ConfigOption,
     Configuration,
@@ -65,6 +66,7 @@ from dataflow.messages import (
     TriggerCheckpoint,
 )
 from runtime.connections import (
+    RELAY_TIMEOUT_MS,
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -134,8 +136,11 @@ class TaskExecutorSettings:
     def from_configuration(cls, configuration: Configuration) -> TaskExecutorSettings:
         """Raises ConfigurationError."""
         total_ms = configuration.get_option(TASKMANAGER_REGISTRATION_TIMEOUT)
+        registration = RegistrationSettings.from_configuration(configuration, total_ms)
+        if configuration.get_option(TASKMANAGER_RELAYS):
+            registration = registration.with_dialing(RELAY_TIMEOUT_MS)
         return cls(
-            registration=RegistrationSettings.from_configuration(configuration, total_ms),
+            registration=registration,
             slot_timeout_ms=configuration.get_option(TASKMANAGER_SLOT_TIMEOUT),
             job_master_timeout_ms=configuration.get_option(HEARTBEAT_TIMEOUT),
             cancellation_interval_ms=configuration.get_option(TASK_CANCELLATION_INTERVAL),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataflow.config import Configuration
 from dataflow.elements import CheckpointOptions, SnapshotType
 from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from dataflow.ids import (
@@ -52,6 +53,7 @@ from dataflow.messages import (
     TriggerCheckpoint,
 )
 from runtime.connections import (
+    RELAY_TIMEOUT_MS,
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -169,6 +171,19 @@ def with_task() -> TaskExecutor:
     core.handle(from_jm(SubmitTasks((descriptor(),))), 0)
     core.handle(TaskEnteredState(attempt(), ExecutionState.RUNNING), 0)
     return core
+
+
+def test_a_relay_gets_its_time_before_patience_with_the_coordinator_begins() -> None:
+    """An attempt is not given up while a relay may still turn out to hang: the next one would ask the same relay."""
+    settings = {"cluster.registration.max-timeout": "1 s", "taskmanager.registration.timeout": "1 min"}
+    behind_a_relay = {**settings, "taskmanager.relay.addresses": "127.0.0.1:6125"}
+
+    made = [TaskExecutorSettings.from_configuration(Configuration(given)) for given in (settings, behind_a_relay)]
+
+    assert [each.registration for each in made] == [
+        RegistrationSettings(100, 1_000, total_timeout_ms=60_000),
+        RegistrationSettings(100 + RELAY_TIMEOUT_MS, 1_000 + RELAY_TIMEOUT_MS, total_timeout_ms=60_000),
+    ]
 
 
 def test_it_registers_and_reports_its_slots() -> None:
