@@ -50,17 +50,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        linger_ms = configuration.get_option(RELAY_LINGER)
-        relay = RelayServer(Security.from_configuration(configuration), linger_ms, logger)
-        address = relay.start(configuration.get_option(RELAY_ADDRESS), configuration.get_option(RELAY_BIND_HOST))
+        security = Security.from_configuration(configuration)
     except SnaplineError as error:
         return _refuse(error)
-    logger.info("relay listens", address=address)
-    if given.address_file:
-        given.address_file.write_text(f"{address}\n")
-    stopping.wait()
-    relay.stop()
+    relay = RelayServer(security, configuration.get_option(RELAY_LINGER), logger)
+    try:
+        address = relay.start(configuration.get_option(RELAY_ADDRESS), configuration.get_option(RELAY_BIND_HOST))
+        logger.info("relay listens", address=address)
+        if given.address_file:
+            _announce(given.address_file, address)
+        stopping.wait()
+        if given.address_file:
+            given.address_file.unlink(missing_ok=True)
+    except SnaplineError as error:
+        return _refuse(error)
+    finally:
+        relay.stop()
     return 0
+
+
+def _announce(target: Path, address: str) -> None:
+    """The file is there at once with all that it says. Raises SnaplineError."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        partial.write_text(f"{address}\n")
+        partial.replace(target)
+    except OSError as error:
+        raise SnaplineError(f"--address-file: cannot write {target}: {error.strerror}") from error
 
 
 def _refuse(error: Exception) -> int:
