@@ -206,6 +206,6 @@ def _refusal(handler: Any) -> Any:
 
 def reason_of(error: grpc.RpcError | Exception) -> str:
     """One line about a failed call."""
-    if isinstance(error, grpc.Call):
+    if isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details() or 'no details'}"
     return f"{type(error).__name__}: {error}"

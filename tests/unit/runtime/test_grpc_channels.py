@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from runtime.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS
+import grpc
+from grpc.aio import AioRpcError, Metadata
+
+from runtime.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS, reason_of
 
 
 def test_a_server_allows_the_pings_that_clients_send() -> None:
@@ -10,3 +13,11 @@ def test_a_server_allows_the_pings_that_clients_send() -> None:
     allowed_ms = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
 
     assert 0 < allowed_ms < dict(CHANNEL_OPTIONS)["grpc.keepalive_time_ms"]
+
+
+def test_why_a_call_failed_is_one_line() -> None:
+    """The same from either of gRPC's interfaces: status and details, nothing of Python."""
+    refused = AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), details="nobody there")
+
+    assert reason_of(refused) == "UNAVAILABLE: nobody there"
+    assert reason_of(ValueError("no call at all")) == "ValueError: no call at all"
