@@ -18,6 +18,7 @@ from protos import client_pb2 as pb
 from snapline.client import ClusterClient
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
+from tests.services.relay import ALL_OF_TWO, RelayProcess, lines_of, relayed_streams
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -95,6 +96,35 @@ def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
         wait_until(lambda: said(cluster, "standing by") == 2, "the old leader to stand by")
         starts = [log.read_text().count('"msg":"task started"') for log in cluster.logs.glob("tm-*")]
         assert sum(starts) == 4
+    assert_exactly_once(output, rows)
+
+
+def test_behind_a_relay_the_tasks_go_on_as_well(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> None:
+    """The leader is killed: the relay lives and carries the same TaskManagers to the next one, which adopts the job."""
+    output, rows, gate = tmp_path / "out", 10_000, tmp_path / "gate"
+    with (
+        RelayProcess(tmp_path) as relay,
+        HighAvailabilityCluster(tmp_path, ensemble, coordinators=2, slots=(1, 1), settings=relay.settings) as cluster,
+    ):
+        arguments = ["--output", str(output), "--rows", str(rows), "--gate", str(gate)]
+        environment = build(cluster.environment(), arguments)
+        with cluster.client() as client:
+            job_id = client.submit(environment.translate("sums").job_graph)
+            wait_until(completed_after(client, job_id, 1), "checkpoints")
+            seen = newest_checkpoint(client, job_id)
+        cluster.kill_leader()
+        with cluster.client() as client:
+            wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
+            gate.touch()
+            details = client.wait(job_id)
+        assert decode_job_status(details.overview.status) is JobStatus.FINISHED
+        assert statuses_logged(cluster) == ["CREATED", "RUNNING", "CREATED", "RECONCILING", "RUNNING", "FINISHED"]
+        assert sum(len(lines_of(log, "task started")) for log in cluster.logs.glob("tm-*")) == 4
+        trunks = [trunk["coordinator"] for trunk in lines_of(relay.log, "trunk opened")]
+        assert len(trunks) == len(set(trunks)) == 2
+    coordinators = list(cluster.logs.glob("coordinator-*"))
+    assert [relayed_streams(log) >= ALL_OF_TWO for log in coordinators] == [True, True]
+    assert [lines_of(log, "stream ended") for log in coordinators] == [[], []], "said of direct streams"
     assert_exactly_once(output, rows)
 
 

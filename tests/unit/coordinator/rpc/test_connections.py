@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import queue
 import shutil
 import subprocess
@@ -42,7 +44,7 @@ from runtime.connections import (
 from runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
 from runtime.grpc_channels import Security, SecurityError, open_channel
 from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
-from runtime.logs import silent_logger
+from runtime.logs import make_logger, silent_logger
 from runtime.relay import RelayServer
 from runtime.rpc_server import CannotListen, RpcServer, parse_address
 from runtime.timers import TimerService
@@ -80,13 +82,17 @@ class Inbox:
 class Cluster:
     """A server with its switchboard, and a dialer."""
 
-    def __init__(self, security=None, *, relayed=False):
+    def __init__(self, security=None, *, relayed=False, of_relay=None):
+        """`of_relay`: what the relay has for its security, if that is not everybody's."""
         self.security = security or Security()
         self.clock = SystemClock()
         self.timers = TimerService(self.clock)
-        self.relay = RelayServer(self.security, 1, silent_logger()) if relayed else None
+        self.log = io.StringIO()
+        """Of relay and dialer."""
+        logger = make_logger("", stream=self.log)
+        self.relay = RelayServer(of_relay or self.security, 1, logger) if relayed else None
         self.relay_address = self.relay.start("127.0.0.1:0") if self.relay else ""
-        self.dialer = Dialer(self.security, self.timers, self.clock, silent_logger(), self.relay_address)
+        self.dialer = Dialer(self.security, self.timers, self.clock, logger, self.relay_address)
         self.switchboard = Switchboard(self.dialer)
         self.server = RpcServer(self.security, silent_logger())
         self.streams = ServedStreams(self.switchboard, self.server.loop)
@@ -102,6 +108,11 @@ class Cluster:
         relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self.streams, silent_logger()), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self.leaders, server)
         return [*gateways, "snapline.v1.LeaderRetrieval"]
+
+    def logged(self, message):
+        """What relay or dialer logged with this message."""
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        return [line["context"] for line in lines if line["msg"] == message]
 
     def dial(self, kind=PeerKind.RESOURCE_MANAGER, connection=DIAL):
         self.dialer.open(connection, Peer(kind, self.address), self.tm)
@@ -373,6 +384,39 @@ def test_the_shared_secret_is_asked_for():
         cluster.stop()
 
 
+def there_and_back(cluster):
+    cluster.dial()
+    cluster.send(Disconnect("hello"))
+    told = cluster.rm.next()
+    assert told.messages == [Disconnect("hello")]
+    cluster.switchboard.apply([Send(told.connection, Fenced(SESSION, Disconnect("bye")))])
+    assert cluster.tm.messages(1) == [Disconnect("bye")]
+
+
+REFUSED = "UNAUTHENTICATED: the call carries no or another token: set security.auth.token to the cluster's"
+
+
+@pytest.mark.parametrize(
+    ("token", "reasons"),
+    [
+        ("open sesame", []),
+        ("guess", [REFUSED]),
+        ("", [f"UNAVAILABLE: the relay cannot reach the coordinator at {{}}: {REFUSED}"]),
+    ],
+    ids=["the same", "another", "none"],
+)
+def test_a_relay_needs_the_secret_too(token, reasons):
+    """One that refuses whoever has it, and one that the coordinator refuses, are done without; nothing says the secret."""
+    cluster = Cluster(Security(token="open sesame"), relayed=True, of_relay=Security(token=token))
+    try:
+        there_and_back(cluster)
+        without = [said["reason"] for said in cluster.logged("dialing without the relay")]
+        assert without == [reason.format(cluster.address) for reason in reasons]
+        assert "sesame" not in cluster.log.getvalue()
+    finally:
+        cluster.stop()
+
+
 def test_a_secret_is_not_shown():
     """Not even by a traceback with locals."""
     assert "sesame" not in repr(Security(token="open sesame"))
@@ -463,6 +507,18 @@ def test_tls_on_both_sides(certificates):
         assert isinstance(inbox.next(), ConnectionLost)
     finally:
         stranger.shutdown()
+        cluster.stop()
+
+
+@pytest.mark.parametrize(("has_one", "seen"), [(True, (1, 0)), (False, (0, 1))])
+def test_a_relay_needs_a_certificate_too(certificates, has_one, seen):
+    """With one, both of its sides are encrypted; one that has none is done without."""
+    security = Security.from_configuration(with_tls(certificates))
+    cluster = Cluster(security, relayed=True, of_relay=security if has_one else Security())
+    try:
+        there_and_back(cluster)
+        assert (len(cluster.logged("trunk opened")), len(cluster.logged("dialing without the relay"))) == seen
+    finally:
         cluster.stop()
 
 
