@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -94,14 +93,15 @@ class FarSide:
 class RelayProcess:
     """One `snapline relay`."""
 
-    def __init__(self) -> None:
-        read_end, write_end = os.pipe()
+    def __init__(self, address_file: Path) -> None:
         command = [sys.executable, "-m", "runtime.relay_process", "--bind", "127.0.0.1:0", "-D", "log.level=WARNING"]
-        command += ["--address-file", f"/dev/fd/{write_end}"]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(write_end,))
-        os.close(write_end)
-        with os.fdopen(read_end) as announced:
-            self.address = announced.readline().strip()
+        command += ["--address-file", str(address_file)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        while not address_file.exists():
+            if self._process.poll() is not None:
+                raise RuntimeError("a relay did not start")
+            time.sleep(0.02)
+        self.address = address_file.read_text().strip()
 
     @property
     def pid(self) -> int:
@@ -127,7 +127,7 @@ def measure(subtasks: int, task_managers: int, relays: int, checkpoints: int, wa
         )
         coordinator = CoordinatorProcess.start(settings={**SETTINGS, "execution.checkpointing.dir": directory})
         stack.callback(coordinator.stop)
-        between = [RelayProcess() for _ in range(relays)]
+        between = [RelayProcess(Path(directory) / f"relay-{number}") for number in range(relays)]
         for relay in between:
             stack.callback(relay.stop)
         addresses = ",".join(relay.address for relay in between)

@@ -23,6 +23,7 @@ from coordinator.config import CoordinatorConfig, parse
 from coordinator.high_availability import LeadershipLost
 from dataflow.config import HA_TYPE
 from dataflow.errors import SnaplineError
+from runtime.address_file import write_address
 from runtime.logs import Logger, capture_standard_logging, make_logger
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
     ended = threading.Event()
     entrypoint = ClusterEntrypoint(config, logger, on_fatal=ended.set, leadership=leadership)
     try:
-        address = entrypoint.start()
+        _announce(config, entrypoint.start())
     except SnaplineError as error:
         entrypoint.stop()
         if leadership is not None and (leadership.session.is_over or isinstance(error, LeadershipLost)):
@@ -101,7 +102,6 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
         return _refuse(error, config.status_fd)
     if leadership is not None:
         leadership.session.on_over(lambda _: ended.set())
-    _announce(config, address)
     while not ended.wait(LOOK_SECONDS) and not stopping.is_set():
         pass
     if config.address_file:
@@ -124,12 +124,9 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
 
 
 def _announce(config: CoordinatorConfig, address: str) -> None:
-    """Say where it listens, to whoever wanted to know."""
+    """Say where it listens, to whoever wanted to know. Raises SnaplineError."""
     if config.address_file:
-        target = Path(config.address_file)
-        partial = target.with_name(f"{target.name}.{os.getpid()}")
-        partial.write_text(f"{address}\n")
-        partial.replace(target)
+        write_address(Path(config.address_file), address)
     _tell_starter(config.status_fd, {"address": address})
     if not config.sidecar:
         print(f"Coordinator listens at {address}", flush=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, LOG_LEVEL, Configuration, ConfigurationError
-from runtime.settings import Setting, default_layers, from_toml, resolve
+from runtime.settings import Setting, default_layers, from_options, from_toml, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_inp
         layers.append(from_toml(given.config))
     if given.sidecar:
         layers.append(_from_parent(standard_input))
-    layers.append(_from_options(given.settings))
+    layers.append(from_options(given.settings))
     named = {
         COORDINATOR_ADDRESS.key: (given.bind, "--bind"),
         CHECKPOINTS_DIRECTORY.key: (given.checkpoint_dir, "--checkpoint-dir"),
@@ -81,16 +81,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_inp
         sidecar=given.sidecar,
         status_fd=given.status_fd,
     )
-
-
-def _from_options(texts: Sequence[str]) -> dict[str, Setting]:
-    found = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise ConfigurationError(f"-D {text}: give KEY=VALUE")
-        found[key.strip()] = Setting(value.strip(), f"-D {key.strip()}")
-    return found
 
 
 def _from_parent(standard_input: TextIO) -> dict[str, Setting]:

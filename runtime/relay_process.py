@@ -16,8 +16,9 @@ from pathlib import Path
 
 from dataflow.config import LOG_LEVEL, RELAY_ADDRESS, RELAY_BIND_HOST, RELAY_LINGER
 from dataflow.errors import SnaplineError
+from runtime.address_file import write_address
 from runtime.logs import capture_standard_logging, make_logger
-from runtime.settings import Setting, default_layers, from_toml, resolve
+from runtime.settings import Setting, default_layers, from_options, from_toml, resolve
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layers = [default_layers(os.environ)]
         if given.config:
             layers.append(from_toml(given.config))
-        pairs = [text.partition("=") for text in given.settings]
-        layers.append({key.strip(): Setting(value.strip(), f"-D {key.strip()}") for key, _, value in pairs})
+        layers.append(from_options(given.settings))
         if given.bind:
             layers.append({RELAY_ADDRESS.key: Setting(given.bind, "--bind")})
         configuration = resolve(*layers)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         address = relay.start(configuration.get_option(RELAY_ADDRESS), configuration.get_option(RELAY_BIND_HOST))
         logger.info("relay listens", address=address)
         if given.address_file:
-            _announce(given.address_file, address)
+            write_address(given.address_file, address)
         stopping.wait()
         if given.address_file:
             given.address_file.unlink(missing_ok=True)
@@ -67,16 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         relay.stop()
     return 0
-
-
-def _announce(target: Path, address: str) -> None:
-    """The file is there at once with all that it says. Raises SnaplineError."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    try:
-        partial.write_text(f"{address}\n")
-        partial.replace(target)
-    except OSError as error:
-        raise SnaplineError(f"--address-file: cannot write {target}: {error.strerror}") from error
 
 
 def _refuse(error: Exception) -> int:

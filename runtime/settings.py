@@ -63,6 +63,17 @@ def from_spark(conf: Iterable[tuple[str, str]]) -> dict[str, Setting]:
     }
 
 
+def from_options(texts: Iterable[str]) -> dict[str, Setting]:
+    """Settings given as `-D KEY=VALUE`. Raises ConfigurationError for one without a value."""
+    found = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigurationError(f"-D {text}: give KEY=VALUE")
+        found[key.strip()] = Setting(value.strip(), f"-D {key.strip()}")
+    return found
+
+
 def default_layers(environment: Mapping[str, str]) -> dict[str, Setting]:
     """File and environment, merged."""
     named = environment.get(CONFIG_FILE_VARIABLE, "")

@@ -20,7 +20,7 @@ from pathlib import Path
 from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS
 from dataflow.errors import SnaplineError
 from runtime.logs import capture_standard_logging, make_logger
-from runtime.settings import Setting, default_layers, from_toml, resolve
+from runtime.settings import Setting, default_layers, from_options, from_toml, resolve
 from taskmanager.process import TaskManagerConfig, run_task_manager
 
 PRELOADED = ("taskmanager.operators.factory", "dataflow.key_partition", "taskmanager.state.keyed_backend")
@@ -48,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layers = [default_layers(os.environ)]
         if given.config:
             layers.append(from_toml(given.config))
-        pairs = [text.partition("=") for text in given.settings]
-        layers.append({key: Setting(value, f"-D {key}") for key, _, value in pairs})
+        layers.append(from_options(given.settings))
         if given.coordinator:
             layers.append({COORDINATOR_ADDRESS.key: Setting(given.coordinator, "--coordinator")})
         configuration = resolve(*layers)

@@ -322,6 +322,10 @@ def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
         (["-D", "heartbeat.interval=soon"], "heartbeat.interval"),
         (["--config", "missing.toml"], "cannot read missing.toml"),
         (["-D", "high-availability.type=embedded"], "high-availability.storageDir is not set"),
+        (
+            ["--bind", "127.0.0.1:0", "--log-level", "WARNING", "--address-file", "nowhere/at/all"],
+            "--address-file: cannot write nowhere/at/all",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_1(arguments, error):

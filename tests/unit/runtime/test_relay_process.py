@@ -46,7 +46,7 @@ def taken() -> Iterator[str]:
         ),
         (
             ["--bind", "127.0.0.1:0", "--address-file", "{taken}/address"],
-            "--address-file: cannot write {taken}/address: No such file or directory",
+            "--address-file: cannot write {taken}/address: no such file or directory",
         ),
     ],
     ids=["taken", "any", "unknown", "unwritable"],
