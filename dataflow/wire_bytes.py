@@ -7,6 +7,7 @@ life, and a message is two pieces with a length before them. All else is encoded
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from functools import lru_cache
 from operator import attrgetter
@@ -18,6 +19,7 @@ from dataflow.ids import ExecutionAttemptID, LeaderSessionID
 from dataflow.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from dataflow.wire import encode_control_message
 from dataflow.wire_checkpoint import encode_aborted, encode_attempt_id, encode_complete, encode_trigger
+from dataflow.wire_errors import WireError
 from dataflow.wire_reflection import Encode
 from protos import checkpoint_pb2, cluster_pb2
 
@@ -53,18 +55,25 @@ def _attempt(number: int, attempt_id: ExecutionAttemptID) -> bytes:
 class _Wave:
     """Messages of one type, of which those that stand together are mostly of one wave."""
 
-    def __init__(self, kind: str, message_type: type[Message], encode: Encode, shared: tuple[str, ...]) -> None:
+    def __init__(self, kind: str, value_type: type, message_type: type[Message], encode: Encode) -> None:
         self._kind = _KINDS[kind].number
         self._message_type = message_type
         self._encode = encode
         self._attempt_field = message_type.DESCRIPTOR.fields_by_name["attempt_id"].number
-        self._shared_of = attrgetter(*shared)
+        names = (field.name for field in dataclasses.fields(value_type))
+        self._shared_of = attrgetter(*(name for name in names if name != "attempt_id"))
         self._last: tuple[Any, bytes] = (None, b"")
         self._heads: dict[int, bytes] = {}
         """By length of the message."""
 
     def serialize(self, value: Any) -> bytes:
-        """As an entry of Envelope.messages."""
+        """As an entry of Envelope.messages. Raises WireError."""
+        try:
+            return self._serialize(value)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise WireError(f"{type(value).__name__} cannot be sent: {error}") from error
+
+    def _serialize(self, value: Any) -> bytes:
         shared, data = self._last
         if shared != (now := self._shared_of(value)):
             message = self._message_type()
@@ -82,24 +91,17 @@ class _Wave:
 
 
 _WAVES: dict[type, _Wave] = {
-    TriggerCheckpoint: _Wave(
-        "trigger_checkpoint",
-        checkpoint_pb2.TriggerCheckpoint,
-        encode_trigger,
-        ("job_id", "checkpoint_id", "timestamp_ms", "options"),
-    ),
-    NotifyCheckpointComplete: _Wave(
-        "notify_checkpoint_complete",
-        checkpoint_pb2.NotifyCheckpointComplete,
-        encode_complete,
-        ("job_id", "checkpoint_id", "timestamp_ms", "last_subsumed_id"),
-    ),
-    NotifyCheckpointAborted: _Wave(
-        "notify_checkpoint_aborted",
-        checkpoint_pb2.NotifyCheckpointAborted,
-        encode_aborted,
-        ("job_id", "checkpoint_id", "latest_completed_id", "timestamp_ms"),
-    ),
+    value_type: _Wave(kind, value_type, message_type, encode)
+    for kind, value_type, message_type, encode in (
+        ("trigger_checkpoint", TriggerCheckpoint, checkpoint_pb2.TriggerCheckpoint, encode_trigger),
+        (
+            "notify_checkpoint_complete",
+            NotifyCheckpointComplete,
+            checkpoint_pb2.NotifyCheckpointComplete,
+            encode_complete,
+        ),
+        ("notify_checkpoint_aborted", NotifyCheckpointAborted, checkpoint_pb2.NotifyCheckpointAborted, encode_aborted),
+    )
 }
 
 

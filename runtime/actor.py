@@ -164,11 +164,20 @@ class MachineActor(pykka.ThreadingActor):
             for content in run:
                 yield MessageReceived(connection, Fenced(session, content))
 
+    def _unpacked(self, told: Any) -> Iterator[Any]:
+        if type(told) is Incoming:
+            yield from self._events_of(told)
+        elif type(told) is Events:
+            for each in told.events:
+                yield from self._unpacked(each)
+        else:
+            yield told
+
     def _receive_events(self, events: Iterable[Any]) -> None:
         """In order; what the core takes together is put together across connections, too."""
         parts: list[MessagesReceived] = []
         for told in events:
-            for event in self._events_of(told) if type(told) is Incoming else (told,):
+            for event in self._unpacked(told):
                 if type(event) is not MessagesReceived:
                     self._receive_together(parts)
                     self._handle(event)

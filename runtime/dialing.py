@@ -100,7 +100,7 @@ def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
     return session, messages
 
 
-class _Relay:
+class _RelayInUse:
     """The relay of a process, if it has one."""
 
     def __init__(self, address: str, timers: TimerService, clock: Clock) -> None:
@@ -128,7 +128,7 @@ class _Connection:
     """One dialed stream."""
 
     def __init__(
-        self, connection: ConnectionID, peer: Peer, relay: _Relay, security: Security, tell: Tell, logger: Logger
+        self, connection: ConnectionID, peer: Peer, relay: _RelayInUse, security: Security, tell: Tell, logger: Logger
     ) -> None:
         self.connection = connection
         self.queue = OutgoingQueue()
@@ -183,10 +183,10 @@ class _Connection:
 
     def _dial(self, relay: str) -> str:
         """Open the stream and read it until it is over; why it is."""
-        channel = open_channel(relay or self._peer.address, self._security)
         attempt = threading.Event()
         try:
-            return self._stream(channel, relay, attempt)
+            with open_channel(relay or self._peer.address, self._security) as channel:
+                return self._stream(channel, relay, attempt)
         except (grpc.RpcError, WireError, ValueError) as error:
             return reason_of(error)
         except Exception as error:  # an answer is owed, whatever it was
@@ -195,7 +195,6 @@ class _Connection:
         finally:
             # gRPC's thread that waits for the next envelope must not take it from another attempt
             self.queue.abandon(attempt)
-            channel.close()
 
     def _stream(self, channel: grpc.Channel, relay: str, attempt: threading.Event) -> str:
         stub: Any
@@ -225,7 +224,7 @@ class Dialer:
     def __init__(self, security: Security, timers: TimerService, clock: Clock, logger: Logger, relay: str = "") -> None:
         """`relay`: host:port of the one that connections are dialed through while it is there; empty: none."""
         self._security = security
-        self._relay = _Relay(relay, timers, clock)
+        self._relay = _RelayInUse(relay, timers, clock)
         self._timers = timers
         self._clock = clock
         self._logger = logger

@@ -2,8 +2,8 @@
 
 Serves both gateways without knowing their messages: an envelope stays bytes from a TaskManager's stream to the trunk. What goes to a
 coordinator waits a moment for more (`relay.linger`), so that the acknowledgements of one checkpoint come in a few messages; the
-other way nothing waits. Queues have a bound in bytes: a TaskManager that does not read loses its stream, a coordinator that does
-not read loses the trunk.
+other way nothing waits. Queues have a bound in bytes: a TaskManager that does not read loses what waits for it, and its stream; a coordinator
+that does not read loses the trunk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from runtime.relaying import (
     TrunkNumber,
     TrunkOpened,
 )
-from runtime.rpc_server import RELAY, RpcServer
+from runtime.rpc_server import RELAY, RpcServer, retrieve_exception
 
 MAX_QUEUED_BYTES = 256 << 20
 """What may wait to be written to one TaskManager or one coordinator."""
@@ -77,6 +77,14 @@ class _Stream:
         self.wake = asyncio.Event()
         self.is_admitted = False
         self.end: EndStream | None = None
+
+    def finish(self, end: EndStream) -> None:
+        """After what waits has been written; whoever does not read it is not waited for with more than is on its way."""
+        self.end = self.end or end
+        if self.end.status == RESOURCE_EXHAUSTED:
+            self.waiting.clear()
+            self.waiting_bytes = 0
+        self.wake.set()
 
 
 class _Trunk:
@@ -132,8 +140,7 @@ class RelayServer:
                         admitted.wake.set()
                 case EndStream(stream):
                     if (ended := self._streams.get(stream)) is not None:
-                        ended.end = effect
-                        ended.wake.set()
+                        ended.finish(effect)
                 case OpenTrunk(trunk, coordinator):
                     opened = self._trunks[trunk] = _Trunk()
                     opened.task = asyncio.create_task(self._run_trunk(trunk, opened, coordinator))
@@ -178,7 +185,7 @@ class RelayServer:
             if stream.is_admitted:
                 await context.send_initial_metadata(STREAM_IS_OPEN)
                 reading = asyncio.create_task(self._read(number, requests))
-                reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+                reading.add_done_callback(retrieve_exception)
                 await self._write(stream, context)
             if stream.end is not None and stream.end.status != OK:
                 code = _STATUS.get(stream.end.status, grpc.StatusCode.UNKNOWN)
@@ -190,12 +197,13 @@ class RelayServer:
             self._handle(StreamClosed(number, "the other side is gone"))
 
     async def _read(self, number: StreamNumber, requests: AsyncIterator[bytes]) -> None:
-        async for envelope in requests:
-            self._handle(EnvelopeReceived(number, envelope))
-        self._handle(StreamClosed(number, "closed by the other side"))
-        if (stream := self._streams.get(number)) is not None:
-            stream.end = stream.end or EndStream(number, OK, "")
-            stream.wake.set()
+        try:
+            async for envelope in requests:
+                self._handle(EnvelopeReceived(number, envelope))
+            self._handle(StreamClosed(number, "closed by the other side"))
+        finally:
+            if (stream := self._streams.get(number)) is not None:
+                stream.finish(EndStream(number, OK, ""))
 
     async def _write(self, stream: _Stream, context: Context) -> None:
         while True:
@@ -217,7 +225,7 @@ class RelayServer:
     async def _run_trunk(self, number: TrunkNumber, trunk: _Trunk, coordinator: str) -> None:
         """One trunk, from its dialing to its end."""
         logger = self._logger.bind(coordinator=coordinator, trunk=number)
-        reason = f"more than {MAX_QUEUED_BYTES >> 20} MiB wait to be sent: it does not read"
+        reason = "the relay stops"
         reading: asyncio.Task[None] | None = None
         try:
             async with open_aio_channel(coordinator, self._security) as channel:
@@ -228,14 +236,16 @@ class RelayServer:
                     logger.info("trunk opened")
                     self._handle(TrunkOpened(number))
                 reading = asyncio.create_task(self._read_trunk(number, call))
+                reading.add_done_callback(retrieve_exception)
                 reading.add_done_callback(lambda _: trunk.wake.set())
-                with contextlib.suppress(asyncio.InvalidStateError):  # it is over; reading says why
+                with contextlib.suppress(asyncio.InvalidStateError, grpc.RpcError):  # it is over; reading says why
                     await self._write_trunk(trunk, reading, call)
                 reason = "closed by the other side"
                 await reading
         except asyncio.CancelledError:
             if trunk.waiting_bytes <= MAX_QUEUED_BYTES:
                 raise
+            reason = f"more than {MAX_QUEUED_BYTES >> 20} MiB wait to be sent: it does not read"
         except TimeoutError:
             reason = f"no answer within {TRUNK_TIMEOUT_SECONDS} s"
         except grpc.RpcError as error:

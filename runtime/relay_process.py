@@ -10,7 +10,6 @@ import argparse
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from dataflow.errors import SnaplineError
 from runtime.address_file import write_address
 from runtime.logs import capture_standard_logging, make_logger
 from runtime.settings import Setting, default_layers, from_options, from_toml, resolve
+
+STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,9 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     logger = make_logger("relay", configuration.get_option(LOG_LEVEL))
     capture_standard_logging(logger)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before there are threads: one thread waits for them
     try:
         security = Security.from_configuration(configuration)
     except SnaplineError as error:
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.info("relay listens", address=address)
         if given.address_file:
             write_address(given.address_file, address)
-        stopping.wait()
+        signal.sigwait(STOPPING)
         if given.address_file:
             given.address_file.unlink(missing_ok=True)
     except SnaplineError as error:

@@ -24,6 +24,9 @@ TrunkNumber = NewType("TrunkNumber", int)
 MAX_BYTES_PER_WRITE = 1 << 20
 """Frames are gathered up to about this size."""
 
+MAX_ENVELOPE_BYTES = 252 << 20
+"""Below what one message of gRPC may have (`runtime.grpc_channels`) by more than a whole write, with which it may travel."""
+
 OK = 0
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
@@ -195,6 +198,9 @@ class Relay:
         """Take one event. Whatever is said of a stream or trunk that is over has no effect."""
         match event:
             case EnvelopeReceived(stream, envelope):
+                if len(envelope) > MAX_ENVELOPE_BYTES:
+                    reason = f"an envelope of {len(envelope) >> 20} MiB is too large for a relay"
+                    return self._stream_closed(stream, Ended(RESOURCE_EXHAUSTED, reason))
                 trunk = self._of.get(stream)
                 # nobody may speak before the stream is admitted; what comes all the same goes nowhere
                 return [SendFrame(trunk.number, Frame(stream, envelope))] if trunk is not None and trunk.is_open else []
@@ -260,8 +266,10 @@ class Relay:
 
     def _frames_received(self, trunk: _Trunk | None, frames: Sequence[Frame]) -> list[RelayEffect]:
         effects: list[RelayEffect] = []
-        for frame in frames if trunk is not None else ():
-            if trunk is None or frame.stream not in trunk.streams:
+        if trunk is None:
+            return effects
+        for frame in frames:
+            if frame.stream not in trunk.streams:
                 continue
             match frame.body:
                 case bytes(envelope):

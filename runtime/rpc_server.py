@@ -137,6 +137,12 @@ class RpcServer:
         await asyncio.get_running_loop().shutdown_default_executor()
 
 
+def retrieve_exception(reading: asyncio.Task[None]) -> None:
+    """For the done callback of a stream's reader: a stream that is gone fails it, too, and that is no news."""
+    if not reading.cancelled():
+        reading.exception()
+
+
 def parse_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port`. Raises CannotListen for anything else."""
     host, separator, port = address.rpartition(":")

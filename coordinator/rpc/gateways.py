@@ -28,6 +28,7 @@ from runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send
 from runtime.dialing import MAX_QUEUED_MESSAGES, take_envelope
 from runtime.grpc_channels import STREAM_IS_OPEN
 from runtime.logs import Logger
+from runtime.rpc_server import retrieve_exception
 
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, bytes]
 
@@ -94,15 +95,16 @@ class ServedStreams:
         self._streams[stream.connection] = stream
 
     def received(self, stream: ServedStream, envelope: cluster_pb2.Envelope) -> None:
-        """Tell the stream's actor, soon and in order. Raises Refused."""
+        """Tell the stream's actor, soon and in order; nothing, once the stream is ending. Raises Refused."""
+        if stream.ending:
+            return
         try:
             session, messages = decode_envelope(envelope)
         except WireError as error:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         if stream.owner is None:
             stream.owner = self._owner_of(stream.kind, messages)
-        if not stream.ending:
-            self._tell(stream.owner, Incoming(stream.connection, session, messages))
+        self._tell(stream.owner, Incoming(stream.connection, session, messages))
 
     def over(self, stream: ServedStream, reason: str) -> None:
         """The stream has ended: unless its actor closed it, that is told, too. Once."""
@@ -136,8 +138,12 @@ class ServedStreams:
         told, self._told = self._told, {}
         for owner, events in told.items():
             if not owner(events[0] if len(events) == 1 else Events(tuple(events))):
-                for stream in [stream for stream in self._streams.values() if stream.owner == owner]:
-                    stream.refuse(Refused(grpc.StatusCode.UNAVAILABLE, f"the {stream.kind.value} has stopped"))
+                # what the actor said last may be on its way to the loop, and comes before this
+                self._loop.call_soon(self._refuse_all_of, owner)
+
+    def _refuse_all_of(self, owner: Tell) -> None:
+        for stream in [stream for stream in self._streams.values() if stream.owner == owner and not stream.ending]:
+            stream.refuse(Refused(grpc.StatusCode.UNAVAILABLE, f"the {stream.kind.value} has stopped"))
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -184,7 +190,7 @@ class _Gateway:
         try:
             await context.send_initial_metadata(STREAM_IS_OPEN)
             reading = asyncio.create_task(self._read(stream, requests))
-            reading.add_done_callback(_retrieve)
+            reading.add_done_callback(retrieve_exception)
             await self._write(stream, wake, context)
             if stream.refusal is not None:
                 reason = str(stream.refusal)
@@ -219,12 +225,6 @@ class _Gateway:
                 return
             wake.clear()
             await wake.wait()
-
-
-def _retrieve(reading: asyncio.Task[None]) -> None:
-    """A stream that is gone fails its reader too; that is no news."""
-    if not reading.cancelled():
-        reading.exception()
 
 
 def add_gateways(server: grpc.aio.Server, streams: ServedStreams, logger: Logger) -> list[str]:

@@ -17,13 +17,15 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from coordinator.rpc.gateways import Refused, ServedStream, ServedStreams
+from dataflow.wire import WireError
 from dataflow.wire_bytes import serialize_envelope
 from protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from runtime.connections import ConnectionID, PeerKind
 from runtime.dialing import take_envelope
 from runtime.grpc_channels import STREAM_IS_OPEN
 from runtime.logs import Logger
-from runtime.relaying import MAX_BYTES_PER_WRITE
+from runtime.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
+from runtime.rpc_server import retrieve_exception
 
 Context = grpc.aio.ServicerContext[relay_pb2.RelayFrames, relay_pb2.RelayFrames]
 
@@ -46,7 +48,7 @@ class _RelayedStream(ServedStream):
         self.number = number
 
 
-class _Relay:
+class _RelayConnection:
     """One connection of one relay, on the loop."""
 
     def __init__(self, streams: ServedStreams, logger: Logger) -> None:
@@ -132,23 +134,42 @@ class _Relay:
         add = frames.frames.add
         size = 0
         ready, self._ready = self._ready, {}
+        unfinished: dict[int, _RelayedStream] = {}
         for number, stream in ready.items():
             if size >= MAX_BYTES_PER_WRITE:
                 self._ready[number] = stream
                 continue
             if stream.waiting:
-                envelope = serialize_envelope(*take_envelope(stream.waiting))
+                envelope = self._take_envelope(stream)
                 size += len(envelope)
-                add(stream=number, envelope=envelope)
+                if envelope:
+                    add(stream=number, envelope=envelope)
             if stream.waiting:
-                self._ready[number] = stream
+                unfinished[number] = stream
             elif stream.ending:
                 refusal = stream.refusal
                 reason = "closed by us" if refusal is None else str(refusal)
                 status = 0 if refusal is None else refusal.code.value[0]
                 add(stream=number, ended=relay_pb2.RelayStreamEnded(status=status, reason=reason))
                 self._over(stream, reason)
+        self._ready |= unfinished  # after those that have not had their turn
         return frames
+
+    @staticmethod
+    def _take_envelope(stream: _RelayedStream) -> bytes:
+        """Empty: it cannot travel, which ends this stream and no other."""
+        reason = ""
+        try:
+            envelope = serialize_envelope(*take_envelope(stream.waiting))
+            if len(envelope) > MAX_ENVELOPE_BYTES:
+                reason = f"an envelope of {len(envelope) >> 20} MiB is too large for a relay"
+        except WireError as error:
+            reason = str(error)
+        if not reason:
+            return envelope
+        stream.waiting.clear()
+        stream.refuse(Refused(grpc.StatusCode.INTERNAL, reason))
+        return b""
 
 
 class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
@@ -160,14 +181,14 @@ class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
 
     async def Carry(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         logger = self._logger.bind(gateway="relay", peer=context.peer())
-        relay = _Relay(self._streams, logger)
+        relay = _RelayConnection(self._streams, logger)
         reason = "its relay is gone"
         reading: asyncio.Task[None] | None = None
         try:
             await context.send_initial_metadata(STREAM_IS_OPEN)
             logger.info("relay connected")
             reading = asyncio.create_task(self._read(relay, request_iterator))
-            reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+            reading.add_done_callback(retrieve_exception)
             await relay.write(context)
             await reading
         except Refused as refusal:
@@ -180,7 +201,7 @@ class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
             relay.lose_all(reason)
 
     @staticmethod
-    async def _read(relay: _Relay, requests: AsyncIterator[relay_pb2.RelayFrames]) -> None:
+    async def _read(relay: _RelayConnection, requests: AsyncIterator[relay_pb2.RelayFrames]) -> None:
         try:
             async for frames in requests:
                 relay.take(frames)

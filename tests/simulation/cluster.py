@@ -15,7 +15,8 @@ from dataflow.failures import SerializedFailure
 from dataflow.ids import JobID, LeaderSessionID
 from dataflow.jobgraph import JobGraph
 from dataflow.messages import Fenced, JobStatus
-from dataflow.wire import decode_envelope, encode_envelope
+from dataflow.wire import decode_envelope
+from dataflow.wire_bytes import serialize_envelope
 from protos import cluster_pb2
 from runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, MessageReceived, OpenConnection
 from runtime.leader_election import Leadership
@@ -239,7 +240,7 @@ class SimulatedCluster:
     def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
         """On its way, perhaps as bytes, perhaps twice."""
         if self.through_wire:
-            data = encode_envelope(envelope.leader_session_id, [envelope.message]).SerializeToString()
+            data = serialize_envelope(envelope.leader_session_id, [envelope.message])
             session, (message,) = decode_envelope(cluster_pb2.Envelope.FromString(data))
             envelope = Fenced(session, message)
         self.world.network.send(process, connection, envelope)

@@ -196,7 +196,8 @@ class FaultInjector:
     def _relay_stands_still(self) -> None:
         """What it carries waits, and arrives late or never; the TaskManagers behind it reach each other."""
         behind = self._behind_a_relay()
-        coordinators = [name for name in self._names() if name not in {tm.name for tm in self._cluster.alive()}]
+        others = {ENSEMBLE, *(process.name for process in self._cluster.alive())}
+        coordinators = [name for name in self._names() if name not in others]
         pairs = [pair for tm in behind for name in coordinators for pair in ((tm, name), (name, tm))]
         duration_ms, is_lost = self._rng.choice([100, 1000, 4000]), self._rng.random() < 0.5
         self._say(
@@ -206,7 +207,7 @@ class FaultInjector:
             self._world.network.cut(one, other, both_ways=False)
 
         def over() -> None:
-            if is_lost:
+            if is_lost and self._active:
                 self._break_all_control(behind)
             self._world.network.heal(pairs)
 

@@ -91,7 +91,7 @@ def test_messages_that_the_core_takes_together_are_one_event(cage):
     cage.core.events.clear()
     other = ConnectionID("d")
     envelopes = [Incoming(connection, session, many), Incoming(other, session, [many[1], word]), []]
-    cage.actor.tell(Events((*envelopes, Incoming(other, session, [many[0]]))))
+    cage.actor.tell(Events((*envelopes[:1], Events(tuple(envelopes[1:])), Incoming(other, session, [many[0]]))))
     cage.next(1)
     assert cage.core.events == [
         TogetherReceived(

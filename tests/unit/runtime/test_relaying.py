@@ -7,6 +7,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime import relaying
 from runtime.connections import PeerKind
 from runtime.relaying import (
     INVALID_ARGUMENT,
@@ -104,6 +105,18 @@ def test_a_task_manager_that_does_not_read_loses_its_stream():
         SendFrame(FIRST, Frame(A, Ended(RESOURCE_EXHAUSTED, "does not read"))),
         EndStream(A, RESOURCE_EXHAUSTED, "does not read"),
     ]
+
+
+def test_an_envelope_that_is_too_large_for_a_trunk_ends_its_own_stream_alone(monkeypatch):
+    """The trunk would not take it, and would end with everybody on it."""
+    monkeypatch.setattr(relaying, "MAX_ENVELOPE_BYTES", 3)
+    relay = relay_with(A, B)
+    assert relay.handle(EnvelopeReceived(A, b"fit")) == [SendFrame(FIRST, Frame(A, b"fit"))]
+    sent, ended = relay.handle(EnvelopeReceived(A, b"does not"))
+    assert isinstance(sent, SendFrame) and isinstance(sent.frame.body, Ended)
+    assert isinstance(ended, EndStream)
+    assert (ended.stream, ended.status) == (A, RESOURCE_EXHAUSTED)
+    assert relay.streams == 1
 
 
 def test_a_refusal_of_the_coordinator_reaches_the_task_manager_as_it_is():

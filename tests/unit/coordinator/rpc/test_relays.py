@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from coordinator.rpc import relays
 from dataflow.ids import JobID, ResourceID
 from dataflow.messages import Disconnect, Fenced, RegisterTaskExecutorAtJobMaster
 from dataflow.wire import encode_envelope
@@ -199,6 +200,32 @@ def test_a_refused_stream_ends_alone(cluster, trunk):
     assert frames[2].ended.reason.startswith("not an Envelope")
     trunk.say(envelope(1, Disconnect("late")), envelope(4, RegisterTaskExecutorAtJobMaster(JOB, INFO)))
     assert cluster.jm.messages(1) == [RegisterTaskExecutorAtJobMaster(JOB, INFO)]
+
+
+def test_what_cannot_travel_ends_its_own_stream_alone(cluster, trunk):
+    """A defect of an actor's costs the one whom it would have told, and nobody else behind the relay."""
+    trunk.say(opened(1), envelope(1, Disconnect("a")), opened(2), envelope(2, Disconnect("b")))
+    first, second = cluster.rm.next().connection, cluster.rm.next().connection
+    cluster.switchboard.apply(
+        [Send(c, Fenced(SESSION, word)) for c, word in ((first, "no message"), (second, words(1)[0]))]
+    )
+    frames = trunk.next()
+    assert [(frame.stream, frame.ended.status) for frame in frames] == [(1, 13), (2, 0)]
+    assert "str is no control message" in frames[0].ended.reason
+    assert frames[1].envelope == envelope(2, *words(1)).envelope
+    assert isinstance(cluster.rm.next(), ConnectionLost)
+
+
+def test_streams_take_turns_when_there_is_much_to_say(cluster, trunk, monkeypatch):
+    """One that has a thousand messages does not keep the others waiting."""
+    monkeypatch.setattr(relays, "MAX_BYTES_PER_WRITE", 1)
+    trunk.say(opened(1), envelope(1, Disconnect("a")), opened(2), envelope(2, Disconnect("b")))
+    first, second = cluster.rm.next().connection, cluster.rm.next().connection
+    many = words(2 * dialing.MAX_MESSAGES_PER_ENVELOPE + 1)
+    cluster.switchboard.apply(
+        [*(Send(first, Fenced(SESSION, w)) for w in many), Send(second, Fenced(SESSION, many[0]))]
+    )
+    assert [trunk.next()[0].stream for _ in range(4)] == [1, 2, 1, 1]
 
 
 def test_an_actor_that_has_stopped_ends_its_streams(cluster, trunk):
