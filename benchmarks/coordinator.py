@@ -90,7 +90,7 @@ class FarSide:
                 pipe.close()
 
 
-class RelayProcess:
+class RelayBeside:
     """One `snapline relay`."""
 
     def __init__(self, address_file: Path) -> None:
@@ -127,7 +127,7 @@ def measure(subtasks: int, task_managers: int, relays: int, checkpoints: int, wa
         )
         coordinator = CoordinatorProcess.start(settings={**SETTINGS, "execution.checkpointing.dir": directory})
         stack.callback(coordinator.stop)
-        between = [RelayProcess(Path(directory) / f"relay-{number}") for number in range(relays)]
+        between = [RelayBeside(Path(directory) / f"relay-{number}") for number in range(relays)]
         for relay in between:
             stack.callback(relay.stop)
         addresses = ",".join(relay.address for relay in between)

@@ -87,7 +87,7 @@ class _Stream:
         self.wake.set()
 
 
-class _Trunk:
+class _TrunkCall:
     """A connection to a coordinator."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class RelayServer:
         self._core = Relay()
         self._numbers = itertools.count(1)
         self._streams: dict[StreamNumber, _Stream] = {}
-        self._trunks: dict[TrunkNumber, _Trunk] = {}
+        self._trunks: dict[TrunkNumber, _TrunkCall] = {}
         self._server = RpcServer(security, logger, RELAY)
 
     def start(self, address: str, bind_host: str = "") -> str:
@@ -142,7 +142,7 @@ class RelayServer:
                     if (ended := self._streams.get(stream)) is not None:
                         ended.finish(effect)
                 case OpenTrunk(trunk, coordinator):
-                    opened = self._trunks[trunk] = _Trunk()
+                    opened = self._trunks[trunk] = _TrunkCall()
                     opened.task = asyncio.create_task(self._run_trunk(trunk, opened, coordinator))
                 case CloseTrunk(trunk):
                     if (closed := self._trunks.pop(trunk, None)) is not None:
@@ -222,7 +222,7 @@ class RelayServer:
 
     # --- coordinators -------------------------------------------------------------------------------------------------
 
-    async def _run_trunk(self, number: TrunkNumber, trunk: _Trunk, coordinator: str) -> None:
+    async def _run_trunk(self, number: TrunkNumber, trunk: _TrunkCall, coordinator: str) -> None:
         """One trunk, from its dialing to its end."""
         logger = self._logger.bind(coordinator=coordinator, trunk=number)
         reason = "the relay stops"
@@ -261,7 +261,7 @@ class RelayServer:
         async for frames in call:
             self._handle(FramesReceived(number, [_decode(frame) for frame in frames.frames]))
 
-    async def _write_trunk(self, trunk: _Trunk, reading: asyncio.Task[None], call: Any) -> None:
+    async def _write_trunk(self, trunk: _TrunkCall, reading: asyncio.Task[None], call: Any) -> None:
         """Until the other side or the core has closed it."""
         while not reading.done():
             while trunk.waiting:
@@ -274,7 +274,7 @@ class RelayServer:
                 await asyncio.sleep(self._linger_seconds)
 
 
-def _take_frames(trunk: _Trunk) -> relay_pb2.RelayFrames:
+def _take_frames(trunk: _TrunkCall) -> relay_pb2.RelayFrames:
     frames = relay_pb2.RelayFrames()
     add = frames.frames.add
     size = 0
