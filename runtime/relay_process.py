@@ -17,7 +17,7 @@ from dataflow.config import LOG_LEVEL, RELAY_ADDRESS, RELAY_BIND_HOST, RELAY_LIN
 from dataflow.errors import SnaplineError
 from runtime.address_file import write_address
 from runtime.logs import capture_standard_logging, make_logger
-from runtime.settings import Setting, default_layers, from_options, from_toml, resolve
+from runtime.settings import Setting, command_line_layers, resolve
 
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 
@@ -33,10 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--address-file", metavar="FILE", type=Path, help="write host:port there once it listens")
     given = parser.parse_args(arguments)
     try:
-        layers = [default_layers(os.environ)]
-        if given.config:
-            layers.append(from_toml(given.config))
-        layers.append(from_options(given.settings))
+        layers = command_line_layers(os.environ, given.config, given.settings)
         if given.bind:
             layers.append({RELAY_ADDRESS.key: Setting(given.bind, "--bind")})
         configuration = resolve(*layers)

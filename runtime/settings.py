@@ -82,6 +82,14 @@ def default_layers(environment: Mapping[str, str]) -> dict[str, Setting]:
     return {**layers, **from_environment(environment)}
 
 
+def command_line_layers(
+    environment: Mapping[str, str], file: Path | None, options: Iterable[str]
+) -> list[dict[str, Setting]]:
+    """Of a process with `--config FILE` and `-D KEY=VALUE`, weakest first. Raises ConfigurationError."""
+    of_file = [from_toml(file)] if file else []
+    return [default_layers(environment), *of_file, from_options(options)]
+
+
 def resolve(*layers: Mapping[str, Setting]) -> Configuration:
     """Merge, weakest first. Raises ConfigurationError that also names where the value came from."""
     merged: dict[str, Setting] = {}

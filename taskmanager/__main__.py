@@ -20,7 +20,7 @@ from pathlib import Path
 from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS
 from dataflow.errors import SnaplineError
 from runtime.logs import capture_standard_logging, make_logger
-from runtime.settings import Setting, default_layers, from_options, from_toml, resolve
+from runtime.settings import Setting, command_line_layers, resolve
 from taskmanager.process import TaskManagerConfig, run_task_manager
 
 PRELOADED = ("taskmanager.operators.factory", "dataflow.key_partition", "taskmanager.state.keyed_backend")
@@ -45,10 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
     given = parser.parse_args(arguments)
     try:
-        layers = [default_layers(os.environ)]
-        if given.config:
-            layers.append(from_toml(given.config))
-        layers.append(from_options(given.settings))
+        layers = command_line_layers(os.environ, given.config, given.settings)
         if given.coordinator:
             layers.append({COORDINATOR_ADDRESS.key: Setting(given.coordinator, "--coordinator")})
         configuration = resolve(*layers)
