@@ -225,7 +225,7 @@ class RelayServer:
     async def _run_trunk(self, number: TrunkNumber, trunk: _TrunkCall, coordinator: str) -> None:
         """One trunk, from its dialing to its end."""
         logger = self._logger.bind(coordinator=coordinator, trunk=number)
-        reason = "the relay stops"
+        reason, is_open = "the relay stops", False
         reading: asyncio.Task[None] | None = None
         try:
             async with open_aio_channel(coordinator, self._security) as channel:
@@ -233,6 +233,7 @@ class RelayServer:
                 sent = await asyncio.wait_for(call.initial_metadata(), TRUNK_TIMEOUT_SECONDS)
                 opened = {(str(key), str(value)) for key, value in sent or ()}
                 if opened.issuperset(STREAM_IS_OPEN):
+                    is_open = True
                     logger.info("trunk opened")
                     self._handle(TrunkOpened(number))
                 reading = asyncio.create_task(self._read_trunk(number, call))
@@ -254,7 +255,10 @@ class RelayServer:
             if reading is not None:
                 reading.cancel()
             self._trunks.pop(number, None)
-            logger.info("trunk ended", reason="not needed any more" if trunk.is_closing else reason)
+            if is_open:
+                logger.info("trunk ended", reason="not needed any more" if trunk.is_closing else reason)
+            else:
+                logger.warning("trunk did not open", reason=reason)
             self._handle(TrunkLost(number, reason))
 
     async def _read_trunk(self, number: TrunkNumber, call: Any) -> None:
