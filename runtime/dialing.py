@@ -142,8 +142,8 @@ class _Connection:
         self._is_open = False
         self._call: Any = None
         self._lost_because = ""
-        self._was_silent = ""
-        """The relay: said so."""
+        self._given_up = False
+        """The relay, because it was silent."""
         self.thread = threading.Thread(target=self._run, name=f"snapline-{connection}", daemon=True)
 
     def lose(self, reason: str) -> None:
@@ -172,14 +172,20 @@ class _Connection:
         relay = self._relay.pick()
         reason = self._dial(relay)
         if relay and not self._is_open and not self._silent:
-            self._logger.warning("dialing without the relay", relay=relay, reason=self._was_silent or reason)
+            if not self._given_up:
+                self._say_without(relay, reason)
             reason = self._dial("")
         self.queue.close()
         self._say(ConnectionLost(self.connection, self._lost_because or reason))
 
-    def _give_up(self, call: grpc.Call) -> None:
-        self._was_silent = f"no answer within {RELAY_TIMEOUT_MS} ms"
+    def _give_up(self, relay: str, call: grpc.Call) -> None:
+        self._given_up = True
+        # said here and not after the call: the owner may have closed this connection by then, and the next one goes around the relay
+        self._say_without(relay, f"no answer within {RELAY_TIMEOUT_MS} ms")
         call.cancel()
+
+    def _say_without(self, relay: str, reason: str) -> None:
+        self._logger.warning("dialing without the relay", relay=relay, reason=reason)
 
     def _dial(self, relay: str) -> str:
         """Open the stream and read it until it is over; why it is."""
@@ -207,7 +213,7 @@ class _Connection:
             metadata = (*metadata, (COORDINATOR_METADATA_KEY, self._peer.address))
         call = self._call = stub.Connect(self.queue.envelopes(attempt), metadata=metadata)
         if relay:
-            self._relay.expect_answer(lambda: self._is_open or attempt.is_set(), lambda: self._give_up(call))
+            self._relay.expect_answer(lambda: self._is_open or attempt.is_set(), lambda: self._give_up(relay, call))
         opened = {(str(key), str(value)) for key, value in call.initial_metadata() or ()}
         if opened.issuperset(STREAM_IS_OPEN):
             self._is_open = True

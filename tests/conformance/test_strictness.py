@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.format import CASES, STEPS
 from tests.conformance.replay import Scenario, replay
 from tests.conformance.test_scenarios import SCENARIOS
+from tests.unit.taskmanager.task.local_job import Gates
 
 FREE = {
     ("barrier_handler", "may_abort"): "either will do",
@@ -164,6 +165,16 @@ def test_warnings_say_all_numbers(warnings: Any, is_right: bool) -> None:
     failures = replay({"id": "x", "kind": "two_phase_commit", "config": config, "steps": steps}).failures
 
     assert (failures == ()) is is_right
+
+
+def test_a_job_does_not_see_what_another_test_has_left() -> None:
+    """The sources of these jobs wait at gates that the whole process shares: a scenario begins with all of them closed."""
+    Gates.opened.add("s0")
+    scenario = next(
+        scenario for scenario in SCENARIOS if scenario["id"] == "pipeline-chained-source-sink-in-flight-record"
+    )
+
+    assert replay(scenario).failures == ()
 
 
 def test_a_star_is_unchecked_until_it_is_stated_again() -> None:

@@ -95,6 +95,7 @@ class Ledger:
 
 def replay(scenario: dict[str, Any]) -> list[str]:
     """Failure lines."""
+    Outside.reset()
     failures: list[str] = []
     config = scenario.get("config", {})
     for number, case in enumerate(scenario["cases"]):

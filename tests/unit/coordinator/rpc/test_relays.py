@@ -22,7 +22,8 @@ from runtime import dialing, relay
 from runtime.connections import CloseConnection, ConnectionID, ConnectionLost, Peer, PeerKind, Send
 from runtime.dialing import Dialer, relay_for
 from runtime.grpc_channels import COORDINATOR_METADATA_KEY, Security, open_channel
-from runtime.logs import silent_logger
+from runtime.logs import make_logger, silent_logger
+from tests.services.cluster import wait_until
 from tests.unit.coordinator.rpc.test_connections import DIAL, INFO, JOB, SESSION, Cluster, words
 
 OTHER = ConnectionID("dial-2")
@@ -65,6 +66,18 @@ def test_a_relay_that_is_silent_is_gone_around_and_left_alone_for_a_while(cluste
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+def test_a_relay_that_is_left_alone_is_named_in_the_log(cluster, monkeypatch):
+    """Even when whoever dialed had given up before: its next connection goes around the relay, and somebody will ask why."""
+    monkeypatch.setattr(dialing, "RELAY_TIMEOUT_MS", 200)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        relay = "{}:{}".format(*silent.getsockname())
+        cluster.dialer = Dialer(Security(), cluster.timers, cluster.clock, make_logger("", stream=cluster.log), relay)
+        cluster.dialer.open(DIAL, Peer(PeerKind.RESOURCE_MANAGER, cluster.address), cluster.tm)
+        cluster.dialer.close(DIAL)
+        wait_until(lambda: bool(cluster.logged("dialing without the relay")), "the relay to be named")
+        assert cluster.logged("dialing without the relay") == [{"relay": relay, "reason": "no answer within 200 ms"}]
 
 
 def test_streams_of_a_relay_end_one_by_one(cluster):
