@@ -13,7 +13,6 @@ runs; a run has a coordinator and TaskManagers of its own.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import random
@@ -24,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -251,6 +250,13 @@ def table_of(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
+def kinds_of_runs(options: argparse.Namespace, number: int) -> Iterator[tuple[str, bool]]:
+    """Victim, and whether barriers are unaligned, of each run of round `number`."""
+    for turn, victim in enumerate(options.victims, number):
+        for unaligned in (turn % 2 == 1,) if options.in_turn else options.modes:
+            yield victim, unaligned
+
+
 def run_all(options: argparse.Namespace) -> list[Run]:
     """All runs, the victims in turn; stops at nothing but a defect of Spark."""
     runs: list[Run] = []
@@ -261,7 +267,7 @@ def run_all(options: argparse.Namespace) -> list[Run]:
     shared = SparkHandle(spark.session, ours=False)
     try:
         for number in range(options.runs):
-            for victim, unaligned in itertools.product(options.victims, options.modes):
+            for victim, unaligned in kinds_of_runs(options, number):
                 run = Run(victim, options.seed + number, unaligned)
                 output = directory / f"{victim}-{run.seed}-{unaligned}"
                 try:
@@ -300,8 +306,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=2, help="in each run")
     parser.add_argument("--unaligned", dest="modes", action="store_const", const=(True,), default=(False,))
     parser.add_argument(
-        "--both", dest="modes", action="store_const", const=(False, True), help="kinds of barriers, in turn"
+        "--both", dest="modes", action="store_const", const=(False, True), help="kinds of barriers, of each victim"
     )
+    parser.add_argument("--in-turn", action="store_true", help="aligned and unaligned barriers from victim to victim")
     parser.add_argument("--rows", type=int, default=120_000, help="the first flights of the year")
     parser.add_argument("--rows-per-second", type=int, default=20_000)
     parser.add_argument("--checkpoint-interval", type=int, default=300, help="milliseconds")

@@ -29,19 +29,6 @@ SMALL = ("spark.executor.memory=512m", "spark.ui.enabled=false", "spark.snapline
 PATIENCE_SECONDS = 180.0
 
 
-@pytest.mark.parametrize("victim", ["executor", "decommission"])
-def test_an_executor_that_goes_takes_nothing_with_it(victim, tmp_path):
-    """Its Java process killed, or told by Spark to go and killed when its time is over: output as if nothing had happened."""
-    results = tmp_path / "results.json"
-    matrix = python("-m", "tests.e2e.kill_matrix", "--runs", "1", "--victims", victim, "--kills", "1")
-    slow = ("--rows", "120000", "--rows-per-second", "6000")  # Spark takes its time to kill what it has told to go
-    done = run([*matrix, *slow, "--json", results], cwd=ROOT, timeout=600, TMPDIR=str(tmp_path))
-    assert done.code == 0, done.out + done.err
-    (only,) = json.loads(results.read_text())
-    assert (only["victim"], only["equal"], only["kills"]) == (victim, True, 1)
-    assert only["restarts"] >= 1
-
-
 def test_a_killed_driver_takes_everything_with_it_and_the_next_one_goes_on(flights, tmp_path):
     """No coordinator, TaskManager or Java stays; the job, submitted again, starts from its latest checkpoint."""
     mark = uuid.uuid4().hex
