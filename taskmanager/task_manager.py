@@ -15,7 +15,14 @@ from typing import Any
 
 import pykka
 
-from dataflow.config import FILE_THRESHOLD, HA_TYPE, LOCAL_RECOVERY, LOCAL_STATE_ROOTS, TASKMANAGER_RELAYS
+from dataflow.config import (
+    FILE_THRESHOLD,
+    HA_TYPE,
+    LOCAL_RECOVERY,
+    LOCAL_STATE_ROOTS,
+    TASKMANAGER_RELAYS,
+    TASKMANAGER_TURNS,
+)
 from dataflow.ids import JobID, ResourceID
 from dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
 from runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
@@ -48,6 +55,7 @@ from taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towa
 from taskmanager.snapshots.local_directories import LocalDirectories, default_root
 from taskmanager.snapshots.local_recovery import LocalRecovery
 from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.turns import Turns, default_limit
 
 STOP_TASKS_SECONDS = 5.0
 """How long tasks may take to end when their TaskManager does."""
@@ -129,6 +137,7 @@ class TaskManager:
             self._storages,
             self._local,
             configuration.get_option(LOCAL_RECOVERY),
+            Turns(configuration.get_option(TASKMANAGER_TURNS) or default_limit(), self._timers, self._clock),
             self._clock,
             events.add,
             logger,

@@ -1,6 +1,7 @@
 """The thread of one task: calls `StreamTask.step` while there is work, waits while there is none.
 
-Decides only how long to wait: until the time that the task named, or until somebody calls `wake_up`. Whatever `step` lets out is a
+Decides only how long to wait: until the time that the task named, or until somebody calls `wake_up`; and it works in turns with the
+other tasks of its process (`taskmanager.turns`). Whatever `step` lets out is a
 defect of ours: the task is abandoned, which reports FAILED. Mirrors the executing thread of Flink's Task.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 import threading
 
 from runtime.clock import Clock
-from taskmanager.task.stream_task import ProgressKind, StreamTask
+from taskmanager.task.stream_task import WORKED, Progress, ProgressKind, StreamTask
+from taskmanager.turns import QUANTUM_MS, Turn, Turns
 
 LONGEST_WAIT_SECONDS = 60.0
 
@@ -17,10 +19,11 @@ LONGEST_WAIT_SECONDS = 60.0
 class TaskThread:
     """One task, one thread. Made before its task, whose environment needs `wake_up`."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, turns: Turns) -> None:
         self.name = name
         self.task: StreamTask | None = None
         self._clock = clock
+        self._turns = turns
         self._bell = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -44,10 +47,10 @@ class TaskThread:
         task, clock, bell = self.task, self._clock, self._bell
         if task is None:
             return
+        turn = Turn()
         try:
             while True:
-                bell.clear()
-                progress = task.step(clock.now_ms())
+                progress = self._work(task, turn)
                 if progress.kind is ProgressKind.WORKED:
                     continue
                 if progress.kind is ProgressKind.FINISHED:
@@ -59,3 +62,22 @@ class TaskThread:
                     bell.wait(wait_seconds)
         except BaseException as error:
             task.abandon(error)
+        finally:
+            self._turns.forget(turn)
+
+    def _work(self, task: StreamTask, turn: Turn) -> Progress:
+        """One turn: until nothing is left to do, or others have waited long enough."""
+        clock, bell, turns = self._clock, self._bell, self._turns
+        turns.begin(turn)
+        try:
+            began_ms = clock.now_ms()
+            while True:
+                bell.clear()
+                now_ms = clock.now_ms()
+                if turns.somebody_waits and now_ms - began_ms >= QUANTUM_MS:
+                    return WORKED
+                progress = task.step(now_ms)
+                if progress.kind is not ProgressKind.WORKED:
+                    return progress
+        finally:
+            turns.end(turn)

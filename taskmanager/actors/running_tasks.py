@@ -34,6 +34,7 @@ from taskmanager.snapshots.uploader import SnapshotUploader
 from taskmanager.task.stream_task import StreamTask
 from taskmanager.task.task_failure import InputPosition, serialize_failure
 from taskmanager.task_thread import TaskThread
+from taskmanager.turns import Turns
 
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""
@@ -49,6 +50,7 @@ class RunningTasks:
         storages: StateStorages,
         local: LocalRecovery,
         is_local_by_default: bool,
+        turns: Turns,
         clock: Clock,
         tell_executor: Callable[[Any], None],
         logger: Logger,
@@ -59,6 +61,7 @@ class RunningTasks:
         self._storages = storages
         self._local = local
         self._is_local_by_default = is_local_by_default
+        self._turns = turns
         self._clock = clock
         self._tell = tell_executor
         self._logger = logger
@@ -70,7 +73,7 @@ class RunningTasks:
     def start(self, descriptor: TaskDeploymentDescriptor) -> None:
         """Build the task and run it."""
         attempt_id = descriptor.attempt_id
-        thread = TaskThread(descriptor.task_name, self._clock)
+        thread = TaskThread(descriptor.task_name, self._clock, self._turns)
         try:
             environment = TaskEnvironment(
                 descriptor,

@@ -26,13 +26,13 @@ BACKENDS = {
     "hashmap": {},
     "rocksdb": {
         "state.backend.type": "rocksdb",
-        "state.backend.rocksdb.memory.fixed-per-slot": "16 kb",
+        "state.backend.rocksdb.memory.fixed-per-slot": "32 kb",
         "execution.checkpointing.incremental": "true",
     },
 }
 """The second with room for a few keys in memory, and with incremental checkpoints."""
-ROOM = {"state.backend.rocksdb.memory.fixed-per-slot": "64 kb"}
-"""Most keys stay in memory: a job that is killed does its work three times, and to write and read keys is most of it."""
+ROOM = {"state.backend.rocksdb.memory.fixed-per-slot": "128 kb"}
+"""Most keys stay in memory: a job that is stopped does part of its work again, and to write and read keys is most of it."""
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +131,13 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_savepoint_and_other_parallelism(cluster, tmp_path, backend):
     """Stopped halfway at parallelism 2, restored at 3; on the other backend, too, because a savepoint is of none."""
-    job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE / 3)  # a checkpoint may take half a minute
+    job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE / 2, **ROOM)
     cluster.wait_for_checkpoints(job_id, 2, PATIENCE)  # after the first one the source of the rules ends
     enough = LEFT_ROWS / 3
     wait_until(lambda: sum(committed(tmp_path, "running").values()) > enough, "rows that are late", seconds=PATIENCE)
     path = cluster.client.stop_with_savepoint(job_id)
     assert sum(committed(tmp_path, "running").values()) < LEFT_ROWS
     other = "rocksdb" if backend == "hashmap" else "hashmap"
-    job_id = start(cluster, tmp_path, other, "resumed", parallelism=3, restore=path)
+    job_id = start(cluster, tmp_path, other, "resumed", parallelism=3, restore=path, **ROOM)
     finish(cluster, job_id)
     check(tmp_path, SOME_LATE)

@@ -8,8 +8,10 @@ from typing import cast
 import pytest
 
 from runtime.clock import SystemClock
+from runtime.timers import TimerService
 from taskmanager.task.stream_task import Progress, ProgressKind, StreamTask
 from taskmanager.task_thread import TaskThread
+from taskmanager.turns import Turns
 
 WORKED, OVER = Progress(ProgressKind.WORKED), Progress(ProgressKind.FINISHED)
 
@@ -34,8 +36,13 @@ class Script:
         self.abandoned.append(error)
 
 
+def thread_of_a_task(limit=2):
+    clock = SystemClock()
+    return TaskThread("task", clock, Turns(limit, TimerService(clock), clock))
+
+
 def run(*steps):
-    thread = TaskThread("task", SystemClock())
+    thread = thread_of_a_task()
     task = Script(steps)
     thread.start(cast("StreamTask", task))
     return thread, task
@@ -58,7 +65,7 @@ def test_an_idle_task_is_woken():
 
 def test_a_wake_up_between_two_steps_is_not_lost():
     """It rang before the task decided to sleep."""
-    thread = TaskThread("task", SystemClock())
+    thread = thread_of_a_task()
 
     class Restless(Script):
         def step(self, now_ms):
@@ -78,6 +85,29 @@ def test_a_task_is_called_again_at_its_time(kind):
     assert task.steps == []
 
 
+def test_a_task_that_never_rests_lets_others_work():
+    """The only turn goes round, in the middle of its work: the restless one would go on until the other one has ended."""
+    clock = SystemClock()
+    turns = Turns(1, TimerService(clock), clock)
+    threads = [TaskThread("restless", clock, turns), TaskThread("other", clock, turns)]
+    has_begun, other_has_ended = threading.Event(), threading.Event()
+
+    class Restless(Script):
+        def step(self, now_ms):
+            has_begun.set()
+            return OVER if other_has_ended.is_set() else WORKED
+
+    class Other(Script):
+        def step(self, now_ms):
+            other_has_ended.set()
+            return OVER
+
+    threads[0].start(cast("StreamTask", Restless([])))
+    assert has_begun.wait(20)
+    threads[1].start(cast("StreamTask", Other([])))
+    assert [thread.join(20) for thread in threads] == [True, True]
+
+
 def test_what_a_step_lets_out_abandons_the_task():
     """A defect of ours: reported as the failure of the task, never as a thread that died."""
     defect = RuntimeError("two barriers with one id")
@@ -88,4 +118,4 @@ def test_what_a_step_lets_out_abandons_the_task():
 
 def test_a_thread_that_was_never_started_has_ended():
     """For tasks that could not be built."""
-    assert TaskThread("task", SystemClock()).join(0)
+    assert thread_of_a_task().join(0)

@@ -1,0 +1,72 @@
+"""Many tasks in one process: one generator, and a branch with keyed state for each of so many questions, on Spark.
+
+What is measured is how well tasks share one Python: with `--active-tasks 1000` all that have work run at once, as threads do.
+
+    python -m benchmarks.branches --branches 50 --seconds 15 [--active-tasks 1000] --json
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from benchmarks.cluster import (
+    benchmark_environment,
+    checkpoint_directory,
+    checkpoint_figures,
+    fail,
+    measure_rate,
+    parser,
+    report,
+    running_job,
+    versions,
+)
+from dataflow.connectors.generator import GeneratorSource
+from dataflow.connectors.sinks import DiscardingSink
+from dataflow.errors import SnaplineError
+from snapline import TumblingEventTimeWindows, WatermarkStrategy, count, max_, sum_
+
+WINDOW_MS = 1_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and report."""
+    cli = parser(__doc__)
+    cli.set_defaults(parallelism=1, master="local[1]")
+    cli.add_argument("--branches", type=int, default=50)
+    cli.add_argument("--keys", type=int, default=100)
+    cli.add_argument("--batch-rows", type=int, default=512, help="rows per generated batch")
+    cli.add_argument("--active-tasks", type=int, default=0, help="taskmanager.active-tasks")
+    options = cli.parse_args(arguments)
+    directory = checkpoint_directory()
+    try:
+        environment = benchmark_environment(
+            options.parallelism,
+            options.checkpoint_interval,
+            directory,
+            taskmanager__active_tasks=str(options.active_tasks),
+        )
+        source = GeneratorSource(keys=options.keys, batch_rows=options.batch_rows, event_time_column="t")
+        events = environment.from_source(source, WatermarkStrategy.for_monotonous_timestamps("t"), uid="generator")
+        for number in range(options.branches):
+            keyed = events.key_by("key")
+            if number % 2:
+                result = keyed.running_aggregate(uid=f"branch-{number}", name="branch", total=sum_("value"), n=count())
+            else:
+                windows = keyed.window(TumblingEventTimeWindows(WINDOW_MS))
+                result = windows.aggregate(uid=f"branch-{number}", name="branch", most=max_("value"), n=count())
+            result.sink_to(DiscardingSink(), uid=f"sink-{number}")
+        with running_job(environment, "branches", options.master) as (client, graph):
+            figures = measure_rate(client, graph, "branch", options.warm_up, options.seconds)
+            checkpoints = checkpoint_figures(client, graph)
+    except (SnaplineError, RuntimeError) as error:
+        return fail(error)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    title = f"{options.branches} branches in one process, batches of {options.batch_rows:,} rows"
+    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
