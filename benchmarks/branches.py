@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument("--branches", type=int, default=50)
     cli.add_argument("--keys", type=int, default=100)
     cli.add_argument("--batch-rows", type=int, default=512, help="rows per generated batch")
-    cli.add_argument("--active-tasks", type=int, default=0, help="taskmanager.active-tasks")
+    cli.add_argument("--active-tasks", type=int, default=2, help="taskmanager.active-tasks")
     options = cli.parse_args(arguments)
     directory = checkpoint_directory()
     try:

@@ -432,10 +432,10 @@ TASKMANAGER_RELAYS = _option(
 TASKMANAGER_SLOTS = _int("taskmanager.numberOfTaskSlots", "1", "Slots per TaskManager.", at_least=1)
 TASKMANAGER_TURNS = _int(
     "taskmanager.active-tasks",
-    "0",
-    "How many tasks of a TaskManager work at a time, in turns; 0: as many as there are cores, at least 2 and at most 4. More help "
-    "only functions that compute outside Python's lock.",
-    at_least=0,
+    "2",
+    "How many tasks of a TaskManager work at a time, in turns, while they keep Python busy; more do while they wait for something "
+    "else, or compute outside of Python.",
+    at_least=1,
 )
 TASKMANAGER_INSTANCES = _int(
     "taskmanager.instances",

@@ -55,7 +55,7 @@ from taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towa
 from taskmanager.snapshots.local_directories import LocalDirectories, default_root
 from taskmanager.snapshots.local_recovery import LocalRecovery
 from taskmanager.snapshots.uploader import SnapshotUploader
-from taskmanager.turns import Turns, default_limit
+from taskmanager.turns import Turns
 
 STOP_TASKS_SECONDS = 5.0
 """How long tasks may take to end when their TaskManager does."""
@@ -137,7 +137,7 @@ class TaskManager:
             self._storages,
             self._local,
             configuration.get_option(LOCAL_RECOVERY),
-            Turns(configuration.get_option(TASKMANAGER_TURNS) or default_limit(), self._timers, self._clock),
+            Turns(configuration.get_option(TASKMANAGER_TURNS), self._timers, self._clock),
             self._clock,
             events.add,
             logger,

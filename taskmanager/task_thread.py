@@ -63,7 +63,7 @@ class TaskThread:
         except BaseException as error:
             task.abandon(error)
         finally:
-            self._turns.forget(turn)
+            self._turns.leave(turn)
 
     def _work(self, task: StreamTask, turn: Turn) -> Progress:
         """One turn: until nothing is left to do, or others have waited long enough."""
