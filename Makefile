@@ -3,7 +3,8 @@ PYTHON ?= python3
 SEEDS ?= 2000
 MINUTES ?= 30
 T ?= tests
-PYTEST_ARGS ?= -n 2
+# A file is run by one worker, and a worker takes the next file when it is done. Three, because many tests wait for other processes.
+PYTEST_ARGS ?= -n 3 --dist loadscope --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -23,8 +23,8 @@ from tests.services.s3 import S3Server, start_s3
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 
 GRACE_SECONDS = 3.0
-LONG = frozenset({"e2e", "golden"})
-"""Folders whose tests take tens of seconds each."""
+LONG = ({"e2e", "golden"}, {"integration", "simulation"})
+"""Folders whose tests take tens of seconds each, and those whose tests take seconds."""
 
 # Property tests: the same examples in every run, and no timing (the first example may compile a kernel).
 settings.register_profile("snapline", deadline=None, derandomize=True, database=None)
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(marker) and isinstance(item, pytest.Function):
                 item.fixturenames.insert(0, fixture)
     # The long ones first: one that comes last is waited for by workers that have nothing else to do.
-    items.sort(key=lambda item: not LONG.intersection(item.path.parts))
+    items.sort(key=lambda item: [not folders.intersection(item.path.parts) for folders in LONG])
 
 
 @pytest.hookimpl(wrapper=True)
