@@ -520,7 +520,9 @@ RELAY_BIND_HOST = _string(
     "relay.bind-host", "", "Where a relay listens when that is not the host of its address, for example 0.0.0.0."
 )
 RELAY_LINGER = _duration(
-    "relay.linger", "5 ms", "How long a relay waits for more before it sends something to a coordinator."
+    "relay.linger",
+    "5 ms",
+    "How long a relay waits for more before it sends something to a coordinator; and again while more comes, four times in all at most.",
 )
 JOB_HISTORY_SIZE = _int("jobstore.max-capacity", "1000", "Finished jobs that the coordinator remembers.", at_least=0)
 

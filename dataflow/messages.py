@@ -29,6 +29,15 @@ class Fenced(Generic[MessageT]):
     message: MessageT
 
 
+@dataclass(frozen=True, slots=True)
+class ForTasks(Generic[MessageT]):
+    """One message for each of several tasks on one TaskManager, all equal but for the task. On the wire they are those messages."""
+
+    template: MessageT
+    """One of the checkpoint messages; whose `attempt_id` it has does not matter."""
+    attempt_ids: tuple[ExecutionAttemptID, ...]
+
+
 # --- the five checkpoint messages -------------------------------------------------------------------------------------
 
 

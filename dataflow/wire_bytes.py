@@ -16,14 +16,18 @@ from typing import Any
 from google.protobuf.message import Message
 
 from dataflow.ids import ExecutionAttemptID, LeaderSessionID
-from dataflow.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from dataflow.messages import ForTasks, NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from dataflow.wire import encode_control_message
-from dataflow.wire_checkpoint import encode_aborted, encode_attempt_id, encode_complete, encode_trigger
+from dataflow.wire_checkpoint import (
+    REMEMBERED_ATTEMPTS,
+    encode_aborted,
+    encode_attempt_id,
+    encode_complete,
+    encode_trigger,
+)
 from dataflow.wire_errors import WireError
 from dataflow.wire_reflection import Encode
 from protos import checkpoint_pb2, cluster_pb2
-
-REMEMBERED_ATTEMPTS = 1 << 17
 
 _LENGTH_DELIMITED = 2
 _MESSAGES = cluster_pb2.Envelope.DESCRIPTOR.fields_by_name["messages"].number
@@ -66,14 +70,14 @@ class _Wave:
         self._heads: dict[int, bytes] = {}
         """By length of the message."""
 
-    def serialize(self, value: Any) -> bytes:
-        """As an entry of Envelope.messages. Raises WireError."""
+    def serialize(self, value: Any, attempt_ids: Iterable[ExecutionAttemptID]) -> bytes:
+        """As entries of Envelope.messages, one for each task. Raises WireError."""
         try:
-            return self._serialize(value)
+            return self._serialize(value, attempt_ids)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise WireError(f"{type(value).__name__} cannot be sent: {error}") from error
 
-    def _serialize(self, value: Any) -> bytes:
+    def _serialize(self, value: Any, attempt_ids: Iterable[ExecutionAttemptID]) -> bytes:
         shared, data = self._last
         if shared != (now := self._shared_of(value)):
             message = self._message_type()
@@ -81,13 +85,18 @@ class _Wave:
             message.ClearField("attempt_id")
             data = message.SerializeToString()
             self._last = (now, data)
-        attempt = _attempt(self._attempt_field, value.attempt_id)
-        length = len(attempt) + len(data)
-        head = self._heads.get(length)
-        if head is None:
-            inner = _head(self._kind, length)
-            head = self._heads[length] = _head(_MESSAGES, len(inner) + length) + inner
-        return head + attempt + data
+        field, heads, rest = self._attempt_field, self._heads, len(data)
+        parts: list[bytes] = []
+        for attempt_id in attempt_ids:
+            attempt = _attempt(field, attempt_id)
+            length = len(attempt) + rest
+            parts += (heads.get(length) or self._remember_head(length), attempt, data)
+        return b"".join(parts)
+
+    def _remember_head(self, length: int) -> bytes:
+        inner = _head(self._kind, length)
+        head = self._heads[length] = _head(_MESSAGES, len(inner) + length) + inner
+        return head
 
 
 _WAVES: dict[type, _Wave] = {
@@ -110,13 +119,23 @@ def _session(leader_session_id: LeaderSessionID) -> bytes:
     return cluster_pb2.Envelope(leader_session_id=leader_session_id).SerializeToString()
 
 
+def _wave_of(template: Any) -> _Wave:
+    wave = _WAVES.get(type(template))
+    if wave is None:
+        raise WireError(f"{type(template).__name__} cannot be sent to many tasks as one")
+    return wave
+
+
 def serialize_envelope(leader_session_id: LeaderSessionID, messages: Iterable[Any]) -> bytes:
     """One Envelope with these messages, in order. Raises WireError for a value that cannot travel."""
     parts = [_session(leader_session_id)]
     for value in messages:
+        if type(value) is ForTasks:
+            parts.append(_wave_of(value.template).serialize(value.template, value.attempt_ids))
+            continue
         wave = _WAVES.get(type(value))
         if wave is not None:
-            parts.append(wave.serialize(value))
+            parts.append(wave.serialize(value, (value.attempt_id,)))
             continue
         envelope = cluster_pb2.Envelope()
         encode_control_message(value, envelope.messages.add())

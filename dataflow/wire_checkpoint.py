@@ -4,12 +4,13 @@ acknowledgements and twenty thousand messages back. The rest goes through `wire_
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
 from dataflow.failures import CheckpointFailureReason
 from dataflow.handles import EMPTY_TASK_STATE
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
 from dataflow.messages import (
     AcknowledgeCheckpoint,
     CheckpointMetrics,
@@ -31,10 +32,18 @@ _REASON_TO_NUMBER, _REASON_FROM_NUMBER = enum_tables(
 )
 _NO_METRICS = CheckpointMetrics()
 
+REMEMBERED_ATTEMPTS = 1 << 17
+
 
 def encode_attempt_id(value: ExecutionAttemptID, message: Any) -> None:
     """One attempt of one subtask."""
     message.execution_graph_id, message.vertex_id, message.subtask_index, message.attempt_number = value
+
+
+@lru_cache(REMEMBERED_ATTEMPTS)
+def _attempt_of(data: bytes) -> ExecutionAttemptID:
+    """A task that speaks of one checkpoint speaks of the next, and to parse its id takes longer than to find it again."""
+    return decode_attempt_id(pb.ExecutionAttemptID.FromString(data))
 
 
 def decode_attempt_id(message: Any) -> ExecutionAttemptID:
@@ -52,12 +61,7 @@ def _addressed(message: Any) -> tuple[JobID, ExecutionAttemptID, CheckpointID]:
         raise WireError(f"{message.DESCRIPTOR.name}.{'attempt_id' if job_id else 'job_id'} is missing")
     if checkpoint_id <= 0:
         raise WireError(f"{message.DESCRIPTOR.name}.checkpoint_id has to be positive, got {checkpoint_id}")
-    attempt = message.attempt_id
-    graph, vertex = attempt.execution_graph_id, attempt.vertex_id
-    if not graph or not vertex:
-        raise WireError(f"ExecutionAttemptID.{'vertex_id' if graph else 'execution_graph_id'} is missing")
-    attempt_id = ExecutionAttemptID(graph, JobVertexID(vertex), attempt.subtask_index, attempt.attempt_number)
-    return job_id, attempt_id, checkpoint_id
+    return job_id, _attempt_of(message.attempt_id.SerializeToString()), checkpoint_id
 
 
 def _address(value: Any, message: Any) -> None:

@@ -177,15 +177,27 @@ class MachineActor(pykka.ThreadingActor):
         """In order; what the core takes together is put together across connections, too."""
         parts: list[MessagesReceived] = []
         for told in events:
+            if (part := self._as_one(told)) is not None and (not parts or _same_type(parts[0], part)):
+                parts.append(part)  # as below, for what comes by the thousand
+                continue
             for event in self._unpacked(told):
                 if type(event) is not MessagesReceived:
                     self._receive_together(parts)
                     self._handle(event)
                     continue
-                if parts and type(parts[0].messages[0]) is not type(event.messages[0]):
+                if parts and not _same_type(parts[0], event):
                     self._receive_together(parts)
                 parts.append(event)
         self._receive_together(parts)
+
+    def _as_one(self, told: Any) -> MessagesReceived | None:
+        """All that came in, if it is of one type that the core takes together."""
+        if type(told) is not Incoming or not told.messages:
+            return None
+        kinds = set(map(type, told.messages))
+        if len(kinds) > 1 or not kinds <= self._taken_together:
+            return None
+        return MessagesReceived(told.connection, told.session, tuple(told.messages))
 
     def _receive_together(self, parts: list[MessagesReceived]) -> None:
         if parts:
@@ -219,6 +231,10 @@ class MachineActor(pykka.ThreadingActor):
         self.actor_stopped.set()
         pykka.ActorRegistry.unregister(self.actor_ref)
         self._on_crash(crash)
+
+
+def _same_type(one: MessagesReceived, other: MessagesReceived) -> bool:
+    return type(one.messages[0]) is type(other.messages[0])
 
 
 MAX_DESCRIPTION = 400

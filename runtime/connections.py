@@ -8,11 +8,12 @@ behind which id; a shell only keeps a table from id to stream. Mirrors what Flin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NewType
 
-from dataflow.ids import JobID, LeaderSessionID
+from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
 from dataflow.messages import Fenced
 
 ConnectionID = NewType("ConnectionID", str)
@@ -120,5 +121,22 @@ class Send:
     envelope: Fenced[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class SendToTasks:
+    """Effect: the same message but for its task to many tasks, as a `Send` to each; what is equal stays one thing on its way out."""
+
+    session: LeaderSessionID
+    template: Any
+    """One of the checkpoint messages; whose `attempt_id` it has does not matter."""
+    to: tuple[tuple[ConnectionID, tuple[ExecutionAttemptID, ...]], ...]
+    """Each connection once, with the tasks behind it."""
+
+    def sends(self) -> Iterator[Send]:
+        """One by one."""
+        for connection, attempt_ids in self.to:
+            for attempt_id in attempt_ids:
+                yield Send(connection, Fenced(self.session, replace(self.template, attempt_id=attempt_id)))
+
+
 ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived | MessagesReceived | TogetherReceived
-ConnectionEffect = OpenConnection | CloseConnection | Send
+ConnectionEffect = OpenConnection | CloseConnection | Send | SendToTasks

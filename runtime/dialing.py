@@ -24,7 +24,7 @@ from typing import Any
 import grpc
 
 from dataflow.ids import ResourceID
-from dataflow.messages import Fenced
+from dataflow.messages import Fenced, ForTasks
 from dataflow.wire import WireError, decode_envelope, encode_envelope
 from protos import cluster_pb2, cluster_pb2_grpc
 from runtime.actor import Incoming
@@ -92,11 +92,15 @@ class OutgoingQueue:
 
 
 def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
-    """Take the messages of one session from the front, at most as many as one envelope may hold."""
+    """Take the messages of one session from the front, about as many as one envelope should hold; what is for many tasks stays
+    together."""
     session = waiting[0].leader_session_id
     messages: list[Any] = []
-    while waiting and len(messages) < MAX_MESSAGES_PER_ENVELOPE and waiting[0].leader_session_id == session:
-        messages.append(waiting.popleft().message)
+    room = MAX_MESSAGES_PER_ENVELOPE
+    while waiting and room > 0 and waiting[0].leader_session_id == session:
+        message = waiting.popleft().message
+        messages.append(message)
+        room -= len(message.attempt_ids) if type(message) is ForTasks else 1
     return session, messages
 
 

@@ -1,8 +1,8 @@
 """The shell of a relay: gRPC on both sides of `runtime.relaying`, all on one loop.
 
 Serves both gateways without knowing their messages: an envelope stays bytes from a TaskManager's stream to the trunk. What goes to a
-coordinator waits a moment for more (`relay.linger`), so that the acknowledgements of one checkpoint come in a few messages; the
-other way nothing waits. Queues have a bound in bytes: a TaskManager that does not read loses what waits for it, and its stream; a coordinator
+coordinator waits a moment for more (`relay.linger`), and again while more comes, so that the acknowledgements of one checkpoint come in a
+few messages; the other way nothing waits. Queues have a bound in bytes: a TaskManager that does not read loses what waits for it, and its stream; a coordinator
 that does not read loses the trunk.
 """
 
@@ -48,6 +48,9 @@ from runtime.relaying import (
     TrunkOpened,
 )
 from runtime.rpc_server import RELAY, RpcServer, retrieve_exception
+
+MAX_LINGERS = 4
+"""How many times `relay.linger` something waits for more at most, while more comes."""
 
 MAX_QUEUED_BYTES = 256 << 20
 """What may wait to be written to one TaskManager or one coordinator."""
@@ -274,8 +277,17 @@ class RelayServer:
                 await call.done_writing()
                 return
             await self._woken(trunk.wake)
-            if not trunk.is_closing and self._linger_seconds:
-                await asyncio.sleep(self._linger_seconds)
+            await self._linger(trunk)
+
+    async def _linger(self, trunk: _TrunkCall) -> None:
+        """As long as more comes, but not for long."""
+        for _ in range(MAX_LINGERS if self._linger_seconds else 0):
+            waiting = len(trunk.waiting)
+            if trunk.is_closing or trunk.waiting_bytes >= MAX_BYTES_PER_WRITE:
+                return
+            await asyncio.sleep(self._linger_seconds)
+            if len(trunk.waiting) == waiting:
+                return
 
 
 def _take_frames(trunk: _TrunkCall) -> relay_pb2.RelayFrames:

@@ -6,6 +6,8 @@ for the newest checkpoints of the history, as long as these are not too many to 
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from coordinator.checkpoint.stats import (
     CheckpointStats,
     CheckpointStatsCounts,
@@ -35,6 +37,7 @@ _STATUS_TO_NUMBER, _STATUS_FROM_NUMBER = enum_tables(
     CheckpointStatsStatus, pb.CheckpointStats.DESCRIPTOR.fields_by_name["status"]
 )
 _METRIC_FIELDS = tuple(field.name for field in checkpoint_pb2.CheckpointMetrics.DESCRIPTOR.fields)
+_metric_values = attrgetter(*_METRIC_FIELDS)
 
 
 class StatisticsUnreadable(SnaplineError):
@@ -143,9 +146,9 @@ def _encode_stats(stats: CheckpointStats, message: pb.CheckpointStats, *, detail
         subtask = tasks[vertex_id].subtasks.add(
             subtask_index=subtask_index, ack_timestamp_ms=ack_ms, state_size_bytes=size_bytes
         )
-        subtask.metrics.SetInParent()
-        for name in _METRIC_FIELDS:
-            setattr(subtask.metrics, name, getattr(metrics, name))
+        for name, value in zip(_METRIC_FIELDS, _metric_values(metrics), strict=True):
+            if value:  # as nothing is read, so nothing need be written: most figures of most subtasks are 0
+                setattr(subtask.metrics, name, value)
 
 
 def _decode_stats(message: pb.CheckpointStats) -> CheckpointStats:

@@ -2,12 +2,12 @@
 
 Besides these:
 
-* `runtime.connections`: OpenConnection (to the ResourceManager), Send, CloseConnection.
+* `runtime.connections`: OpenConnection (to the ResourceManager), Send, SendToTasks, CloseConnection.
 * `StartTimer`, `CancelTimer`. Timers of the checkpoint core come out as they are too; keys do not collide.
 * `coordinator.jobmaster.operations.Reply`.
 * Every effect of `coordinator.checkpoint.effects` that needs the outside (draw an id, store metadata, discard state, ...):
   handed out as it is; the shell answers with the event named there. Those that speak to tasks never come out: the
-  JobMaster has turned them into `Send`.
+  JobMaster has turned them into `SendToTasks`.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ from coordinator.jobmaster.identity import (
     ReconciliationTimer,
     round_of,
 )
-from coordinator.jobmaster.notifications import Notification, messages_of
+from coordinator.jobmaster.notifications import Notification, message_for_tasks
 from coordinator.jobmaster.pending_operations import refused
 from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from coordinator.jobmaster.rescaling import (
@@ -141,6 +141,7 @@ from runtime.connections import (
     PeerKind,
     ResourceManagerLeaderChanged,
     Send,
+    SendToTasks,
     TogetherReceived,
 )
 from runtime.heartbeat import (
@@ -573,14 +574,22 @@ class JobMaster:
 
     def _tell_tasks(self, notification: Notification) -> None:
         """A message for each of the tasks."""
-        session, out = self.identity.session, self._out
-        message_to = messages_of(self.job_id, notification)
         find, connection_of = self.scheduler.graph.find, self.task_managers.connection_of
+        to: dict[ConnectionID, list[ExecutionAttemptID]] = {}
         for attempt_id in notification.attempt_ids:
             execution = find(attempt_id)
             connection = connection_of(execution.resource_id) if execution is not None else None
-            if connection is not None:
-                out.append(Send(connection, Fenced(session, message_to(attempt_id))))
+            if connection is None:
+                continue
+            tasks = to.get(connection)
+            if tasks is None:
+                to[connection] = [attempt_id]
+            else:
+                tasks.append(attempt_id)
+        if to:
+            template = message_for_tasks(self.job_id, notification)
+            everybody = tuple((connection, tuple(tasks)) for connection, tasks in to.items())
+            self._out.append(SendToTasks(self.identity.session, template, everybody))
 
     def _acknowledges_received(self, parts: tuple[MessagesReceived, ...]) -> None:
         """Many at once, each part of one TaskManager."""

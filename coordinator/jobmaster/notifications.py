@@ -1,30 +1,29 @@
-"""What tasks are told of a checkpoint: the message of each, made from one decision for many.
+"""What tasks are told of a checkpoint: one message for all of them, made from one decision.
 
-With acknowledgements the hot path of a large job: what is equal for all tasks is taken apart once.
+With acknowledgements the hot path of a large job: a message for each is made when it is written, of pieces (`dataflow.wire_bytes`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 from coordinator.checkpoint.effects import (
     SendNotifyCheckpointAborted,
     SendNotifyCheckpointComplete,
     SendTriggerCheckpoint,
 )
-from dataflow.ids import ExecutionAttemptID, JobID
+from dataflow.ids import JobID
 from dataflow.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 
 Notification = SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted
+Message = TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
 
 
-def messages_of(job_id: JobID, notification: Notification) -> Callable[[ExecutionAttemptID], Any]:
-    """The message for a task, by its attempt."""
+def message_for_tasks(job_id: JobID, notification: Notification) -> Message:
+    """The message for the first task that is named; those for the others differ in `attempt_id` alone."""
+    first = notification.attempt_ids[0]
     match notification:
         case SendTriggerCheckpoint(_, checkpoint_id, timestamp_ms, options):
-            return lambda attempt: TriggerCheckpoint(job_id, attempt, checkpoint_id, timestamp_ms, options)
+            return TriggerCheckpoint(job_id, first, checkpoint_id, timestamp_ms, options)
         case SendNotifyCheckpointComplete(_, checkpoint_id, timestamp_ms, subsumed_id):
-            return lambda attempt: NotifyCheckpointComplete(job_id, attempt, checkpoint_id, timestamp_ms, subsumed_id)
+            return NotifyCheckpointComplete(job_id, first, checkpoint_id, timestamp_ms, subsumed_id)
         case SendNotifyCheckpointAborted(_, checkpoint_id, latest_id, timestamp_ms):
-            return lambda attempt: NotifyCheckpointAborted(job_id, attempt, checkpoint_id, latest_id, timestamp_ms)
+            return NotifyCheckpointAborted(job_id, first, checkpoint_id, latest_id, timestamp_ms)

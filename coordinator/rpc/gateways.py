@@ -19,12 +19,12 @@ import grpc.aio
 
 from coordinator.rpc.switchboard import Operation, Switchboard, Tell
 from dataflow.ids import JobID
-from dataflow.messages import Fenced, RegisterTaskExecutorAtJobMaster
+from dataflow.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
 from dataflow.wire import WireError, decode_envelope
 from dataflow.wire_bytes import serialize_envelope
 from protos import cluster_pb2
 from runtime.actor import Events, Incoming
-from runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send
+from runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
 from runtime.dialing import MAX_QUEUED_MESSAGES, take_envelope
 from runtime.grpc_channels import STREAM_IS_OPEN
 from runtime.logs import Logger
@@ -59,6 +59,15 @@ class ServedStream:
         self.closed_by_core = False
         self.refusal: Refused | None = None
         """Why it is ended by the server."""
+
+    def say(self, message: Fenced[Any]) -> None:
+        """Write it, soon and in order."""
+        if len(self.waiting) < MAX_QUEUED_MESSAGES:
+            self.waiting.append(message)
+            self.wake()
+        else:
+            reason = f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
+            self.refuse(Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
 
     def end(self) -> None:
         """Write what waits, then end."""
@@ -157,18 +166,21 @@ class ServedStreams:
     def _apply(self, operations: list[Operation]) -> None:
         streams = self._streams
         for operation in operations:
+            if isinstance(operation, SendToTasks):
+                session, template = operation.session, operation.template
+                for connection, attempt_ids in operation.to:
+                    stream = streams.get(connection)
+                    if stream is not None and not stream.ending:
+                        stream.say(Fenced(session, ForTasks(template, attempt_ids)))
+                continue
             stream = streams.get(operation.connection)
             if stream is None or stream.ending:
                 continue
-            if type(operation) is not Send:
+            if type(operation) is Send:
+                stream.say(operation.envelope)
+            else:
                 stream.closed_by_core = True
                 stream.end()
-            elif len(stream.waiting) < MAX_QUEUED_MESSAGES:
-                stream.waiting.append(operation.envelope)
-                stream.wake()
-            else:
-                reason = f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
-                stream.refuse(Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
 
 
 class _Gateway:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -30,13 +30,14 @@ from runtime.connections import (
     Peer,
     PeerKind,
     Send,
+    SendToTasks,
 )
 from runtime.dialing import Dialer
 
 Tell = Callable[[Any], bool]
 """Tell an actor; False: it has stopped."""
 
-Operation = Send | CloseConnection
+Operation = Send | SendToTasks | CloseConnection
 
 
 class Streams(Protocol):
@@ -134,7 +135,10 @@ class Switchboard:
         """Send and close, in order. Connections that are gone are skipped."""
         served: list[Operation] = []
         local: deque[tuple[_LocalEnd, Fenced[Any]]] = deque()
-        for operation in operations:
+        for operation in _one_by_one(operations):
+            if isinstance(operation, SendToTasks):
+                served.append(operation)
+                continue
             connection = operation.connection
             if connection.startswith("serve-"):
                 served.append(operation)
@@ -180,6 +184,15 @@ class Switchboard:
             self.close_local(end, "the other side has stopped")
 
 
+def _one_by_one(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Only served streams take what is for many tasks as one thing; TaskManagers dial in, and theirs are served."""
+    for operation in operations:
+        if type(operation) is SendToTasks and not all(c.startswith("serve-") for c, _ in operation.to):
+            yield from operation.sends()
+        else:
+            yield operation
+
+
 class Outbox:
     """What one actor does to its connections while it handles one message. Used on the actor's thread only."""
 
@@ -192,7 +205,7 @@ class Outbox:
     def performers(self) -> dict[type, Performer]:
         """For the actor's table."""
         add = self._operations.append
-        return {Send: add, CloseConnection: add, OpenConnection: self._open}
+        return {Send: add, SendToTasks: add, CloseConnection: add, OpenConnection: self._open}
 
     def _open(self, effect: OpenConnection) -> None:
         self._switchboard.open(effect.connection, effect.peer, self._tell, self._scope)

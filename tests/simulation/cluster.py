@@ -7,6 +7,7 @@ a time, started again at the same address; or several on a ZooKeeper, each at an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from coordinator.execution.execution_graph import ExecutionGraph
@@ -14,7 +15,7 @@ from dataflow.config import Configuration
 from dataflow.failures import SerializedFailure
 from dataflow.ids import JobID, LeaderSessionID
 from dataflow.jobgraph import JobGraph
-from dataflow.messages import Fenced, JobStatus
+from dataflow.messages import Fenced, ForTasks, JobStatus
 from dataflow.wire import decode_envelope
 from dataflow.wire_bytes import serialize_envelope
 from protos import cluster_pb2
@@ -240,9 +241,20 @@ class SimulatedCluster:
     def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
         """On its way, perhaps as bytes, perhaps twice."""
         if self.through_wire:
-            data = serialize_envelope(envelope.leader_session_id, [envelope.message])
-            session, (message,) = decode_envelope(cluster_pb2.Envelope.FromString(data))
-            envelope = Fenced(session, message)
+            (envelope,) = _through_wire(envelope)
+        self._send(process, connection, envelope)
+
+    def send_to_tasks(self, process: str, connection: ConnectionID, envelope: Fenced[ForTasks[Any]]) -> None:
+        """What is one message on this side is as many as there are tasks on the other."""
+        if self.through_wire:
+            envelopes = _through_wire(envelope)
+        else:
+            template, attempt_ids = envelope.message.template, envelope.message.attempt_ids
+            envelopes = [Fenced(envelope.leader_session_id, replace(template, attempt_id=a)) for a in attempt_ids]
+        for each in envelopes:
+            self._send(process, connection, each)
+
+    def _send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
         self.world.network.send(process, connection, envelope)
         if self.duplicate(envelope.message):
             self.world.network.send(process, connection, envelope)
@@ -346,3 +358,10 @@ class SimulatedCluster:
 
 def _follow_leaders(process: TaskManagerProcess) -> None:
     ZooKeeperLeaderRetrieval(SETTINGS, process.leaders_changed, SilentLogger()).start()  # type: ignore[arg-type]
+
+
+def _through_wire(envelope: Fenced[Any]) -> list[Fenced[Any]]:
+    """As bytes, and back."""
+    data = serialize_envelope(envelope.leader_session_id, [envelope.message])
+    session, messages = decode_envelope(cluster_pb2.Envelope.FromString(data))
+    return [Fenced(session, message) for message in messages]

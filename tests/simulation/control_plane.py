@@ -83,6 +83,7 @@ from runtime.connections import (
     PeerKind,
     ResourceManagerLeaderChanged,
     Send,
+    SendToTasks,
 )
 from runtime.heartbeat import HeartbeatSettings
 from runtime.machine import CancelTimer, StartTimer, TimerFired
@@ -374,6 +375,9 @@ class JobMasterShell:
                 network.close(COORDINATOR, self._own(connection))
             case Send(connection, envelope):
                 network.send(COORDINATOR, self._own(connection), envelope)
+            case SendToTasks():
+                for send in effect.sends():
+                    self._perform(send)
             case StartTimer(key, at_ms):
                 self._timers.start(key, at_ms)
             case CancelTimer(key):

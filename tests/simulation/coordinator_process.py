@@ -57,7 +57,7 @@ from dataflow.failures import SerializedFailure
 from dataflow.ids import AllocationID, JobID, LeaderSessionID
 from dataflow.jobgraph import JobGraph
 from dataflow.master_hooks import create_hooks
-from dataflow.messages import JobStatus
+from dataflow.messages import Fenced, ForTasks, JobStatus
 from runtime.connections import (
     CloseConnection,
     ConnectionID,
@@ -69,6 +69,7 @@ from runtime.connections import (
     PeerKind,
     ResourceManagerLeaderChanged,
     Send,
+    SendToTasks,
 )
 from runtime.leader_election import Leadership
 from runtime.leader_retrieval import LeaderAddress, LeaderTable
@@ -94,6 +95,7 @@ class CoordinatorNetwork(Protocol):
     def dial(self, process: Process, effect: OpenConnection, tell: Callable[[Any], object]) -> None: ...
 
     def send(self, process: str, connection: ConnectionID, envelope: Any) -> None: ...
+    def send_to_tasks(self, process: str, connection: ConnectionID, envelope: Any) -> None: ...
 
     def publish_leaders(self, process: Process, table: LeaderTable) -> None: ...
 
@@ -424,6 +426,11 @@ class SimulatedJobMaster:
         self._status = JobStatus.CREATED
         self._ended = False
 
+    def _send_to_tasks(self, effect: SendToTasks, scope: str) -> None:
+        for connection, attempt_ids in effect.to:
+            envelope = Fenced(effect.session, ForTasks(effect.template, attempt_ids))
+            self._process.cluster.send_to_tasks(self._process.name, _scoped(connection, scope), envelope)
+
     @property
     def core(self) -> JobMaster | None:
         return None if self.actor is None else self.actor.core
@@ -536,6 +543,7 @@ class SimulatedJobMaster:
                 Send: lambda effect: process.cluster.send(
                     process.name, _scoped(effect.connection, scope), effect.envelope
                 ),
+                SendToTasks: lambda effect: self._send_to_tasks(effect, scope),
                 CloseConnection: lambda effect: world.network.close(process.name, _scoped(effect.connection, scope)),
                 **checkpoint_io.performers(self.checkpoints.stats),
                 **hooks.performers(),

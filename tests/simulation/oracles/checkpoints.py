@@ -17,7 +17,7 @@ from coordinator.jobmaster.effects import ReportJobStatus
 from dataflow.failures import SerializedFailure
 from dataflow.ids import CheckpointID, JobID
 from dataflow.messages import JobStatus, TriggerCheckpoint
-from runtime.connections import Send
+from runtime.connections import SendToTasks
 from taskmanager.executor.events import TaskEnteredState
 from tests.simulation.disk import Disk
 from tests.simulation.options import Options
@@ -117,11 +117,11 @@ class CheckpointOracle:
         if type(event) is TaskEnteredState and event.failure is not None:
             check_failure(event.failure)
         for effect in effects:
-            if type(effect) is Send and type(effect.envelope.message) is TriggerCheckpoint:
-                if not self._owns(effect.envelope.message.job_id):
+            if type(effect) is SendToTasks and type(effect.template) is TriggerCheckpoint:
+                if not self._owns(effect.template.job_id):
                     continue
                 if name.partition("/")[0] == self.leader():  # one that was replaced and does not know it reaches nobody
-                    self._triggered(effect.envelope.message, effect.envelope.leader_session_id)
+                    self._triggered(effect.template, effect.session)
             elif type(effect) is ReportJobStatus and self._owns(effect.change.job_id):
                 self.restarts += effect.change.status is JobStatus.RESTARTING
 

@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.checkpoint.effects import ResetMasterHook, RestoreMasterHook
 from coordinator.checkpoint.events import MasterHookRestored
 from dataflow.messages import SubmitTasks, TriggerCheckpoint
-from runtime.connections import Send
+from runtime.connections import Send, SendToTasks
 from tests.simulation.workload import Ledger
 from tests.simulation.world import Violation
 
@@ -66,8 +66,7 @@ class HookOracle:
                     self._asked[name] = 0
                 case Send(envelope=envelope) if isinstance(envelope.message, SubmitTasks):
                     self._starts(name, envelope.message)
-                case Send(envelope=envelope) if isinstance(envelope.message, TriggerCheckpoint):
-                    message = envelope.message
+                case SendToTasks(template=TriggerCheckpoint() as message):
                     if self._owns(message.job_id) and message.checkpoint_id not in self._ledger.hook_states:
                         raise Violation(f"tasks hear of checkpoint {message.checkpoint_id} before the master hook")
 

@@ -36,7 +36,15 @@ from dataflow.ids import (
     ResourceID,
 )
 from dataflow.jobgraph import JobGraph
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged, TriggerCheckpoint
+from dataflow.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    ForTasks,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TaskStateChanged,
+    TriggerCheckpoint,
+)
 from dataflow.wire_bytes import serialize_envelope
 from protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
 
@@ -112,6 +120,27 @@ def test_an_envelope_as_bytes_is_the_same_envelope(message_type):
     check()
 
 
+@pytest.mark.parametrize("message_type", [TriggerCheckpoint, NotifyCheckpointComplete, NotifyCheckpointAborted])
+def test_what_is_for_many_tasks_is_a_message_for_each(message_type):
+    """Between other messages, in order, and whosever message the template is."""
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(values(message_type), values(message_type), st.lists(values(ExecutionAttemptID), max_size=4))
+    def check(template, other, attempt_ids):
+        said = [other, ForTasks(template, tuple(attempt_ids)), other]
+        envelope = cluster_pb2.Envelope.FromString(serialize_envelope(SESSION, said))
+        each = [dataclasses.replace(template, attempt_id=attempt_id) for attempt_id in attempt_ids]
+        assert wire.decode_envelope(envelope) == (SESSION, [other, *each, other])
+
+    check()
+
+
+def test_only_a_checkpoint_message_is_for_many_tasks():
+    """It is refused by name."""
+    with pytest.raises(wire.WireError, match="AcknowledgeCheckpoint cannot be sent to many tasks as one"):
+        serialize_envelope(SESSION, [ForTasks(AcknowledgeCheckpoint(JOB, ATTEMPT, CheckpointID(1)), (ATTEMPT,))])
+
+
 @settings(max_examples=60, deadline=None)
 @given(values(JobGraph))
 def test_a_job_graph_survives_the_wire(graph):
@@ -123,7 +152,7 @@ def test_a_job_graph_survives_the_wire(graph):
 def test_every_message_of_the_contract_can_travel():
     """Nobody adds a message to dataflow.messages and forgets the wire."""
     parts = {
-        "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
+        "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "ForTasks", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
         "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
         "TaskManagerInfo", "TaskMetrics",
     }  # fmt: skip

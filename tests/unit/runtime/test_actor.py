@@ -103,6 +103,29 @@ def test_messages_that_the_core_takes_together_are_one_event(cage):
     ]
 
 
+def test_messages_of_two_types_are_not_taken_for_one(cage):
+    """Each type that the core takes together is an event of its own, also where envelopes stand side by side."""
+    cage.actor.stop()
+    cage.actor = MachineActor.start(
+        "parrot", cage.core, {}, cage.timers, cage.clock, silent_logger(), cage.crashes.append,
+        lambda: cage.said.put("flush"), frozenset({ShutDownTaskExecutor, Disconnect}),
+    )  # fmt: skip
+    connection, session = ConnectionID("c"), LeaderSessionID("s")
+    one, two = ShutDownTaskExecutor("one"), Disconnect("two")
+    told = [Incoming(connection, session, said) for said in ([one], [two], [], [two, one], [one])]
+    cage.actor.tell(Events(tuple(told)))
+    cage.next(1)
+    assert cage.core.events == [
+        MessagesReceived(connection, session, (one,)),
+        TogetherReceived(
+            (MessagesReceived(connection, session, (two,)), MessagesReceived(connection, session, (two,)))
+        ),
+        TogetherReceived(
+            (MessagesReceived(connection, session, (one,)), MessagesReceived(connection, session, (one,)))
+        ),
+    ]
+
+
 def test_an_envelope_is_one_event_per_message(cage):
     """In order, each with the session of the envelope."""
     said = [Disconnect("one"), Disconnect("two")]

@@ -114,9 +114,18 @@ def test_restart_goes_on_counting() -> None:
 def test_only_the_newest_keep_their_details() -> None:
     """Statistics of a large job stay small on disk."""
     before = tracker_with_story()
+    stats = before.report_pending(CheckpointID(9), SnapshotType.CHECKPOINT, 9500, {VERTEX: 3})
+    measured = (
+        CheckpointMetrics(),
+        CheckpointMetrics(1, 0, 3, 0, 5, 0, unaligned=True),
+        CheckpointMetrics(0, 2, 0, 4, 0, 6),
+    )
+    for subtask, metrics in enumerate(measured):
+        stats.report_subtask(VERTEX, subtask, 9600, 0, metrics)
 
     after = decode_statistics(encode_statistics(before), 10)
 
+    assert [report[-1] for report in after.history[-1].reports] == list(measured)
     detailed = [stats.checkpoint_id for stats in after.history if stats.subtasks_by_vertex]
     assert detailed == [stats.checkpoint_id for stats in before.history[-DETAILED_CHECKPOINTS:]]
 

@@ -117,6 +117,7 @@ from runtime.connections import (
     PeerKind,
     ResourceManagerLeaderChanged,
     Send,
+    SendToTasks,
     TogetherReceived,
 )
 from runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
@@ -218,7 +219,13 @@ def statuses(effects: list[Any]) -> list[JobStatus]:
 
 
 def messages(effects: list[Any], kind: type) -> list[Any]:
-    return [e.envelope.message for e in effects if isinstance(e, Send) and isinstance(e.envelope.message, kind)]
+    return [e.envelope.message for e in sends(effects) if isinstance(e.envelope.message, kind)]
+
+
+def sends(effects: list[Any]) -> list[Send]:
+    """Also those that are one effect for many tasks."""
+    single = ((e,) if isinstance(e, Send) else e.sends() if isinstance(e, SendToTasks) else () for e in effects)
+    return [send for several in single for send in several]
 
 
 def answer(effects: list[Any]) -> Any:
@@ -308,7 +315,7 @@ def test_messages_of_tasks_reach_the_checkpoint_core_and_back() -> None:
 
     (complete,) = messages(story.hears("a", acknowledge), object)
     assert (complete.attempt_id, complete.checkpoint_id) == (attempt(), 1)
-    assert story.hears("a", EndOfDataReached(ONE.job_id, attempt())) == [
+    assert sends(story.hears("a", EndOfDataReached(ONE.job_id, attempt()))) == [
         send("a", TriggerCheckpoint(ONE.job_id, attempt(), CheckpointID(2), 77, CheckpointOptions()))
     ]
     assert story.checkpoints.events[-2:] == [AcknowledgesReceived((acknowledge,)), EndOfDataReceived((attempt(),))]

@@ -7,6 +7,7 @@ import json
 import queue
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -25,10 +26,12 @@ from dataflow.messages import (
     Disconnect,
     Fenced,
     HeartbeatRequest,
+    NotifyCheckpointComplete,
     RegisterTaskExecutorAtJobMaster,
     TaskManagerInfo,
 )
 from protos import cluster_pb2_grpc, relay_pb2_grpc
+from runtime import dialing
 from runtime.actor import Events, Incoming
 from runtime.clock import SystemClock
 from runtime.connections import (
@@ -40,6 +43,7 @@ from runtime.connections import (
     Peer,
     PeerKind,
     Send,
+    SendToTasks,
 )
 from runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
 from runtime.grpc_channels import Security, SecurityError, open_channel
@@ -163,6 +167,41 @@ def test_messages_arrive_in_order_in_both_directions(cluster):
     assert cluster.tm.messages(len(said)) == said
 
 
+ATTEMPTS = tuple(ExecutionAttemptID("g", JobVertexID("v"), index, 0) for index in range(3))
+COMPLETE = NotifyCheckpointComplete(JOB, ATTEMPTS[0], CheckpointID(7), 5, CheckpointID(6))
+COMPLETES = [replace(COMPLETE, attempt_id=attempt_id) for attempt_id in ATTEMPTS]
+
+
+def test_what_is_for_many_tasks_keeps_its_place(cluster):
+    """Between two words to the same TaskManager; a stream that is gone takes nothing from the others."""
+    cluster.dial()
+    cluster.send(Disconnect("hello"))
+    served = cluster.rm.next().connection
+    first, last = words(2)
+    everybody = ((ConnectionID("serve-999"), ATTEMPTS[:1]), (served, ATTEMPTS))
+    cluster.switchboard.apply(
+        [
+            Send(served, Fenced(SESSION, first)),
+            SendToTasks(SESSION, COMPLETE, everybody),
+            Send(served, Fenced(SESSION, last)),
+        ]
+    )
+    assert cluster.tm.messages(5) == [first, *COMPLETES, last]
+
+
+def test_much_for_many_tasks_is_several_envelopes(cluster, monkeypatch):
+    """What is for one TaskManager stays together; what waits is not all put into one message."""
+    monkeypatch.setattr(dialing, "MAX_MESSAGES_PER_ENVELOPE", 4)
+    cluster.dial()
+    cluster.send(Disconnect("hello"))
+    served = cluster.rm.next().connection
+    cluster.switchboard.apply([SendToTasks(SESSION, COMPLETE, ((served, ATTEMPTS),))] * 3)
+    sizes: list[int] = []
+    while sum(sizes) < 9:
+        sizes.append(len(cluster.tm.next().messages))
+    assert sizes == [6, 3]
+
+
 def test_envelopes_do_not_mix_sessions(cluster):
     """A message of a new leader never hides behind the old one's session."""
     cluster.dial()
@@ -271,6 +310,8 @@ def test_our_own_address_is_no_detour_over_the_network(cluster):
     assert told == Incoming(told.connection, SESSION, words(3))
     cluster.switchboard.apply([Send(told.connection, Fenced(SESSION, HeartbeatRequest()))])
     assert cluster.jm.next() == Incoming(DIAL, SESSION, [HeartbeatRequest()])
+    cluster.switchboard.apply([SendToTasks(SESSION, COMPLETE, ((told.connection, ATTEMPTS),))])
+    assert cluster.jm.next() == Incoming(DIAL, SESSION, COMPLETES)
     perform[CloseConnection](CloseConnection(DIAL))
     outbox.flush()
     assert cluster.rm.next() == ConnectionLost(told.connection, "closed by the other side")
