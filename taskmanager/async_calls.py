@@ -22,7 +22,7 @@ class EventLoopCalls:
         self._function = function
         self._wake_up = wake_up
         self._done: list[tuple[int, Any, BaseException | None]] = []
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="async-function", daemon=True)
@@ -56,16 +56,13 @@ class EventLoopCalls:
             result, failure = None, error
         finally:
             self._tasks.pop(number, None)
-        with self._changed:
+        with self._lock:
             self._done.append((number, result, failure))
-            self._changed.notify_all()
         self._wake_up()
 
-    def take_done(self, wait_ms: int) -> list[tuple[int, Any, BaseException | None]]:
-        """What has ended; waits at most so long for the first."""
-        with self._changed:
-            if not self._done and wait_ms:
-                self._changed.wait(wait_ms / 1000)
+    def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
+        """What has ended since the last time."""
+        with self._lock:
             done, self._done = self._done, []
         return done
 

@@ -35,13 +35,13 @@ class AsyncCalls(Protocol):
         """Begin a call."""
         ...
 
-    def take_done(self, wait_ms: int) -> list[tuple[int, Any, BaseException | None]]:
-        """(number, result, failure) of calls that have ended; waits at most so long for the first."""
+    def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
+        """(number, result, failure) of calls that have ended since the last time."""
         ...
 
     @property
     def has_done(self) -> bool:
-        """Whether `take_done` has something at once."""
+        """Whether `take_done` has something."""
         ...
 
     def forget(self, number: int) -> None:
@@ -56,13 +56,12 @@ class AsyncCalls(Protocol):
 class _Request:
     """A row under way."""
 
-    __slots__ = ("batch", "done", "index", "result", "row", "token")
+    __slots__ = ("batch", "done", "index", "result", "row")
 
     def __init__(self, row: Row, batch: pa.RecordBatch, index: int) -> None:
         self.row, self.batch, self.index = row, batch, index
         self.done = False
         self.result: Sequence[Row] = ()
-        self.token: object = None
 
 
 class AsyncOperator(FunctionOperator):
@@ -83,6 +82,8 @@ class AsyncOperator(FunctionOperator):
         self._held: list[Watermark] = []
         """Watermarks that came while rows were still waiting for room."""
         self._results: list[Row] = []
+        self._deadlines: deque[tuple[int, int]] = deque()
+        """(Time, request) in the order of both, for all wait equally long; some have been answered."""
         self._next_number = 0
         self._finishing = False
 
@@ -151,11 +152,7 @@ class AsyncOperator(FunctionOperator):
                 self._next_number += 1
                 self._requests[number] = request
                 self._queue.append(number)
-                deadline_ms = self.context.processing_time.now_ms() + self._spec.timeout_ms
-                request.token = self.context.processing_time.register_timer(
-                    deadline_ms,
-                    lambda _, number=number: self._timed_out(number),  # type: ignore[misc]
-                )
+                self._deadlines.append((self.context.processing_time.now_ms() + self._spec.timeout_ms, number))
                 calls.submit(number, request.row)
             room -= end - begin
             if end == len(rows):
@@ -167,19 +164,10 @@ class AsyncOperator(FunctionOperator):
             self._queue.extend(self._held)
             self._held.clear()
 
-    def _timed_out(self, number: int) -> None:
-        request = self._requests.get(number)
-        if request is None or request.done:
-            return
-        if self._calls is not None:
-            self._calls.forget(number)
-        self._answer(request, self.function.timeout(request.row))
-        self._release()
-
-    def _answer(self, request: _Request, produced: Iterable[Row] | None) -> None:
+    @staticmethod
+    def _answer(request: _Request, produced: Iterable[Row] | None) -> None:
         request.done = True
         request.result = [] if produced is None else list(produced)
-        self.context.processing_time.cancel_timer(request.token)
 
     # --- results --------------------------------------------------------------------------------------------------------
 
@@ -229,26 +217,49 @@ class AsyncOperator(FunctionOperator):
 
     @property
     def has_pending_work(self) -> bool:
-        """Rows wait for room, results are there, or all is to end."""
+        """Results are there, there is room for rows that wait, or a request took too long."""
         calls = self._calls
         if calls is None:
             return False
-        return bool(self._waiting) or calls.has_done or (self._finishing and bool(self._queue))
+        if calls.has_done or (self._waiting and len(self._requests) < self._spec.capacity):
+            return True
+        wake_at_ms = self.wake_at_ms
+        return wake_at_ms is not None and wake_at_ms <= self.context.processing_time.now_ms()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Rows wait for room, or all is to end and waits for answers."""
+        return self._calls is not None and (bool(self._waiting) or (self._finishing and bool(self._queue)))
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When the oldest request has taken too long."""
+        while self._deadlines:
+            at_ms, number = self._deadlines[0]
+            request = self._requests.get(number)
+            if request is not None and not request.done:
+                return at_ms
+            self._deadlines.popleft()
+        return None
 
     def continue_work(self) -> None:
-        """Take results; begin more calls."""
+        """Take results; give up on what took too long; begin more calls."""
         calls = self._calls
         if calls is None:
             return
-        self._submit()
-        blocked = bool(self._waiting) or self._finishing
-        for number, produced, failure in calls.take_done(WAIT_MS if blocked and self._requests else 0):
+        for number, produced, failure in calls.take_done():
             request = self._requests.get(number)
             if request is None or request.done:
                 continue  # timed out meanwhile
             if failure is not None:
                 raise failure
             self._answer(request, produced)
+        now_ms = self.context.processing_time.now_ms()
+        while (at_ms := self.wake_at_ms) is not None and at_ms <= now_ms:
+            number = self._deadlines.popleft()[1]
+            calls.forget(number)
+            request = self._requests[number]
+            self._answer(request, self.function.timeout(request.row))
         self._release()
         self._submit()
 
@@ -256,7 +267,3 @@ class AsyncOperator(FunctionOperator):
         """Everything that is under way is waited for."""
         self._finishing = True
         super().finish()
-
-
-WAIT_MS = 5
-"""How long the task waits for an answer when it can do nothing else; barriers and cancellation come between."""

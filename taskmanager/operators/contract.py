@@ -216,6 +216,17 @@ class StreamOperator(ABC):
         """Do one bounded slice of the work begun by a watermark. The loop calls it between control mails while
         `has_pending_work`; the operator emits the watermark itself when done."""
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing more may come in for now: until `has_pending_work`, the task reads no input and nothing upstream in the chain
+        goes on. Whoever ends that calls `context.wake_up`, or it is `wake_at_ms`."""
+        return False
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When there will be pending work by time alone (processing time)."""
+        return None
+
     def end_input(self, input_index: int = 0) -> None:
         """The input with this index has ended."""
 

@@ -176,6 +176,11 @@ class OperatorChain:
             for item in reversed(self.operators)
             if type(item.operator).has_pending_work is not StreamOperator.has_pending_work
         )
+        self._blocked_possible = tuple(
+            item.operator
+            for item in reversed(self.operators)
+            if type(item.operator).is_blocked is not StreamOperator.is_blocked
+        )
         self._opened: list[ChainedOperator] = []
         self._finished = 0
 
@@ -240,12 +245,30 @@ class OperatorChain:
 
     @property
     def has_pending_work(self) -> bool:
-        """Whether some operator has more to do before the next element."""
-        return any(operator.has_pending_work for operator in self._pending_possible)
+        """Whether some operator has more to do before the next element. What is upstream of a blocked one waits."""
+        for operator in self._pending_possible:
+            if operator.has_pending_work:
+                return True
+            if operator.is_blocked:
+                return False
+        return False
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether some operator takes nothing more for now."""
+        return any(operator.is_blocked for operator in self._blocked_possible)
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When an operator will have more to do by time alone."""
+        times = (operator.wake_at_ms for operator in self._blocked_possible)
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def continue_work(self) -> None:
         """One slice, of the operator furthest down: what one further up emits must find those below it ready."""
         for item in reversed(self.operators):
             if item.operator.has_pending_work:
                 item.run("continue_work", item.operator.continue_work)
+                return
+            if item.operator.is_blocked:
                 return

@@ -216,7 +216,11 @@ class StreamTask:
             for writer in parts.writers:
                 writer.flush_due(now_ms, idle=False)
             return WORKED
-        times = [wake_at_ms, parts.timers.next_at_ms, self._time.next_at_ms if has_room else None]
+        times = [wake_at_ms, parts.timers.next_at_ms]
+        if has_room and parts.chain is not None:
+            times.append(parts.chain.wake_at_ms)
+        if has_room and not (parts.chain is not None and parts.chain.is_blocked):
+            times.append(self._time.next_at_ms)
         times.extend(writer.flush_due(now_ms, idle=True) for writer in parts.writers)
         return Progress(kind, min((at_ms for at_ms in times if at_ms is not None), default=None))
 
@@ -230,6 +234,10 @@ class StreamTask:
                 return ProgressKind.BACKPRESSURED, None
             chain.continue_work()
             return ProgressKind.WORKED, None
+        if chain is not None and chain.is_blocked:
+            if parts.input is not None and self._poll(parts, now_ms, priority_only=True):
+                return ProgressKind.WORKED, None
+            return (ProgressKind.IDLE if has_room else ProgressKind.BACKPRESSURED), None
         if has_room and (timer := self._time.take_due()) is not None:
             timer.callback(timer.at_ms)
             return ProgressKind.WORKED, None

@@ -1,7 +1,6 @@
 """Calls of an AsyncFunction in simulated processes: each is answered after a while, in any order (EventLoopCalls).
 
-The function's coroutine is run when its answer is due, in one go; it awaits nothing that takes time. A task that waits for an answer
-sleeps in simulated time: `Process.dozes_ms`.
+The function's coroutine is run when its answer is due, in one go; it awaits nothing that takes time.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ class SimulatedCalls:
         self._process = process
         self._rng = process.world.random(f"calls {process.world.number('async calls')}")
         self._function = function
+        self._unanswered: float = getattr(function, "unanswered", 0)
         self._wake_up = wake_up
         self._open: set[int] = set()
         self._done: list[tuple[int, Any, BaseException | None]] = []
@@ -39,7 +39,9 @@ class SimulatedCalls:
                 self._done.append(self._answer(number, row))
                 self._wake_up()
 
-        self._process.later(self._rng.randint(0, LONGEST_CALL_MS), answered)
+        delay_ms = self._rng.randint(0, LONGEST_CALL_MS)
+        if not self._unanswered or self._rng.random() >= self._unanswered:
+            self._process.later(delay_ms, answered)
 
     def _answer(self, number: int, row: Row) -> tuple[int, Any, BaseException | None]:
         try:
@@ -50,10 +52,8 @@ class SimulatedCalls:
             return number, None, error
         raise NotImplementedError("functions that wait for something are not simulated")
 
-    def take_done(self, wait_ms: int) -> list[tuple[int, Any, BaseException | None]]:
-        """What has ended; if nothing has, the task comes back later."""
-        if not self._done and wait_ms:
-            self._process.dozes_ms = wait_ms
+    def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
+        """What has ended since the last time."""
         done, self._done = self._done, []
         return done
 

@@ -353,6 +353,18 @@ def _asks(options: Options) -> Options:
 
 
 @contextmanager
+def _wait_for_ever_for_an_answer() -> Iterator[None]:
+    with patch.object(AsyncOperator, "wake_at_ms", None):
+        yield
+
+
+def _hangs(options: Options) -> Options:
+    chosen = _exactly_once(options)
+    stage = Stage("ask", None, 2, 3, 20, unanswered=0.05)
+    return replace(chosen, job=replace(chosen.job, stages=(stage,)))
+
+
+@contextmanager
 def _never_wake_for_timers() -> Iterator[None]:
     with patch.object(KeyedProcessOperator, "_arm", lambda self: None):
         yield
@@ -549,6 +561,9 @@ CANARIES: dict[str, Canary] = {
     "forget what hooks said": Canary("master hooks do not get their state back", _forget_what_hooks_said, _hooked),
     "forget requests under way": Canary(
         "snapshots lack rows that somebody outside is asked about", _forget_requests_under_way, _asks
+    ),
+    "wait for ever for an answer": Canary(
+        "requests that take too long are not given up", _wait_for_ever_for_an_answer, _hangs
     ),
     "never wake for timers": Canary("timers by the clock do not fire by themselves", _never_wake_for_timers, _repeats),
     "forget timers by the clock": Canary("they are not restored", _forget_timers_by_the_clock, _repeats),

@@ -96,6 +96,8 @@ class Stage:
     capacity: int = 0
     """Of requests at a time."""
     timeout_ms: int = 0
+    unanswered: float = 0
+    """Share of the requests that nobody ever answers."""
     bound_ms: int = 0
     """By which rows may be late for watermarks; rows of several splits are later than that."""
 
@@ -320,8 +322,8 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
             "map": MapBatchesSpec(AddOne(world)),
             "filter": FilterSpec(DropSome(DROP_MODULUS)),
             "twice": FlatMapRowsSpec(Twice(), SCHEMA if plan.keyed in KEEP_ROWS else None),
-            "ask": AsyncSpec(Ask(world), stage.capacity, stage.timeout_ms, True, SCHEMA),
-            "ask any": AsyncSpec(Ask(world), stage.capacity, stage.timeout_ms, False, SCHEMA),
+            "ask": AsyncSpec(Ask(world, stage.unanswered), stage.capacity, stage.timeout_ms, True, SCHEMA),
+            "ask any": AsyncSpec(Ask(world, stage.unanswered), stage.capacity, stage.timeout_ms, False, SCHEMA),
             "watermarks": WatermarkSpec(WatermarkStrategy.for_bounded_out_of_orderness("t", stage.bound_ms)),
         }
         edges = [StreamEdge(node, stage.partitioning, keys) for node in current]

@@ -42,7 +42,7 @@ LOCAL_KINDS = ("lose machine", "damage local copies")
 
 RELAY_KINDS = ("lose relay", "relay stands still")
 
-GENERATION = 19
+GENERATION = 20
 """What is drawn grows; a seed of an earlier generation is drawn as it was then. New with each:
 2 `LATER_KINDS` and ZooKeeper
 3 a state backend that lets keys go
@@ -62,7 +62,8 @@ GENERATION = 19
 16 jobs that are stopped for good, with --drain
 17 jobs that are cancelled, and go on in another from a retained checkpoint
 18 jobs that are cancelled for good, and keep nothing
-19 relays"""
+19 relays
+20 requests that nobody ever answers"""
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ def draw_options(seed: int, *, faults: bool = True, generation: int = GENERATION
         job = replace(job, hooked=True)
     if generation >= 11:
         job = _with_requests(job, random.Random(f"{seed}/requests"))
+    if generation >= 20:
+        job = _with_hanging_requests(job, random.Random(f"{seed}/hanging requests"))
     by_clock = random.Random(f"{seed}/timers by the clock")
     has_copies = any(stage.partitioning is Partitioning.BROADCAST for stage in job.stages)  # they cannot be told apart
     if generation >= 12 and job.keyed == "process" and not has_copies and by_clock.random() < 0.6:
@@ -481,6 +484,15 @@ def _with_requests(job: JobPlan, rng: random.Random) -> JobPlan:
         replace(stage, kind=kind, capacity=rng.choice([1, 3, 20]), timeout_ms=rng.choice([20, 10_000]))
         if stage.kind == "map" and (kind := rng.choice(["", "ask", "ask any"]))
         else stage
+        for stage in job.stages
+    ]
+    return replace(job, stages=tuple(stages))
+
+
+def _with_hanging_requests(job: JobPlan, rng: random.Random) -> JobPlan:
+    """Where a timeout is short enough for the run to end."""
+    stages = [
+        replace(stage, unanswered=rng.choice([0.0, 0.05, 0.5, 1.0])) if 0 < stage.timeout_ms < 100 else stage
         for stage in job.stages
     ]
     return replace(job, stages=tuple(stages))

@@ -106,11 +106,11 @@ class SimulatedTaskThread:
         if self.task is not None:
             self._schedule()
 
-    def _schedule(self, dozes_ms: int = 0) -> None:
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             process = self._process
-            process.later(process.rng.randint(0, 1) + process.stall_ms(self.name) + dozes_ms, self._run)
+            process.later(process.rng.randint(0, 1) + process.stall_ms(self.name), self._run)
 
     def _run(self) -> None:
         task, world = self.task, self._process.world
@@ -122,12 +122,11 @@ class SimulatedTaskThread:
             progress = task.step(self._process.now_ms)
             if progress.kind is ProgressKind.FINISHED:
                 return
-            if progress.kind is not ProgressKind.WORKED or self._process.dozes_ms:
+            if progress.kind is not ProgressKind.WORKED:
                 break
         self._scheduled = False
-        dozes_ms, self._process.dozes_ms = self._process.dozes_ms, 0
         if progress.kind is ProgressKind.WORKED or self._bell:
-            self._schedule(dozes_ms)
+            self._schedule()
         elif progress.wake_at_ms is not None:
             number = self._wake_number
             delay_ms = max(0, progress.wake_at_ms - self._process.now_ms)

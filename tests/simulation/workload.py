@@ -508,8 +508,10 @@ class DropSome:
 class Ask(AsyncFunction):
     """What the outside says is what `AddOne` says; a row that it takes too long for gets the same from elsewhere."""
 
-    def __init__(self, world: str) -> None:
+    def __init__(self, world: str, unanswered: float = 0) -> None:
+        """`unanswered`: share of the rows for which `async_invoke` never returns (`async_calls`)."""
         self.world = world
+        self.unanswered = unanswered
 
     async def async_invoke(self, row: Row) -> Iterable[Row]:
         if LEDGERS[self.world].user_fails("ask"):

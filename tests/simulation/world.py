@@ -92,8 +92,6 @@ class Process:
         self.alive = True
         self.working = False
         self.frozen_until_ms = 0
-        self.dozes_ms = 0
-        """What runs now wants to wait so long before it goes on."""
         self.workers: dict[Any, None] = {}
         """Its threads that have not ended (`threads.Worker`)."""
         self.on_jump: list[Callable[[], object]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,7 @@ class ByHand:
         del self.open[number]
         self.done.append((number, [{"v": result} for result in results], None))
 
-    def take_done(self, wait_ms: int) -> list[Any]:
+    def take_done(self) -> list[Any]:
         done, self.done = self.done, []
         return done
 
@@ -75,10 +76,9 @@ def harness_of(*, ordered: bool = True, capacity: int = 10, restored: Any = None
 
 
 def emitted(harness: Harness) -> list[Any]:
-    while harness.operator._calls.has_done:
-        harness.operator.continue_work()
     return [
-        item.timestamp_ms if isinstance(item, Watermark) else item.column("v").to_pylist() for item in harness.take()
+        item.timestamp_ms if isinstance(item, Watermark) else item.column("v").to_pylist()
+        for item in harness.work().take()
     ]
 
 
@@ -111,7 +111,8 @@ def test_no_more_requests_than_the_capacity() -> None:
     harness.process(batch(1, 2, 3, 4, 5))
     harness.operator.process_watermark(Watermark(7))
     for value in range(1, 6):
-        assert harness.operator.has_pending_work is (value <= 3)
+        assert harness.operator.is_blocked is (value <= 3)
+        assert not harness.operator.has_pending_work
         calls.answer(value, value)
         harness.operator.continue_work()
     assert calls.most == 2
@@ -157,13 +158,22 @@ def test_the_event_loop_runs_calls_beside_the_task() -> None:
             await asyncio.sleep(0)
             return [{"v": 10 // row["v"]}]
 
-    operator = AsyncOperator(AsyncSpec(Doubles(), 4, 60_000), EventLoopCalls)
+    woken = threading.Event()
+    operator = AsyncOperator(AsyncSpec(Doubles(), 4, 60_000), lambda function, _: EventLoopCalls(function, woken.set))
     harness = Harness(operator).start().process(batch(1, 2, 5, 10, 3, 4))
     operator.finish()
-    assert [row["v"] for row in harness.work().rows()] == [10, 5, 2, 1, 3, 2]
+
+    def work_to_the_end() -> None:
+        while operator.is_blocked:
+            assert woken.wait(20)
+            woken.clear()
+            harness.work()
+
+    work_to_the_end()
+    assert [row["v"] for row in harness.rows()] == [10, 5, 2, 1, 3, 2]
     operator.process_batch(batch(0))
     with pytest.raises(ZeroDivisionError):
-        harness.work()
+        work_to_the_end()
     operator.close()
 
 
@@ -220,9 +230,9 @@ class Requests:
         return sum(not isinstance(item, str) for item in self.sent)
 
     def _make_room(self) -> None:
-        while self.harness.operator.has_pending_work:
+        while self.harness.operator.is_blocked:
             self.harness.operator.continue_work()
-            if self.harness.operator.has_pending_work and not self.calls.has_done:
+            if self.harness.operator.is_blocked and not self.calls.has_done:
                 self._answer(0)
 
     def _answer(self, which: int) -> None:

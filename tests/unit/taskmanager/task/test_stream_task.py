@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from dataflow.elements import EndOfPartition
 from dataflow.failures import Blame, SerializedFailure
+from dataflow.functions import AsyncFunction, Row
 from dataflow.jobgraph import Partitioning
 from dataflow.messages import ExecutionState
 from dataflow.operator_specs import (
+    AsyncSpec,
     CustomOperatorSpec,
     FilterSpec,
     FlatMapRowsSpec,
@@ -340,3 +345,90 @@ def test_data_for_operators_only() -> None:
 
     assert task.step(job.now_ms).kind is ProgressKind.FINISHED
     assert isinstance(EndOfPartition(), EndOfPartition)
+
+
+class NeverAnswers(AsyncFunction):
+    """Its requests all time out."""
+
+    async def async_invoke(self, row: Row) -> list[Row]:
+        raise NotImplementedError
+
+    def timeout(self, row: Row) -> list[Row]:
+        return [{"k": -row["k"]}]
+
+
+class Unanswered:
+    """AsyncCalls of a database that is gone."""
+
+    has_done = False
+
+    def __init__(self, function: AsyncFunction, wake_up: Callable[[], None]) -> None: ...
+    def submit(self, number: int, row: Row) -> None: ...
+    def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
+        return []
+
+    def forget(self, number: int) -> None: ...
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 5])
+def test_requests_time_out_also_while_rows_wait_for_room(monkeypatch, capacity) -> None:
+    """A task that can do nothing but wait for answers rests, and its timers are due all the same: also at the end of its input."""
+    monkeypatch.setattr("taskmanager.async_calls.EventLoopCalls", Unanswered)
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
+            Operator("ask", AsyncSpec(NeverAnswers(), capacity, 100), [edge(0)]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(1)]),
+        ]
+    )
+    begin_ms = job.now_ms
+    job.run()
+    assert [r.wake_at_ms for r in job.tasks] == [begin_ms + 100]
+    job.run_to_end()
+    assert numbers() == [-4, -3, -2, -1]
+    assert job.now_ms - begin_ms == -(-4 // capacity) * 100
+
+
+class Slices(StreamOperator):
+    """Emits row by row, and another by the clock."""
+
+    left: ClassVar[list[int]] = []
+    fired_at_ms: ClassVar[list[int]] = []
+
+    def open(self) -> None:
+        self.left.clear()
+        self.fired_at_ms.clear()
+        service = self.context.processing_time
+        service.register_timer(service.now_ms() + 50, lambda _: self.fired_at_ms.append(service.now_ms()))
+
+    def process_batch(self, rows: pa.RecordBatch, input_index: int = 0) -> None:
+        self.left.extend(rows.column("k").to_pylist())
+
+    @property
+    def has_pending_work(self) -> bool:
+        return bool(self.left)
+
+    def continue_work(self) -> None:
+        self.output.emit_batch(batch(k=[self.left.pop(0)]))
+
+
+def test_nothing_goes_on_above_an_operator_that_takes_nothing(monkeypatch) -> None:
+    """Neither work that was begun, nor timers: what they emit would pile up."""
+    monkeypatch.setattr("taskmanager.async_calls.EventLoopCalls", Unanswered)
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
+            Operator("slices", CustomOperatorSpec(Slices), [edge(0)]),
+            Operator("ask", AsyncSpec(NeverAnswers(), 1, 100), [edge(1)]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(2)]),
+        ]
+    )
+    begin_ms = job.now_ms
+    job.run()
+    assert Slices.left == [3, 4]
+    job.advance(60)
+    assert (Slices.left, Slices.fired_at_ms) == ([3, 4], [])
+    job.run_to_end()
+    assert numbers() == [-4, -3, -2, -1]
+    assert Slices.fired_at_ms[0] > begin_ms + 100
