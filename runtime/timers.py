@@ -1,14 +1,16 @@
 """The timer service: one thread per process that calls back when something is due.
 
 Decides nothing: callbacks only hand a message to an actor or a loop (`tell`, `call_soon_threadsafe`) and return at once. A
-cancelled timer may still be on its way when it is cancelled; `TimerTable` is the owner's side that recognises those, so that a
-core sees `TimerFired` exactly for the timers that it has running. pykka has no timers of its own.
+callback that raises is reported as what ends a thread is, and ends nothing. A cancelled timer may still be on its way when it is
+cancelled; `TimerTable` is the owner's side that recognises those, so that a core sees `TimerFired` exactly for the timers that it
+has running. pykka has no timers of its own.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -97,7 +99,10 @@ class TimerService:
                     return
             if not due.cancelled:
                 due.cancelled = True  # from here on it is not in the heap
-                due.callback()
+                try:
+                    due.callback()
+                except Exception:  # a defect of ours, which must not take the heartbeats of the whole process with it
+                    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
     def _next_due(self) -> ScheduledTimer | None:
         """Wait for the next timer that is due; None: closed."""

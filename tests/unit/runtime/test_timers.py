@@ -59,6 +59,20 @@ def test_a_cancelled_timer_does_not_fire(service):
     assert fired.get(timeout=10) == "kept"
 
 
+def test_a_callback_that_raises_takes_no_other_timer_with_it(service, monkeypatch):
+    """It is reported with the name of the thread."""
+    reported: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    fired: queue.Queue[str] = queue.Queue()
+    service.schedule(0, lambda: list[str]().remove("nobody"))
+    service.schedule(0, lambda: fired.put("the next"))
+    assert fired.get(timeout=20) == "the next"
+    (report,) = reported
+    assert report.exc_type is ValueError
+    assert report.thread is not None
+    assert report.thread.name == "snapline-timers"
+
+
 def test_cancelled_timers_do_not_pile_up(service):
     """A checkpoint timeout of ten minutes that is cancelled every second must not stay for ten minutes."""
     far = SystemClock().now_ms() + 600_000
