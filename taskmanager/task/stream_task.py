@@ -72,6 +72,8 @@ class ProgressKind(Enum):
     """Nothing to do before `wake_at_ms`, or `Environment.wake_up`."""
     BACKPRESSURED = "backpressured"
     """As IDLE: an output has no room."""
+    BLOCKED = "blocked"
+    """As IDLE: an operator waits for answers from outside, and takes nothing more. The task counts as busy, as in Flink."""
     FINISHED = "finished"
     """The task is over, whatever its state; never call again."""
 
@@ -237,7 +239,7 @@ class StreamTask:
         if chain is not None and chain.is_blocked:
             if parts.input is not None and self._poll(parts, now_ms, priority_only=True):
                 return ProgressKind.WORKED, None
-            return (ProgressKind.IDLE if has_room else ProgressKind.BACKPRESSURED), None
+            return (ProgressKind.BLOCKED if has_room else ProgressKind.BACKPRESSURED), None
         if has_room and (timer := self._time.take_due()) is not None:
             timer.callback(timer.at_ms)
             return ProgressKind.WORKED, None

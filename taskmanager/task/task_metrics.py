@@ -26,7 +26,7 @@ class TaskMeter:
         self._attempt_id = attempt_id
         self._last_ms: int | None = None
         self._last_kind = "worked"
-        self._spent_ms = {"worked": 0, "idle": 0, "backpressured": 0, "finished": 0}
+        self._spent_ms = {"worked": 0, "idle": 0, "backpressured": 0, "blocked": 0, "finished": 0}
         self.records_in = 0
         self.bytes_in = 0
         self.watermark_ms = MIN_WATERMARK_MS
@@ -58,7 +58,7 @@ class TaskMeter:
             records_out=sum(writer.records_out for writer in writers),
             bytes_in=self.bytes_in,
             bytes_out=sum(writer.bytes_out for writer in writers),
-            busy_ms=self._spent_ms["worked"],
+            busy_ms=self._spent_ms["worked"] + self._spent_ms["blocked"],
             backpressured_ms=self._spent_ms["backpressured"],
             idle_ms=self._spent_ms["idle"],
             watermark_ms=self.watermark_ms,

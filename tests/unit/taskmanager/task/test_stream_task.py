@@ -387,6 +387,8 @@ def test_requests_time_out_also_while_rows_wait_for_room(monkeypatch, capacity) 
     assert [r.wake_at_ms for r in job.tasks] == [begin_ms + 100]
     job.run_to_end()
     assert numbers() == [-4, -3, -2, -1]
+    metrics = job.tasks[0].task.metrics()
+    assert (metrics.busy_ms, metrics.idle_ms) == (job.now_ms - begin_ms, 0)
     assert job.now_ms - begin_ms == -(-4 // capacity) * 100
 
 
