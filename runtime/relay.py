@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from runtime.connections import RELAY_TIMEOUT_MS, PeerKind
 from runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_aio_channel, reason_of
 from runtime.logs import Logger
+from runtime.metrics import Sample
 from runtime.relaying import (
     MAX_BYTES_PER_WRITE,
     OK,
@@ -66,6 +67,15 @@ _GATEWAYS = {
     PeerKind.RESOURCE_MANAGER: relay_pb2.RelayStreamOpened.GATEWAY_RESOURCE_MANAGER,
     PeerKind.JOB_MASTER: relay_pb2.RelayStreamOpened.GATEWAY_JOB_MASTER,
 }
+COUNTERS = (
+    "numFramesToCoordinators",
+    "numMessagesToCoordinators",
+    "numEnvelopesToTaskManagers",
+    "numTrunksLost",
+    "numTrunksFailed",
+)
+"""Since the start. Frames come together in messages; a lost trunk was open, and took its streams with it; a failed one did not open."""
+
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -112,6 +122,7 @@ class RelayServer:
         self._numbers = itertools.count(1)
         self._streams: dict[StreamNumber, _Stream] = {}
         self._trunks: dict[TrunkNumber, _TrunkCall] = {}
+        self._counts = dict.fromkeys(COUNTERS, 0)
         self._server = RpcServer(security, logger, RELAY)
 
     def start(self, address: str, bind_host: str = "") -> str:
@@ -121,6 +132,16 @@ class RelayServer:
     def stop(self) -> None:
         """Stop serving; every stream is lost. Idempotent."""
         self._server.stop()
+
+    def samples(self) -> Iterator[Sample]:
+        """What Prometheus is shown; from any thread."""
+        yield Sample("relay", "numStreams", self._core.streams)
+        yield Sample("relay", "numTrunks", self._core.trunks)
+        streams, trunks = list(self._streams.values()), list(self._trunks.values())
+        yield Sample("relay", "bytesQueuedForTaskManagers", sum(stream.waiting_bytes for stream in streams))
+        yield Sample("relay", "bytesQueuedForCoordinators", sum(trunk.waiting_bytes for trunk in trunks))
+        for name, count in self._counts.items():
+            yield Sample("relay", name, count)
 
     def _add_servicers(self, server: grpc.aio.Server) -> list[str]:
         for service, kind in _SERVICES.items():
@@ -156,6 +177,7 @@ class RelayServer:
         trunk = self._trunks.get(number)
         if trunk is None:
             return
+        self._counts["numFramesToCoordinators"] += 1
         trunk.waiting.append(frame)
         trunk.waiting_bytes += len(frame.body) if type(frame.body) is bytes else 0
         trunk.wake.set()
@@ -166,6 +188,7 @@ class RelayServer:
         stream = self._streams.get(number)
         if stream is None:
             return
+        self._counts["numEnvelopesToTaskManagers"] += 1
         stream.waiting.append(envelope)
         stream.waiting_bytes += len(envelope)
         stream.wake.set()
@@ -260,7 +283,9 @@ class RelayServer:
             self._trunks.pop(number, None)
             if is_open:
                 logger.info("trunk ended", reason="not needed any more" if trunk.is_closing else reason)
+                self._counts["numTrunksLost"] += not trunk.is_closing
             else:
+                self._counts["numTrunksFailed"] += 1
                 logger.warning("trunk did not open", reason=reason)
             self._handle(TrunkLost(number, reason))
 
@@ -272,6 +297,7 @@ class RelayServer:
         """Until the other side or the core has closed it."""
         while not reading.done():
             while trunk.waiting:
+                self._counts["numMessagesToCoordinators"] += 1
                 await call.write(_take_frames(trunk))
             if trunk.is_closing:
                 await call.done_writing()

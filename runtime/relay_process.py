@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
     parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
     parser.add_argument("--address-file", metavar="FILE", type=Path, help="write host:port there once it listens")
+    parser.add_argument("--metrics-port", metavar="PORT", type=int, default=-1, help="serve Prometheus metrics there")
     given = parser.parse_args(arguments)
     try:
         layers = command_line_layers(os.environ, given.config, given.settings)
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SnaplineError as error:
         return _refuse(error)
     from runtime.grpc_channels import Security
+    from runtime.metrics import MetricsServer
     from runtime.relay import RelayServer
 
     logger = make_logger("relay", configuration.get_option(LOG_LEVEL))
@@ -50,9 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SnaplineError as error:
         return _refuse(error)
     relay = RelayServer(security, configuration.get_option(RELAY_LINGER), logger)
+    metrics = MetricsServer(relay.samples, logger)
     try:
         address = relay.start(configuration.get_option(RELAY_ADDRESS), configuration.get_option(RELAY_BIND_HOST))
         logger.info("relay listens", address=address)
+        if given.metrics_port >= 0:
+            port = metrics.start(address.rpartition(":")[0], given.metrics_port)
+            logger.info("metrics are served", port=port)
         if given.address_file:
             write_address(given.address_file, address)
         signal.sigwait(STOPPING)
@@ -61,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SnaplineError as error:
         return _refuse(error)
     finally:
+        metrics.stop()
         relay.stop()
     return 0
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,13 +50,17 @@ def taken() -> Iterator[str]:
             ["--bind", "127.0.0.1:0", "--address-file", "{taken}/address"],
             "--address-file: cannot write {taken}/address: no such file or directory",
         ),
+        (
+            ["--bind", "127.0.0.1:0", "--metrics-port", "{port}"],
+            "cannot serve metrics on {taken}: Address already in use; choose another --metrics-port",
+        ),
     ],
-    ids=["taken", "any", "unknown", "unwritable"],
+    ids=["taken", "any", "unknown", "unwritable", "metrics"],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_1(taken: str, arguments: list[str], error: str) -> None:
     """With the way out; never a traceback."""
     command = [sys.executable, "-m", "snapline.cli", "relay", "-D", "log.level=ERROR"]
-    command += [argument.format(taken=taken) for argument in arguments]
+    command += [argument.format(taken=taken, port=taken.rpartition(":")[2]) for argument in arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"snapline relay: {error.format(taken=taken)}\n"
@@ -68,3 +74,13 @@ def test_a_relay_stops_on_sigterm(tmp_path: Path) -> None:
         relay.process.send_signal(signal.SIGTERM)
         assert relay.process.wait(60) == 0
         assert list(tmp_path.iterdir()) == [relay.log.parent]
+
+
+def test_a_relay_shows_its_figures_to_prometheus(tmp_path: Path) -> None:
+    """Those of `RelayServer.samples`, on the port that it says in its log."""
+    with RelayProcess(tmp_path, "--metrics-port", "0") as relay:
+        (port,) = re.findall(
+            r'"metrics are served".*"port": ?(\d+)|"port": ?(\d+).*"metrics are served"', relay.log.read_text()
+        )
+        with urllib.request.urlopen(f"http://127.0.0.1:{''.join(port)}/metrics", timeout=20) as answer:
+            assert "snapline_relay_numStreams 0.0" in answer.read().decode()

@@ -51,6 +51,36 @@ def test_a_relay_that_is_gone_is_a_lost_connection_and_nothing_else(cluster):
     assert cluster.rm.messages(3) == words(3)
 
 
+def test_a_relay_counts_what_it_carries(cluster):
+    """Streams that are open, and what has gone through since the start; a trunk that is lost counts, one that is not needed any more does not."""
+
+    def figures():
+        return {sample.full_name.removeprefix("snapline_relay_"): sample.value for sample in cluster.relay.samples()}
+
+    assert set(figures().values()) == {0}
+    cluster.dial()
+    cluster.send(*words(1))
+    served = cluster.rm.next().connection
+    cluster.switchboard.apply([Send(served, Fenced(SESSION, Disconnect("answer")))])
+    assert cluster.tm.messages(1) == [Disconnect("answer")]
+    open_now = figures()
+    assert (open_now["numStreams"], open_now["numTrunks"]) == (1, 1)
+    assert open_now["numFramesToCoordinators"] == 2  # that it is open, and the word
+    assert 1 <= open_now["numMessagesToCoordinators"] <= 2
+    assert open_now["numEnvelopesToTaskManagers"] == 1
+    assert (open_now["bytesQueuedForTaskManagers"], open_now["bytesQueuedForCoordinators"]) == (0, 0)
+    cluster.dialer.close(DIAL)
+    assert isinstance(cluster.rm.next(), ConnectionLost)
+    cluster.dial(connection=OTHER)
+    cluster.send(*words(1), connection=OTHER)
+    cluster.rm.next()
+    assert (figures()["numStreams"], figures()["numTrunksLost"]) == (1, 0)
+    cluster.server.stop()
+    assert isinstance(cluster.tm.next(), ConnectionLost)
+    lost = figures()
+    assert (lost["numStreams"], lost["numTrunks"], lost["numTrunksLost"]) == (0, 0, 1)
+
+
 def test_a_relay_that_is_silent_is_gone_around_and_left_alone_for_a_while(cluster, monkeypatch):
     """It takes connections and never answers, as a stopped process does: the second one does not even try."""
     monkeypatch.setattr(dialing, "RELAY_TIMEOUT_MS", 200)
