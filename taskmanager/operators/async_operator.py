@@ -56,10 +56,10 @@ class AsyncCalls(Protocol):
 class _Request:
     """A row under way."""
 
-    __slots__ = ("batch", "done", "index", "result", "row")
+    __slots__ = ("batch", "deadline_ms", "done", "index", "result", "row")
 
-    def __init__(self, row: Row, batch: pa.RecordBatch, index: int) -> None:
-        self.row, self.batch, self.index = row, batch, index
+    def __init__(self, row: Row, batch: pa.RecordBatch, index: int, deadline_ms: int) -> None:
+        self.row, self.batch, self.index, self.deadline_ms = row, batch, index, deadline_ms
         self.done = False
         self.result: Sequence[Row] = ()
 
@@ -76,14 +76,13 @@ class AsyncOperator(FunctionOperator):
         self._queue: deque[int | Watermark] = deque()
         """Requests by number, in the order of their rows, and the watermarks between them."""
         self._requests: dict[int, _Request] = {}
+        """Whose results have not left, in the order of their rows."""
         self._waiting: deque[tuple[pa.RecordBatch, int]] = deque()
         """Batches, and how many of their rows have been submitted."""
         self._waiting_rows: deque[list[Row]] = deque()
         self._held: list[Watermark] = []
         """Watermarks that came while rows were still waiting for room."""
         self._results: list[Row] = []
-        self._deadlines: deque[tuple[int, int]] = deque()
-        """(Time, request) in the order of both, for all wait equally long; some have been answered."""
         self._next_number = 0
         self._finishing = False
 
@@ -142,17 +141,17 @@ class AsyncOperator(FunctionOperator):
         calls = self._calls
         assert calls is not None  # noqa: S101 - open was called
         room = self._spec.capacity - len(self._requests)
+        deadline_ms = self.context.processing_time.now_ms() + self._spec.timeout_ms
         while self._waiting and room > 0:
             batch, begin = self._waiting[0]
             rows = self._waiting_rows[0]
             end = min(begin + room, len(rows))
             for index in range(begin, end):
-                request = _Request(rows[index], batch, index)
+                request = _Request(rows[index], batch, index, deadline_ms)
                 number = self._next_number
                 self._next_number += 1
                 self._requests[number] = request
                 self._queue.append(number)
-                self._deadlines.append((self.context.processing_time.now_ms() + self._spec.timeout_ms, number))
                 calls.submit(number, request.row)
             room -= end - begin
             if end == len(rows):
@@ -234,13 +233,12 @@ class AsyncOperator(FunctionOperator):
     @property
     def wake_at_ms(self) -> int | None:
         """When the oldest request has taken too long."""
-        while self._deadlines:
-            at_ms, number = self._deadlines[0]
-            request = self._requests.get(number)
-            if request is not None and not request.done:
-                return at_ms
-            self._deadlines.popleft()
-        return None
+        oldest = self._oldest()
+        return None if oldest is None else oldest[1].deadline_ms
+
+    def _oldest(self) -> tuple[int, _Request] | None:
+        """All wait equally long: the first of those that have not been answered is the first to time out."""
+        return next((item for item in self._requests.items() if not item[1].done), None)
 
     def continue_work(self) -> None:
         """Take results; give up on what took too long; begin more calls."""
@@ -255,10 +253,9 @@ class AsyncOperator(FunctionOperator):
                 raise failure
             self._answer(request, produced)
         now_ms = self.context.processing_time.now_ms()
-        while (at_ms := self.wake_at_ms) is not None and at_ms <= now_ms:
-            number = self._deadlines.popleft()[1]
+        while (oldest := self._oldest()) is not None and oldest[1].deadline_ms <= now_ms:
+            number, request = oldest
             calls.forget(number)
-            request = self._requests[number]
             self._answer(request, self.function.timeout(request.row))
         self._release()
         self._submit()

@@ -260,8 +260,12 @@ class OperatorChain:
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When an operator will have more to do by time alone."""
-        times = (operator.wake_at_ms for operator in self._blocked_possible)
+        """When an operator will have more to do by time alone. What is upstream of a blocked one waits for that one."""
+        times: list[int | None] = []
+        for operator in self._blocked_possible:
+            times.append(operator.wake_at_ms)
+            if operator.is_blocked:
+                break
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def continue_work(self) -> None:

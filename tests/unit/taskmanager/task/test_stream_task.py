@@ -392,6 +392,72 @@ def test_requests_time_out_also_while_rows_wait_for_room(monkeypatch, capacity) 
     assert job.now_ms - begin_ms == -(-4 // capacity) * 100
 
 
+class Answering:
+    """AsyncCalls that the test answers."""
+
+    made: ClassVar[dict[str, Answering]] = {}
+
+    def __init__(self, function: Asks, wake_up: Callable[[], None]) -> None:
+        self.wake_up = wake_up
+        self.open: dict[int, Row] = {}
+        self.done: list[tuple[int, Any, BaseException | None]] = []
+        Answering.made[function.name] = self
+
+    @property
+    def has_done(self) -> bool:
+        return bool(self.done)
+
+    def submit(self, number: int, row: Row) -> None:
+        self.open[number] = row
+
+    def answer(self, number: int) -> None:
+        self.done.append((number, [self.open.pop(number)], None))
+        self.wake_up()
+
+    def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
+        done, self.done = self.done, []
+        return done
+
+    def forget(self, number: int) -> None:
+        del self.open[number]
+
+    def close(self) -> None:
+        self.open.clear()
+
+
+class Asks(NeverAnswers):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_a_request_that_took_too_long_waits_for_a_blocked_operator_below(monkeypatch) -> None:
+    """The task rests until that one has room, and then both go on."""
+    monkeypatch.setattr("taskmanager.async_calls.EventLoopCalls", Answering)
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
+            Operator("upper", AsyncSpec(Asks("upper"), 10, 100, ordered=False), [edge(0)]),
+            Operator("lower", AsyncSpec(Asks("lower"), 1, 10_000), [edge(1)]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(2)]),
+        ]
+    ).run()
+    upper, lower = Answering.made["upper"], Answering.made["lower"]
+    upper.answer(0)
+    upper.answer(1)
+    job.run()
+    assert len(lower.open) == 1  # and another row waits for room
+    job.advance(200)
+    assert len(upper.open) == 2
+    lower.answer(0)
+    job.run()
+    assert not upper.open
+    while lower.open:
+        lower.answer(min(lower.open))
+        job.run()
+    job.run_to_end()
+    assert numbers() == [-4, -3, 1, 2]
+
+
 class Slices(StreamOperator):
     """Emits row by row, and another by the clock."""
 
