@@ -137,7 +137,6 @@ class Simulation:
         self.faults = FaultInjector(self.world, self.cluster, self.disk, ledgers, options)
         self.user = User(self.world, self.cluster, options, self.job.graph)
         self._is_fork = disk_files is not None
-        self._written_after_the_end: set[str] = set()
 
     def close(self) -> None:
         for job in self.jobs:
@@ -163,8 +162,6 @@ class Simulation:
             job.checkpoints.job_ends(job_id, status, failure)
 
     def _written(self, path: str, late: bool) -> None:
-        if any(job.checkpoints.ended is not None and f"/{job.graph.job_id}/" in path for job in self.jobs):
-            self._written_after_the_end.add(path)
         for job in self.jobs:
             job.checkpoints.written(path, late)
 
@@ -265,16 +262,14 @@ class Simulation:
     def check_results(self) -> None:
         for job in self.jobs:
             self._check_output(job)
-        # What a TaskManager writes for a job that was cancelled while nobody could reach it belongs to nobody,
-        # nor does what it writes when the job has ended without it.
-        is_cut = bool(self.options.faults.enabled & CUTS)
+        # What a TaskManager writes for a job that was cancelled while nobody could reach it belongs to nobody.
         was_cancelled = self.user.found_cancelled or self.user.gave_up
-        was_out_of_reach = was_cancelled and is_cut
+        was_out_of_reach = was_cancelled and self.options.faults.enabled & CUTS
         check_storage(
             self.disk,
             durable_nodes(self.cluster.ensemble),
             strict=not self._is_fork and self.faults.nothing_was_lost and not was_out_of_reach,
-            owned=(*self.user.owned, *(self._written_after_the_end if is_cut else ())),
+            owned=tuple(self.user.owned),
         )
         left = [copy for machine in self.cluster.machines for copy in machine.left()]
         if left:
