@@ -45,6 +45,7 @@ from taskmanager.executor.effects import (
     DeliverToTask,
     FailTaskExecution,
     ReleaseJobResources,
+    ReleaseSnapshots,
     SendHeartbeatResponse,
     StartTask,
     TerminateTaskManager,
@@ -118,6 +119,7 @@ class TaskManager:
             CancelTaskExecution: lambda effect: self._tasks.cancel(effect.attempt_id),
             FailTaskExecution: lambda effect: self._tasks.fail(effect.attempt_id, effect.failure),
             DeliverToTask: lambda effect: self._tasks.deliver(effect.attempt_id, effect.message),
+            ReleaseSnapshots: lambda effect: self._tasks.release_snapshots(effect.attempt_id, effect.untold),
             ReleaseJobResources: lambda effect: self._release_job(effect.job_id),
             TerminateTaskManager: lambda effect: self._end(effect.reason, clean=effect.exit_code == 0),
         }

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from dataflow.config import LOCAL_RECOVERY
 from dataflow.failures import SerializedFailure
-from dataflow.ids import ExecutionAttemptID
+from dataflow.ids import CheckpointID, ExecutionAttemptID
 from dataflow.messages import (
     AlignWatermarks,
     ExecutionState,
@@ -30,7 +30,7 @@ from taskmanager.actors.task_environment import TaskEnvironment
 from taskmanager.executor.events import TaskEnteredState
 from taskmanager.network.contract import Exchange
 from taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
-from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from taskmanager.task.stream_task import StreamTask
 from taskmanager.task.task_failure import InputPosition, serialize_failure
 from taskmanager.task_thread import TaskThread
@@ -67,6 +67,8 @@ class RunningTasks:
         self._logger = logger
         self._lock = threading.Lock()
         self._running: dict[ExecutionAttemptID, TaskThread] = {}
+        self._sinks: dict[ExecutionAttemptID, TaskSnapshotSink] = {}
+        """Of those that run, and of those that have ended and whose snapshots are not released yet."""
         self._final: OrderedDict[ExecutionAttemptID, TaskMetrics] = OrderedDict()
         """Counters of tasks that have ended and whose end is not reported yet."""
 
@@ -94,6 +96,7 @@ class RunningTasks:
             return
         with self._lock:
             self._running[attempt_id] = thread
+            self._sinks[attempt_id] = environment.snapshot_sink
         self._logger.info("task started", task=descriptor.task_name, attempt=str(attempt_id))
         thread.start(task)
 
@@ -143,6 +146,13 @@ class RunningTasks:
                 task.notify_checkpoint_aborted(checkpoint_id, latest_id)
             case AlignWatermarks(max_watermark_ms=max_watermark_ms):
                 task.align_watermarks(max_watermark_ms)
+
+    def release_snapshots(self, attempt_id: ExecutionAttemptID, untold: Collection[CheckpointID]) -> None:
+        """It has ended: delete what it wrote for these checkpoints, and give the rest away."""
+        with self._lock:
+            sink = self._sinks.pop(attempt_id, None)
+        if sink is not None:  # else it could not even be built
+            sink.release(untold)
 
     def metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
         """Counters of those that run."""

@@ -23,12 +23,11 @@ from runtime.clock import Clock
 from runtime.state_storages import StateStorages
 from taskmanager.executor.events import TaskEnteredState, TaskSaid
 from taskmanager.network.contract import Exchange
-from taskmanager.operators.contract import SnapshotSink
 from taskmanager.operators.push_source import PushSourceRunner
 from taskmanager.push_source import ThreadedPushSource
 from taskmanager.snapshots.local_recovery import JobLocalRecovery
 from taskmanager.snapshots.restore import BytesRead, StateReader
-from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from taskmanager.state.key_value_store import KeyValueStore
 from taskmanager.state.rocksdb import RocksDBStore
 from taskmanager.task.environment import StateBlob
@@ -76,7 +75,7 @@ class TaskEnvironment:
         return self._state.bytes_read
 
     @property
-    def snapshot_sink(self) -> SnapshotSink:
+    def snapshot_sink(self) -> TaskSnapshotSink:
         """Where the asynchronous part of snapshots goes."""
         return self._snapshot_sink
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataflow.failures import SerializedFailure
-from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID
 from dataflow.messages import (
     AlignWatermarks,
     HeartbeatResponse,
@@ -54,6 +54,15 @@ class DeliverToTask:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseSnapshots:
+    """The attempt has ended: what it acknowledged is not its TaskManager's any more, but for the checkpoints `untold`. Nobody was
+    told, or will be, that it acknowledged those, so they cannot complete with it: delete what was written for them."""
+
+    attempt_id: ExecutionAttemptID
+    untold: tuple[CheckpointID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SendHeartbeatResponse:
     """Send this response in the session on the connection, after filling in the `metrics` of the tasks `executions`. Keeps
     its place among the `Send` effects for the same connection."""
@@ -84,6 +93,7 @@ TaskExecutorEffect = (
     | CancelTaskExecution
     | FailTaskExecution
     | DeliverToTask
+    | ReleaseSnapshots
     | SendHeartbeatResponse
     | ReleaseJobResources
     | TerminateTaskManager

@@ -10,6 +10,8 @@ job whose JobMaster is lost, and when the process must end.
   any more, as leader retrieval found, is no reason to hang up.
 * After a reconnection everything that runs is reported first, with what it knows of checkpoints: a JobMaster that follows a lost
   one adopts it, any other cancels what it does not want.
+* Files of a snapshot that was acknowledged to nobody, because the task ended before a JobMaster was found, are deleted: the
+  coordinator, which deletes what it does not need, may have gone with its job.
 * A task that does not end within `task.cancellation.timeout` takes the process down, as does a ResourceManager that cannot
   be registered with for `taskmanager.registration.timeout`, or that rejects us.
 
@@ -97,6 +99,7 @@ from taskmanager.executor.effects import (
     DeliverToTask,
     FailTaskExecution,
     ReleaseJobResources,
+    ReleaseSnapshots,
     SendHeartbeatResponse,
     StartTask,
     TaskExecutorEffect,
@@ -203,6 +206,8 @@ class RunningTask:
     """The greatest that it was told of or acknowledged."""
     unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint] = field(default_factory=dict)
     """Acknowledged, and neither completed nor aborted as far as is known here."""
+    untold: dict[CheckpointID, None] = field(default_factory=dict)
+    """Acknowledged while there was no JobMaster to tell, and not reported to one since."""
     confirmed_id: CheckpointID = NO_CHECKPOINT
     """The greatest of which it was told that it is complete."""
     end_of_data: bool = False
@@ -463,6 +468,8 @@ class TaskExecutor:
         reports = (*entry.ended.values(), *(self._tasks[attempt_id].report for attempt_id in entry.tasks))
         if reports:
             self._tell_job_master(job_id, ReportExecutions(job_id, self.info.resource_id, reports))
+            for attempt_id in entry.tasks:
+                self._tasks[attempt_id].untold.clear()
             entry.ended = {v: report for v, report in entry.ended.items() if report.state is ExecutionState.FINISHED}
         if entry.tasks:
             self._answer_heartbeat(job_id, entry)
@@ -607,6 +614,8 @@ class TaskExecutor:
             match message:
                 case AcknowledgeCheckpoint():
                     task.unconfirmed[message.checkpoint_id] = message
+                    if not self._jobs[message.job_id].connection.is_registered:
+                        task.untold[message.checkpoint_id] = None
                     task.last_checkpoint_id = max(task.last_checkpoint_id, message.checkpoint_id)
                 case EndOfDataReached():
                     task.end_of_data = True
@@ -629,6 +638,7 @@ class TaskExecutor:
             entry.ended[attempt_id.execution_vertex_id] = ended
         del self._tasks[attempt_id]
         del self._jobs[job_id].tasks[attempt_id]
+        self._out.append(ReleaseSnapshots(attempt_id, tuple(task.untold)))
         self._ended[attempt_id] = None
         if len(self._ended) > MAX_ENDED_REMEMBERED:
             del self._ended[next(iter(self._ended))]

@@ -296,7 +296,7 @@ class SnapshotSink(Protocol):
         ...
 
     def acknowledged(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None:
-        """The coordinator is told of what was answered, and owns it."""
+        """The coordinator is being told of what was answered: it is not the task's any more."""
         ...
 
     def settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:

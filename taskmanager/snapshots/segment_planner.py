@@ -79,7 +79,7 @@ class SnapshotCancelled:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAcknowledged:
-    """The coordinator is told of it."""
+    """The coordinator knows of it."""
 
     ticket: int
 

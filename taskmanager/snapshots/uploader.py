@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -162,7 +162,7 @@ class SnapshotUploader:
             return ticket in self._running or self._planner.knows(ticket)
 
     def acknowledged(self, ticket: int) -> None:
-        """The coordinator is told of it: its files are not ours any more."""
+        """The coordinator knows of it: its files are not ours any more."""
         self._tell(SnapshotAcknowledged(ticket))
 
     def cancel(self, ticket: int) -> None:
@@ -263,6 +263,8 @@ class TaskSnapshotSink:
         self._local = local
         self._memory_threshold_bytes = memory_threshold_bytes
         self._tickets: dict[CheckpointID, tuple[int, ...]] = {}
+        self._acknowledged: dict[CheckpointID, tuple[int, ...]] = {}
+        """Of which nobody has said yet that the coordinator knows of them."""
         self._copied: dict[CheckpointID, None] = {}
         """With local recovery: checkpoints (savepoints have no copies) of which nobody has said what became of them."""
 
@@ -302,14 +304,19 @@ class TaskSnapshotSink:
             self._uploader.cancel(ticket)
 
     def acknowledged(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None:
-        """The coordinator is told of it: what was written is not ours any more."""
+        """The coordinator is being told of it: `cancel` leaves alone from now on what was written."""
         if self._local is not None and checkpoint_id in self._copied:
             self._local.refer(checkpoint_id, state)
-        for ticket in self._tickets.pop(checkpoint_id, ()):
-            self._uploader.acknowledged(ticket)
+        tickets = tuple(filter(self._uploader.knows, self._tickets.pop(checkpoint_id, ())))
+        if tickets:
+            self._acknowledged[checkpoint_id] = tickets
 
     def settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
-        """The coordinator says what became of it."""
+        """The coordinator says what became of it. It knows of what was acknowledged before, but one that it aborted may have been
+        acknowledged too late for it to hear."""
+        for known in list(self._acknowledged):
+            if known < checkpoint_id or (completed and known == checkpoint_id):
+                self._hand_over(known)
         if self._local is None or checkpoint_id not in self._copied:
             return
         if completed:
@@ -318,6 +325,21 @@ class TaskSnapshotSink:
         else:
             del self._copied[checkpoint_id]
             self._local.abort(checkpoint_id)
+
+    def release(self, untold: Collection[CheckpointID]) -> None:
+        """The task has ended, and with these checkpoints the coordinator was never told of it: what was written for them is deleted,
+        all else is the coordinator's. Called from any thread, after everything else."""
+        for checkpoint_id in list(self._acknowledged):
+            if checkpoint_id not in untold:
+                self._hand_over(checkpoint_id)
+        for tickets in self._acknowledged.values():
+            for ticket in tickets:
+                self._uploader.cancel(ticket)
+        self._acknowledged.clear()
+
+    def _hand_over(self, checkpoint_id: CheckpointID) -> None:
+        for ticket in self._acknowledged.pop(checkpoint_id):
+            self._uploader.acknowledged(ticket)
 
 
 class _Both:

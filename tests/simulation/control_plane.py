@@ -93,6 +93,7 @@ from taskmanager.executor.effects import (
     DeliverToTask,
     FailTaskExecution,
     ReleaseJobResources,
+    ReleaseSnapshots,
     SendHeartbeatResponse,
     StartTask,
     TaskExecutorEffect,
@@ -310,7 +311,7 @@ class TaskManagerProcess:
                 self.tasks.end(attempt_id, effect)
             case DeliverToTask(attempt_id, message):
                 self.tasks.deliver(attempt_id, message)
-            case ReleaseJobResources():
+            case ReleaseJobResources() | ReleaseSnapshots():
                 pass
             case TerminateTaskManager():
                 self.terminated = effect

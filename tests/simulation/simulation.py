@@ -30,7 +30,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.faults import FaultInjector
 from tests.simulation.job_plan import until
 from tests.simulation.network import Livelock
-from tests.simulation.options import RELAY_KINDS, Options, draw_options
+from tests.simulation.options import Options, draw_options
 from tests.simulation.oracles.adoption import AdoptionOracle
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
@@ -43,7 +43,6 @@ from tests.simulation.workload import Ledger
 from tests.simulation.world import Defect, Violation, World
 from tests.simulation.zookeeper import Operation
 
-CUTS = {"partition", "isolate", "break control connection", "slow network", *RELAY_KINDS}
 CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
 INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
@@ -262,13 +261,10 @@ class Simulation:
     def check_results(self) -> None:
         for job in self.jobs:
             self._check_output(job)
-        # What a TaskManager writes for a job that was cancelled while nobody could reach it belongs to nobody.
-        was_cancelled = self.user.found_cancelled or self.user.gave_up
-        was_out_of_reach = was_cancelled and self.options.faults.enabled & CUTS
         check_storage(
             self.disk,
             durable_nodes(self.cluster.ensemble),
-            strict=not self._is_fork and self.faults.nothing_was_lost and not was_out_of_reach,
+            strict=not self._is_fork and self.faults.nothing_was_lost,
             owned=tuple(self.user.owned),
         )
         left = [copy for machine in self.cluster.machines for copy in machine.left()]

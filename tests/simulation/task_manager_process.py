@@ -7,7 +7,7 @@ uploader are delays. Decides nothing that the cores decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ import cloudpickle
 
 from dataflow.config import FILE_THRESHOLD, Configuration
 from dataflow.handles import StreamStateHandle
-from dataflow.ids import ExecutionAttemptID, ResourceID
+from dataflow.ids import CheckpointID, ExecutionAttemptID, ResourceID
 from dataflow.messages import (
     AlignWatermarks,
     ExecutionState,
@@ -40,6 +40,7 @@ from taskmanager.executor.effects import (
     DeliverToTask,
     FailTaskExecution,
     ReleaseJobResources,
+    ReleaseSnapshots,
     SendHeartbeatResponse,
     StartTask,
     TerminateTaskManager,
@@ -49,7 +50,7 @@ from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSetting
 from taskmanager.push_source import TurnTakingPushSource
 from taskmanager.snapshots.local_recovery import LocalRecovery
 from taskmanager.snapshots.restore import InlineBlob, SegmentBlob
-from taskmanager.snapshots.uploader import SnapshotUploader
+from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from taskmanager.state.key_value_store import InMemoryKeyValueStore
 from taskmanager.task.stream_task import ProgressKind, StreamTask
 from taskmanager.task.task_failure import InputPosition, serialize_failure
@@ -222,6 +223,7 @@ class TaskManagerProcess(Process):
             local=self._local,
         )
         self.tasks: dict[ExecutionAttemptID, SimulatedTaskThread] = {}
+        self._sinks: dict[ExecutionAttemptID, TaskSnapshotSink] = {}
         self._final: dict[ExecutionAttemptID, TaskMetrics] = {}
         self._leaders = LeaderTable()
         info = TaskManagerInfo(ResourceID(name), self.exchange.address, slots, VERSION, machine.name, 1)
@@ -242,6 +244,7 @@ class TaskManagerProcess(Process):
                 DeliverToTask: lambda effect: self._with(
                     effect.attempt_id, lambda task: _deliver(task, effect.message)
                 ),
+                ReleaseSnapshots: lambda effect: self._release_snapshots(effect.attempt_id, effect.untold),
                 ReleaseJobResources: lambda effect: self._local.release_job(effect.job_id),
                 TerminateTaskManager: self._terminate,
             },
@@ -318,6 +321,7 @@ class TaskManagerProcess(Process):
             self.actor.tell(TaskEnteredState(attempt_id, ExecutionState.FAILED, failure))
             return
         self.tasks[attempt_id] = thread
+        self._sinks[attempt_id] = environment.snapshot_sink
         thread.start(task)
 
     def _tell(self, event: Any) -> None:
@@ -327,6 +331,11 @@ class TaskManagerProcess(Process):
         thread = self.tasks.pop(attempt_id, None)
         if thread is not None and thread.task is not None:
             self._final[attempt_id] = thread.task.metrics()
+
+    def _release_snapshots(self, attempt_id: ExecutionAttemptID, untold: Collection[CheckpointID]) -> None:
+        sink = self._sinks.pop(attempt_id, None)
+        if sink is not None:
+            sink.release(untold)
 
     def _with(self, attempt_id: ExecutionAttemptID, action: Callable[[StreamTask], None]) -> None:
         thread = self.tasks.get(attempt_id)

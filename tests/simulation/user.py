@@ -56,7 +56,6 @@ class User:
         """Where to go on from, once the job has finished."""
         self.drained_with: int | None = None
         """The savepoint that was the last thing the job did, as far as the user knows."""
-        self.found_cancelled = False
         self.gave_up = False
         """The job was cancelled, and nothing of it was to be kept."""
         self.retained = 0
@@ -76,7 +75,7 @@ class User:
 
     def finds_job_cancelled(self, latest_checkpoint: int) -> None:
         """Its last checkpoint was retained; without one there is nothing to go on from."""
-        self.retained, self.found_cancelled = latest_checkpoint, True
+        self.retained = latest_checkpoint
         self.stopped_at = (
             f"/{CHECKPOINTS}/{self.graph.job_id}/chk-{latest_checkpoint}" if latest_checkpoint else NOWHERE
         )

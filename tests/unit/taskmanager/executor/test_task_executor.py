@@ -74,6 +74,7 @@ from taskmanager.executor.effects import (
     DeliverToTask,
     FailTaskExecution,
     ReleaseJobResources,
+    ReleaseSnapshots,
     SendHeartbeatResponse,
     StartTask,
     TerminateTaskManager,
@@ -292,7 +293,8 @@ def test_tasks_start_once_and_their_states_are_forwarded() -> None:
         to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.RUNNING))
     ]
     assert core.handle(TaskEnteredState(attempt(), ExecutionState.FINISHED), 4) == [
-        to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.FINISHED))
+        to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.FINISHED)),
+        ReleaseSnapshots(attempt()),
     ]
     assert core.tasks_of(JOB) == ()
 
@@ -328,6 +330,7 @@ def test_a_cancelled_task_is_watched_until_it_ends() -> None:
     ]
     assert core.handle(TaskEnteredState(attempt(), ExecutionState.CANCELED), 50) == [
         to_jm(TaskStateChanged(JOB, attempt(), ExecutionState.CANCELED)),
+        ReleaseSnapshots(attempt()),
         CancelTimer(CancellationInterval(attempt())),
         CancelTimer(CancellationTimeout(attempt())),
     ]
@@ -496,6 +499,34 @@ def test_another_leader_is_told_what_ended_without_one() -> None:
     assert reports_to_another_leader(core) == [ReportExecutions(JOB, TM, (ended,))]
     core.handle(JobMasterLeaderChanged(JOB, "jm:3", LeaderSessionID("session-of-jm-3")), 200)
     assert reports_to_another_leader(core) == []
+
+
+def acknowledge(core: TaskExecutor, number: int) -> list[Any]:
+    return core.handle(TaskSaid(AcknowledgeCheckpoint(JOB, attempt(), CheckpointID(number))), 6)
+
+
+def test_what_was_acknowledged_to_nobody_is_deleted_with_the_end_of_its_task() -> None:
+    """The job went on without it, and is over: nobody else knows of those files (simulator seed 7100536). What a JobMaster was told
+    is the coordinator's, whatever became of the JobMaster."""
+    core = with_task()
+    acknowledge(core, 3)
+    lose_job_master(core)
+    assert acknowledge(core, 4) == [] and acknowledge(core, 5) == []
+    core.handle(TimerFired(JobMasterTimeout(JOB)), 1_100)
+
+    effects = core.handle(TaskEnteredState(attempt(), ExecutionState.FAILED, SerializedFailure("lost")), 1_110)
+    assert ReleaseSnapshots(attempt(), (CheckpointID(4), CheckpointID(5))) in effects
+
+
+def test_what_another_leader_was_told_is_the_coordinators() -> None:
+    """It may count with the acknowledgement, or hands it to its coordinator, which deletes the files."""
+    core = with_task()
+    lose_job_master(core)
+    acknowledge(core, 4)
+    assert [report.executions[0].unconfirmed for report in reports_to_another_leader(core)] != [()]
+
+    effects = core.handle(TaskEnteredState(attempt(), ExecutionState.FINISHED), 200)
+    assert ReleaseSnapshots(attempt()) in effects
 
 
 def test_a_job_master_that_stays_away_fails_its_tasks() -> None:

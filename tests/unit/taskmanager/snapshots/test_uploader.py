@@ -317,6 +317,57 @@ def test_cancelling_what_was_answered(uploader: SnapshotUploader, memory: Memory
     assert len(memory.list("chk-7")) == acknowledged
 
 
+def test_what_the_coordinator_was_never_told_of_is_deleted_with_the_end_of_the_task(
+    uploader: SnapshotUploader, memory: MemoryStorage
+) -> None:
+    """Of four checkpoints: the first is settled by the completion of the second, the last two are not settled."""
+    sink = uploader.for_task(BASE)
+    for number in (5, 6, 7, 8):
+        answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),))), checkpoint=number, target=f"chk-{number}"))
+        sink.acknowledged(CheckpointID(number), TaskStateSnapshot())
+    sink.settled(CheckpointID(6), completed=True)
+
+    sink.release(untold=(CheckpointID(8),))
+    uploader.close()
+
+    assert sorted(path.partition("/")[0] for path, _ in memory.list("")) == ["chk-5", "chk-6", "chk-7"]
+
+
+@pytest.mark.parametrize("first", ["told", "untold"])
+def test_a_file_that_the_coordinator_needs_for_another_task_stays(
+    uploader: SnapshotUploader, memory: MemoryStorage, first: str
+) -> None:
+    """Two tasks in one file, and the coordinator was told of one of them, whichever ends first."""
+    gate = threading.Event()
+    tasks = {name: uploader.for_task(BASE) for name in ("told", "untold")}
+    begun = [begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(gate=gate),)))) for sink in tasks.values()]
+    gate.set()
+    for sink, answers in zip(tasks.values(), begun, strict=True):
+        sink.acknowledged(CheckpointID(7), answer(answers))
+    assert len(memory.list("")) == 1
+
+    for name in sorted(tasks, reverse=first == "untold"):
+        tasks[name].release((CheckpointID(7),) if name == "untold" else ())
+    uploader.close()
+
+    assert len(memory.list("")) == 1
+
+
+def test_an_aborted_checkpoint_may_be_one_that_nobody_heard_of(
+    uploader: SnapshotUploader, memory: MemoryStorage
+) -> None:
+    """The coordinator aborted it, and was lost before the task acknowledged it: only the TaskExecutor knows."""
+    sink = uploader.for_task(BASE)
+    answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),)))))
+    sink.acknowledged(CheckpointID(7), TaskStateSnapshot())
+
+    sink.settled(CheckpointID(7), completed=False)
+    sink.release(untold=(CheckpointID(7),))
+    uploader.close()
+
+    assert memory.list("") == []
+
+
 def test_after_close_nothing_is_answered_and_all_is_released(uploader: SnapshotUploader) -> None:
     """A TaskManager that goes down."""
     uploader.close()
