@@ -65,7 +65,7 @@ class User:
         self.may_have_drained_with: list[int] = []
         """Savepoints of which the user does not know whether they were the last thing the job did."""
         self._stop_is_unclear = False
-        """The job was to stop, and whoever was asked died before the answer."""
+        """The job was to stop, and whoever was asked died before the answer, or did not lead any more when it gave it."""
         self._waiting: list[tuple[CoordinatorProcess, str, RequestID]] = []
         self._may_rescale = all(stage.partitioning is not Partitioning.BROADCAST for stage in options.job.stages)
 
@@ -175,6 +175,9 @@ class User:
             answer = coordinator.answers.get(request_id)
             if answer is not None:
                 self._answered(kind, answer)
+                is_refusal = isinstance(answer, OperationFailed) and kind in ENDS_WITH_SAVEPOINT
+                if is_refusal and coordinator is not self._cluster.coordinator:
+                    self._stop_is_unclear = True
             elif coordinator.alive and self.graph.job_id in coordinator.runners:
                 self._waiting.append((coordinator, kind, request_id))
             elif kind in ENDS_WITH_SAVEPOINT:
