@@ -48,6 +48,11 @@ class ProcessingTimeService(Protocol):
         """Milliseconds since the epoch; the time of the current step."""
         ...
 
+    def activity_ms(self) -> int:
+        """A clock for who is idle: it runs with `now_ms`, and stands still while the task can take no rows, because an output has no
+        room or an operator is blocked."""
+        ...
+
     def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> object:
         """Call `callback(at_ms)` once the clock reaches `at_ms`. Returns a token for `cancel_timer`."""
         ...

@@ -89,7 +89,7 @@ class WatermarkGenerator:
         self._splits: dict[str, int | None] = {}
         """Greatest event time per unfinished split."""
         self._active_ms: dict[str, int] = {}
-        """When each of them had rows last; only with an idle timeout."""
+        """When each of them had rows last, on the clock of activity; only with an idle timeout."""
         self._least_ms: dict[str, int] = {}
         """Per unfinished split, where known: no row of it is earlier."""
         self._emitted_ms = MIN_WATERMARK_MS
@@ -122,10 +122,10 @@ class WatermarkGenerator:
         """Greatest event time seen in an unfinished split; of all rows when splits are not told apart."""
         return self._splits.get(split_id) if self._splits else self._greatest_ms
 
-    def on_batch(self, batch: pa.RecordBatch, split_id: str = "", now_ms: int | None = None) -> None:
-        """Rows were emitted. Without a split id, they count for all."""
-        if now_ms is not None and split_id in self._splits:
-            self._active_ms[split_id] = now_ms
+    def on_batch(self, batch: pa.RecordBatch, split_id: str = "", activity_ms: int | None = None) -> None:
+        """Rows were emitted. Without a split id, they count for all. `activity_ms`: see ProcessingTimeService."""
+        if activity_ms is not None and split_id in self._splits:
+            self._active_ms[split_id] = activity_ms
         greatest = max_event_time_ms(batch, self._strategy.column)
         if greatest is None:
             return
@@ -154,34 +154,34 @@ class WatermarkGenerator:
         )  # all its rows are at or after its least time, however disordered
         return least if seen is None else max(seen, least)
 
-    def _taking_part(self, now_ms: int | None) -> list[int | None]:
+    def _taking_part(self, activity_ms: int | None) -> list[int | None]:
         """What the splits that are not idle have reached; what all have, when all are."""
         timeout_ms = self._strategy.idle_timeout_ms
         reached = {split_id: self._reached(split_id, seen) for split_id, seen in self._splits.items()}
-        if not timeout_ms or now_ms is None:
+        if not timeout_ms or activity_ms is None:
             return list(reached.values())
         active = [
             reached[split_id]
             for split_id in self._splits
-            if now_ms < self._active_ms.setdefault(split_id, now_ms) + timeout_ms
+            if activity_ms < self._active_ms.setdefault(split_id, activity_ms) + timeout_ms
         ]
         return active or list(reached.values())
 
-    def next_watermark_ms(self, now_ms: int | None = None) -> int | None:
+    def next_watermark_ms(self, activity_ms: int | None = None) -> int | None:
         """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle timeout
         leaves it to the others, and is late when it comes back behind them."""
-        watermark_ms = self.reached_ms(now_ms)
+        watermark_ms = self.reached_ms(activity_ms)
         if watermark_ms <= self._emitted_ms:
             return None
         self._emitted_ms = watermark_ms
         return watermark_ms
 
-    def reached_ms(self, now_ms: int | None = None) -> int:
+    def reached_ms(self, activity_ms: int | None = None) -> int:
         """The watermark as it could be emitted now; the lowest before there can be one."""
         greatest = self._greatest_ms
         if self._splits:
             least = MIN_WATERMARK_MS
-            for seen in self._taking_part(now_ms):
+            for seen in self._taking_part(activity_ms):
                 if seen is None:
                     return MIN_WATERMARK_MS
                 least = seen if least == MIN_WATERMARK_MS else min(least, seen)
@@ -192,9 +192,9 @@ class WatermarkGenerator:
         """Unfinished splits that are further than this."""
         return tuple(split_id for split_id, seen in self._splits.items() if self._watermark_of(seen) > watermark_ms)
 
-    def keep_active(self, now_ms: int, split_ids: Iterable[str]) -> None:
+    def keep_active(self, activity_ms: int, split_ids: Iterable[str]) -> None:
         """These splits have no rows because they may not: they are not idle."""
-        self._active_ms.update(dict.fromkeys(split_ids, now_ms))
+        self._active_ms.update(dict.fromkeys(split_ids, activity_ms))
 
     @property
     def unfinished(self) -> tuple[str, ...]:

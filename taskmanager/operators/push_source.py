@@ -249,7 +249,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
         element = self._source_context.take(flush=due)
         if element is not None:
             self._flush_at_ms = None
-            self._emit(element, now_ms)
+            self._emit(element)
             return InputStatus.MORE_AVAILABLE
         failure = runner.failure
         if failure is not None and not (self._cancelled and isinstance(failure, SourceStopped)):
@@ -268,7 +268,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
                 self._flush_at_ms = now_ms + FLUSH_INTERVAL_MS
             times.append(self._flush_at_ms)
         if self._cadence is not None:
-            self._cadence.on_time(now_ms, self.output)
+            self._cadence.on_time(self.output)
             if self._cadence.wake_at_ms is not None:
                 times.append(self._cadence.wake_at_ms)
         if self._aligner is not None:
@@ -280,7 +280,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
     def is_idle(self) -> bool:
         return self._said_idle
 
-    def _emit(self, element: Pushed, now_ms: int) -> None:
+    def _emit(self, element: Pushed) -> None:
         if isinstance(element, pa.RecordBatch):
             if self._said_idle:
                 self._said_idle = False
@@ -288,10 +288,10 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
             if self._generator is None or self._cadence is None:
                 self.output.emit_batch(element)
                 return
-            self._cadence.before_batch(now_ms, self.output)
+            self._cadence.before_batch(self.output)
             self.output.emit_batch(element)
             self._generator.on_batch(element)
-            self._cadence.after_batch(now_ms, self.output)
+            self._cadence.after_batch(self.output)
         elif isinstance(element, Watermark):
             self.output.emit_watermark(element)
         elif not self._said_idle:
@@ -309,7 +309,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
         """With the lock held: emit all that was collected, and record the state that goes with it."""
         now_ms = self.context.processing_time.now_ms()
         while (element := self._source_context.take(flush=True)) is not None:
-            self._emit(element, now_ms)
+            self._emit(element)
         return FunctionOperator.snapshot_state(self, checkpoint_id, now_ms)
 
     def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:

@@ -131,14 +131,14 @@ class SourceOperator(WatermarkedSource):
             if generator is None or cadence is None:
                 self.output.emit_batch(polled.batch)
             else:
-                cadence.before_batch(now_ms, self.output)
+                cadence.before_batch(self.output)
                 self.output.emit_batch(polled.batch)
-                generator.on_batch(polled.batch, polled.split_id, now_ms)
+                generator.on_batch(polled.batch, polled.split_id, self.context.processing_time.activity_ms())
                 self._finish_splits(polled.finished_splits)
-                cadence.after_batch(now_ms, self.output)
+                cadence.after_batch(self.output)
         elif generator is not None and cadence is not None:
             self._finish_splits(polled.finished_splits)
-            cadence.on_time(now_ms, self.output)
+            cadence.on_time(self.output)
         self._wake_at_ms = None
         if polled.status is InputStatus.NOTHING_AVAILABLE:
             times = [
@@ -159,13 +159,13 @@ class SourceOperator(WatermarkedSource):
         if drain:
             self.mark_drained(self._state)
 
-    def pause_splits(self, now_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
+    def pause_splits(self, activity_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
         """Splits that are ahead wait while others are not."""
         ahead = generator.splits_beyond(max_watermark_ms)
         if ahead != self._paused and self._reader is not None:
             self._paused = ahead
             self._reader.pause_splits(ahead)
-        generator.keep_active(now_ms, ahead)
+        generator.keep_active(activity_ms, ahead)
 
     def _finish_splits(self, split_ids: Sequence[str]) -> None:
         if split_ids and self._generator is not None and self._cadence is not None:

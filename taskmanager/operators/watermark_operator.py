@@ -2,7 +2,7 @@
 
 Decides that watermarks from upstream are ignored, but for the last one, and when own ones are due: `pipeline.
 auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows
-leaves the watermark to others. The greatest event time lies in the snapshot, so that a restored job does not let late rows in
+leaves the watermark to others, one interval later: by then the task has read what came while it was busy. The greatest event time lies in the snapshot, so that a restored job does not let late rows in
 that were late before. Mirrors Flink's TimestampsAndWatermarksOperator.
 """
 
@@ -15,7 +15,14 @@ from dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from dataflow.handles import OperatorStateMode
 from dataflow.ids import CheckpointID
 from dataflow.operator_specs import WatermarkSpec
-from taskmanager.operators.contract import OperatorContext, OperatorSnapshot, Output, RestoredState, StreamOperator
+from taskmanager.operators.contract import (
+    OperatorContext,
+    OperatorSnapshot,
+    Output,
+    ProcessingTimeService,
+    RestoredState,
+    StreamOperator,
+)
 from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.operator_state import OperatorStateBackend
 
@@ -23,47 +30,60 @@ STATE_NAME = "watermark-greatest-event-time"
 
 
 class WatermarkCadence:
-    """When a generator's watermark may be emitted, and when a stream counts as idle. Knows the time it is told."""
+    """When a generator's watermark may be emitted, and when a stream counts as idle: rows that could not be taken in for want of room
+    are no sign of idleness (Flink: FLIP-471)."""
 
-    def __init__(self, generator: WatermarkGenerator, interval_ms: int, idle_timeout_ms: int) -> None:
+    def __init__(
+        self, generator: WatermarkGenerator, time: ProcessingTimeService, interval_ms: int, idle_timeout_ms: int
+    ) -> None:
         self._generator = generator
+        self._time = time
         self._interval_ms = interval_ms
         self._idle_timeout_ms = idle_timeout_ms
         self._next_ms: int | None = None
         self._active_ms: int | None = None
         self._idle = False
+        self._is_doubted = False
+        """Nobody has looked for rows since the idle timeout was over; there is one watermark interval to do so."""
         self._dirty = False
 
-    def before_batch(self, now_ms: int, output: Output) -> None:
+    def before_batch(self, output: Output) -> None:
         """Rows are about to go out: the stream takes part in the watermark again."""
-        self._active_ms = now_ms
+        self.keep_active()
         if self._idle:
             self._idle = False
             output.emit_watermark_status(WatermarkStatus.ACTIVE)
 
-    def after_batch(self, now_ms: int, output: Output) -> None:
+    def after_batch(self, output: Output) -> None:
         """Rows went out; emit a watermark if one is due."""
         self._dirty = True
-        self.on_time(now_ms, output)
+        self.on_time(output)
 
-    def on_time(self, now_ms: int, output: Output) -> None:
-        """Emit what is due."""
+    def on_time(self, output: Output, *, looked: bool = True) -> None:
+        """Emit what is due. `looked`: there are no rows now; else there may be some that came while the task was busy."""
+        now_ms, activity_ms = self._time.now_ms(), self._time.activity_ms()
         if self._dirty and (self._next_ms is None or now_ms >= self._next_ms):
             self._dirty = False
             self._next_ms = now_ms + self._interval_ms
-            watermark_ms = self._generator.next_watermark_ms(now_ms)
+            watermark_ms = self._generator.next_watermark_ms(activity_ms)
             if watermark_ms is not None:
                 output.emit_watermark(Watermark(watermark_ms))
         if self._idle_timeout_ms:
             if self._active_ms is None:
-                self._active_ms = now_ms
-            elif not self._idle and now_ms >= self._active_ms + self._idle_timeout_ms:
+                self._active_ms = activity_ms
+            elif self._idle or activity_ms < self._active_ms + self._idle_timeout_ms:
+                pass
+            elif looked or self._is_doubted:
                 self._idle = True
                 output.emit_watermark_status(WatermarkStatus.IDLE)
+            else:
+                self._is_doubted = True
+                self._active_ms = activity_ms - self._idle_timeout_ms + max(1, self._interval_ms)
 
-    def keep_active(self, now_ms: int) -> None:
-        """There are no rows because the source may not read: that is not idle."""
-        self._active_ms = now_ms
+    def keep_active(self) -> None:
+        """There are rows, or there are none because the source may not read: that is not idle."""
+        self._active_ms = self._time.activity_ms()
+        self._is_doubted = False
 
     @property
     def is_idle(self) -> bool:
@@ -81,7 +101,8 @@ class WatermarkCadence:
         if self._dirty and self._next_ms is not None:
             times.append(self._next_ms)
         if self._idle_timeout_ms and not self._idle and self._active_ms is not None:
-            times.append(self._active_ms + self._idle_timeout_ms)
+            left_ms = self._active_ms + self._idle_timeout_ms - self._time.activity_ms()
+            times.append(self._time.now_ms() + max(0, left_ms))
         return min(times, default=None)
 
 
@@ -109,17 +130,19 @@ class WatermarkOperator(StreamOperator):
 
     def open(self) -> None:
         self._cadence = WatermarkCadence(
-            self._generator, watermark_interval_ms(self.context), self._strategy.idle_timeout_ms
+            self._generator,
+            self.context.processing_time,
+            watermark_interval_ms(self.context),
+            self._strategy.idle_timeout_ms,
         )
         if self._strategy.idle_timeout_ms:
             self._on_timer(self.context.processing_time.now_ms())
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
-        now_ms = self.context.processing_time.now_ms()
-        self._cadence.before_batch(now_ms, self.output)
+        self._cadence.before_batch(self.output)
         self.output.emit_batch(batch)
         self._generator.on_batch(batch)
-        self._cadence.after_batch(now_ms, self.output)
+        self._cadence.after_batch(self.output)
         self._arm()
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -146,5 +169,5 @@ class WatermarkOperator(StreamOperator):
         self._timer_at_ms = None
         if self._is_over:
             return
-        self._cadence.on_time(max(at_ms, self.context.processing_time.now_ms()), self.output)
+        self._cadence.on_time(self.output, looked=False)
         self._arm()

@@ -49,7 +49,8 @@ class WatermarkedSource(SourceOperatorContract):
         """Part of `open`, when the generator knows its splits."""
         if self._generator is not None and self._strategy is not None:
             interval_ms = watermark_interval_ms(self.context)
-            self._cadence = WatermarkCadence(self._generator, interval_ms, self._strategy.idle_timeout_ms)
+            time = self.context.processing_time
+            self._cadence = WatermarkCadence(self._generator, time, interval_ms, self._strategy.idle_timeout_ms)
             if self._strategy.alignment is not None:
                 self._aligner = WatermarkAligner(self._strategy.alignment, self.context.report_watermark)
 
@@ -58,13 +59,14 @@ class WatermarkedSource(SourceOperatorContract):
         aligner, generator, cadence = self._aligner, self._generator, self._cadence
         if aligner is None or generator is None or cadence is None:
             return False
-        reached_ms = generator.reached_ms(now_ms)
+        activity_ms = self.context.processing_time.activity_ms()
+        reached_ms = generator.reached_ms(activity_ms)
         aligner.on_time(now_ms, reached_ms, is_idle=cadence.is_idle or self.is_idle)
-        self.pause_splits(now_ms, generator, aligner.max_watermark_ms)
+        self.pause_splits(activity_ms, generator, aligner.max_watermark_ms)
         if not aligner.is_ahead(reached_ms):
             return False
-        cadence.keep_active(now_ms)
-        cadence.on_time(now_ms, self.output)
+        cadence.keep_active()
+        cadence.on_time(self.output)
         times = (aligner.wake_at_ms, cadence.wake_at_ms)
         self._wake_at_ms = min(at_ms for at_ms in times if at_ms is not None)
         return True
@@ -74,7 +76,7 @@ class WatermarkedSource(SourceOperatorContract):
         """Whether the source has said itself that it has nothing for now."""
         return False
 
-    def pause_splits(self, now_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
+    def pause_splits(self, activity_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
         """Have splits wait that are further than this, where they are told apart."""
 
     def align_watermarks(self, max_watermark_ms: int) -> None:

@@ -130,6 +130,7 @@ class _OperatorProcessingTime:
         self._service = service
         self._owner = owner
         self.now_ms = service.now_ms
+        self.activity_ms = service.activity_ms
 
     def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> object:
         owner = self._owner

@@ -1,7 +1,8 @@
 """Processing time of one task: the time of the current step, and timers that fall due between steps.
 
 Decides the order in which due timers fire: by time, then by registration. It does not know a clock: the task tells it the
-time. Mirrors Flink's ProcessingTimeService; callbacks run on the task's thread and never in the middle of a batch.
+time. Mirrors Flink's ProcessingTimeService and PausableRelativeClock; callbacks run on the task's thread and never in the middle of a
+batch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class TaskProcessingTime:
 
     def __init__(self) -> None:
         self._now_ms = 0
+        self._hindered_ms = 0
         self._heap: list[tuple[int, int, TimerToken]] = []
         self._registered = 0
 
@@ -32,8 +34,15 @@ class TaskProcessingTime:
         """Time of the current step."""
         return self._now_ms
 
-    def advance(self, now_ms: int) -> None:
-        """A step begins. Time that goes back stands still here."""
+    def activity_ms(self) -> int:
+        """As `now_ms`, less the time in which no row could be taken in."""
+        return self._now_ms - self._hindered_ms
+
+    def advance(self, now_ms: int, *, hindered: bool = False) -> None:
+        """A step begins. Time that goes back stands still here. `hindered`: the step before took no row, for want of room in an output or
+        because an operator was blocked."""
+        if hindered:
+            self._hindered_ms += max(0, now_ms - self._now_ms)
         self._now_ms = max(self._now_ms, now_ms)
 
     def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> TimerToken:

@@ -88,6 +88,7 @@ class Progress:
 
 WORKED = Progress(ProgressKind.WORKED)
 OVER = Progress(ProgressKind.FINISHED)
+HINDERED = (ProgressKind.BACKPRESSURED, ProgressKind.BLOCKED)
 
 
 class _Stopped(Exception):
@@ -109,6 +110,8 @@ class StreamTask:
         self._state = ExecutionState.CREATED
         self._mailbox = Mailbox(environment.wake_up)
         self._time = TaskProcessingTime()
+        self._hindered = False
+        """The last step could take no row."""
         self._position = InputPosition()
         self._meter = TaskMeter(descriptor.attempt_id)
         self._batch_size = BatchSizeLimit()
@@ -176,7 +179,7 @@ class StreamTask:
         `abandon`."""
         if self._state.is_terminal:
             return OVER
-        self._time.advance(now_ms)
+        self._time.advance(now_ms, hindered=self._hindered)
         self._meter.step_begins(now_ms)
         if self._batch_size.step_begins(now_ms) and self._parts is not None and self._parts.input is not None:
             for gate in self._parts.input.gate.gate.gates:
@@ -192,6 +195,7 @@ class StreamTask:
             self._end(ExecutionState.FAILED, serialize_failure(error, self._position))
             progress = OVER
         self._meter.step_ends(progress.kind.value)
+        self._hindered = progress.kind in HINDERED
         return progress
 
     def abandon(self, error: BaseException) -> None:

@@ -192,7 +192,38 @@ def test_a_watermark_that_waited_for_its_interval_comes_with_the_clock() -> None
     harness.advance(100)
     assert harness.take() == [Watermark(6)]
     harness.advance(600)
+    assert harness.take() == []
+    harness.advance(700)
     assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_rows_that_came_while_the_task_was_busy_are_no_sign_of_idleness() -> None:
+    """The timer is long over when the task can look at last: one interval later it knows whether there are rows."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    harness.process(times(1)).take()
+
+    harness.advance(5_000).process(times(2))
+    assert WatermarkStatus.IDLE not in harness.take()
+    harness.advance(5_500).advance(5_599)
+    assert WatermarkStatus.IDLE not in harness.take()
+    harness.advance(5_600)
+    assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_a_source_that_may_not_read_is_not_idle_nor_are_its_splits() -> None:
+    """Back-pressure of ten times the idle timeout between any two batches: the watermark waits for the split that could not be read."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    harness = Harness(SourceOperator(source([[times(1), times(2)], [times(100)]], strategy, s0=1, s1=1))).start()
+    assert read(harness, 2) == [[1], [100], Watermark(0)]
+
+    for number in range(1, 4):
+        harness.time.advance(number * 500, hindered=True)
+        assert read(harness) == []
+    harness.time.advance(1_549)
+    assert read(harness) == []
+    harness.time.advance(1_550)
+    assert read(harness) == [WatermarkStatus.IDLE]
 
 
 def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_back() -> None:

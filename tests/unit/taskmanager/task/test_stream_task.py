@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dataflow.elements import EndOfPartition
+from dataflow.elements import EndOfPartition, WatermarkStatus
 from dataflow.failures import Blame, SerializedFailure
 from dataflow.functions import AsyncFunction, Row
 from dataflow.jobgraph import Partitioning
@@ -24,7 +24,9 @@ from dataflow.operator_specs import (
     MapRowsSpec,
     SinkSpec,
     SourceSpec,
+    WatermarkSpec,
 )
+from dataflow.watermarks import WatermarkStrategy
 from runtime.machine import InvariantViolation
 from taskmanager.operators.contract import StreamOperator
 from taskmanager.task.stream_task import ProgressKind
@@ -133,6 +135,50 @@ def test_a_slow_consumer_stops_the_source_and_memory_stays_bounded() -> None:
 
     assert numbers() == list(range(100))
     assert source.task.metrics().backpressured_ms == 250
+
+
+class Statuses(StreamOperator):
+    """Writes down what it is told of idleness, and passes rows on."""
+
+    seen: ClassVar[list[WatermarkStatus]] = []
+
+    def open(self) -> None:
+        self.seen.clear()
+
+    def process_batch(self, rows: pa.RecordBatch, input_index: int = 0) -> None:
+        self.output.emit_batch(rows)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        self.seen.append(status)
+
+
+def test_a_stream_that_cannot_pass_rows_on_is_not_idle() -> None:
+    """Its rows wait before it while its output has no room, for many times the idle timeout; once they have all passed, it is."""
+    watermarks = WatermarkStrategy.for_monotonous_timestamps("k").with_idleness(100)
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[i]) for i in range(20)], s0=19)),
+            Operator("watermarks", WatermarkSpec(watermarks), [edge(0, Partitioning.REBALANCE)]),
+            Operator("statuses", CustomOperatorSpec(Statuses), [edge(1)]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(2, Partitioning.REBALANCE)]),
+        ],
+        max_queued_batches=2,
+    )
+    sink = job.find("sink")
+    sink.paused = True
+    job.run()
+    for _ in range(4):
+        job.advance(1_000)
+        assert Statuses.seen == []
+        job.step(sink)
+        job.run()
+        assert Statuses.seen == []
+
+    sink.paused = False
+    job.advance(99)
+    assert Statuses.seen == []
+    job.advance(100).advance(1)
+    assert Statuses.seen == [WatermarkStatus.IDLE]
 
 
 def test_time_is_accounted_by_what_the_last_step_answered() -> None:
