@@ -1,9 +1,9 @@
 """The shell of a relay: gRPC on both sides of `runtime.relaying`, all on one loop.
 
-Serves both gateways without knowing their messages: an envelope stays bytes from a TaskManager's stream to the trunk. What goes to a
-coordinator waits a moment for more (`relay.linger`), and again while more comes, so that the acknowledgements of one checkpoint come in a
-few messages; the other way nothing waits. Queues have a bound in bytes: a TaskManager that does not read loses what waits for it, and its stream; a coordinator
-that does not read loses the trunk.
+Serves both gateways without knowing their messages: an envelope stays bytes from a TaskManager's stream to the trunk. What goes
+to a coordinator waits a moment for more (`relay.linger`), and again while more comes, so that the acknowledgements of one
+checkpoint come in a few messages; the other way nothing waits. Queues have a bound in bytes: a TaskManager that does not read
+loses what waits for it, and its stream; a coordinator that does not read loses the trunk.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """High availability on a storage alone: a directory or bucket on which coordinators come one after another.
 
-Everything that a successor needs lies in files below the storage; nothing is elected. Whoever takes over last leads: it creates the
-file of the next epoch, and every write of an earlier one is refused from then on. An epoch belongs to whoever creates its
+Everything that a successor needs lies in files below the storage; nothing is elected. Whoever takes over last leads: it creates
+the file of the next epoch, and every write of an earlier one is refused from then on. An epoch belongs to whoever creates its
 file, so that of two that take over at once one is refused, and one that slept on the way there cannot overtake who came after
 it. (The check and the write are two steps, so that this stops a coordinator that was thought dead, not two that race within one
-write; what must never happen twice is a conditional create besides.) On memory the same classes are the twin for tests, and for `high-availability.type: NONE`.
+write; what must never happen twice is a conditional create besides.) On memory the same classes are the twin for tests, and for
+`high-availability.type: NONE`.
 
     leaders/<epoch>                         session of a coordinator; that of the greatest epoch leads
     jobs/<job>                              the graph, with the time of its submission in front

@@ -1,9 +1,10 @@
 """A running job gets another parallelism, with as short a pause as can be: slots first, then a checkpoint, then the restart.
 
-Decides when the next step may come. The job runs until all slots are there and the checkpoint is complete, so neither is part of the
-pause; a rescale whose slots do not come in time, or whose checkpoint fails, leaves the job as it is. While slots are waited for, the
-latest request counts: to the parallelism that the job has, it only ends the waiting. In reactive mode it decides by itself, when the slots have been another number than the job has use for long enough. It does not know how slots are asked for, nor
-how the job restarts. Takes the role of Flink's AdaptiveScheduler states Executing and CreatingExecutionGraph.
+Decides when the next step may come. The job runs until all slots are there and the checkpoint is complete, so neither is part
+of the pause; a rescale whose slots do not come in time, or whose checkpoint fails, leaves the job as it is. While slots are
+waited for, the latest request counts: to the parallelism that the job has, it only ends the waiting. In reactive mode it
+decides by itself, when the slots have been another number than the job has use for long enough. It does not know how slots are
+asked for, nor how the job restarts. Takes the role of Flink's AdaptiveScheduler states Executing and CreatingExecutionGraph.
 """
 
 from __future__ import annotations

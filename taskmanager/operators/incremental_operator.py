@@ -1,4 +1,5 @@
-"""Keyed operators whose state may be larger than memory, and whose snapshots may be incremental: all changes of their state go by `slots_of`, `begin_batch` or `touch`.
+"""Keyed operators whose state may be larger than memory, and whose snapshots may be incremental: all changes of their state go by
+`slots_of`, `begin_batch` or `touch`.
 
 Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, full ones begin a new
 chain, savepoints are none of it. It does not know what a part of a chain holds.

@@ -1,9 +1,10 @@
 """Event time and watermarks assigned in the middle of a stream.
 
 Decides that watermarks from upstream are ignored, but for the last one, and when own ones are due: `pipeline.
-auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows
-leaves the watermark to others, one interval later: by then the task has read what came while it was busy. The greatest event time lies in the snapshot, so that a restored job does not let late rows in
-that were late before. Mirrors Flink's TimestampsAndWatermarksOperator.
+auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows leaves
+the watermark to others, one interval later: by then the task has read what came while it was busy. The greatest event time lies
+in the snapshot, so that a restored job does not let late rows in that were late before. Mirrors Flink's
+TimestampsAndWatermarksOperator.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Contents per key and pane of a window, by entry; in snapshots a map state from the pane's start to its contents.
 
-A pane is a whole tumbling window, or the part of sliding windows that they share. It gets a small number while it is alive,
-so that (pane, key slot) is one int64 and one look-up per batch finds the entries. Entries of a pane form a chain, so that
-firing costs the entries of the due windows and nothing else; those of a key form another, so that a key can be let out of memory. Each
-entry knows the last window that was emitted with it. Decides no semantics: the operator says what is late, due and done. Mirrors Flink's window namespaces of HeapKeyedStateBackend, turned
-around: there each key holds its windows, here each window its keys.
+A pane is a whole tumbling window, or the part of sliding windows that they share. It gets a small number while it is alive, so
+that (pane, key slot) is one int64 and one look-up per batch finds the entries. Entries of a pane form a chain, so that firing
+costs the entries of the due windows and nothing else; those of a key form another, so that a key can be let out of memory. Each
+entry knows the last window that was emitted with it. Decides no semantics: the operator says what is late, due and done.
+Mirrors Flink's window namespaces of HeapKeyedStateBackend, turned around: there each key holds its windows, here each window
+its keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A keyed snapshot between its two parts: frozen in the task's thread, encoded in an upload thread.
 
-Freezing copies nothing (see CopyOnWrite). Encoding takes the columns as they were, finds each key's key group, orders the keys by it and writes a table (`dataflow.state_format`); keys without state and
-timers are left out. Mirrors Flink's FullSnapshotResources and FullSnapshotAsyncWriter.
+Freezing copies nothing (see CopyOnWrite). Encoding takes the columns as they were, finds each key's key group, orders the keys
+by it and writes a table (`dataflow.state_format`); keys without state and timers are left out. Mirrors Flink's
+FullSnapshotResources and FullSnapshotAsyncWriter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Does what the SubtaskCheckpointCoordinator says: barriers out, operators frozen, uploads begun, messages sent.
 
 Decides nothing about checkpoints but three things that only this side knows: which edges let a barrier overtake (on others
-in-flight rows could not be redistributed), whether the chain was finished when it was frozen, and that an operator that fails to prepare or freeze fails its task, after the decline. Mirrors the executing half of Flink's
-SubtaskCheckpointCoordinatorImpl and RecordWriterOutput.broadcastEvent.
+in-flight rows could not be redistributed), whether the chain was finished when it was frozen, and that an operator that fails
+to prepare or freeze fails its task, after the decline. Mirrors the executing half of Flink's SubtaskCheckpointCoordinatorImpl
+and RecordWriterOutput.broadcastEvent.
 """
 
 from __future__ import annotations
