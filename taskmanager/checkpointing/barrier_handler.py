@@ -54,6 +54,10 @@ class CheckpointBarrierHandler(ABC):
     def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> list[BarrierHandlerEffect]:
         """The channel has ended; nothing more comes from it."""
 
+    def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> list[BarrierHandlerEffect]:
+        """The JobMaster has given this checkpoint up: nothing waits for its barriers any more."""
+        return []
+
     def timer_fired(self, key: Hashable, now_ms: int) -> list[BarrierHandlerEffect]:
         """A timer that this handler started is due. Keys of others, and outdated ones, are ignored."""
         return []
@@ -93,7 +97,7 @@ class CheckpointBarrierHandler(ABC):
             ),
         )
 
-    def _abort(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason) -> AbortCheckpointOnBarrier:
+    def _abort(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason | None) -> AbortCheckpointOnBarrier:
         if checkpoint_id >= self._alignment.checkpoint_id:
             self._alignment.reset()
         return AbortCheckpointOnBarrier(checkpoint_id, reason)

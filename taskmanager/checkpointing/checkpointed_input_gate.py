@@ -22,6 +22,7 @@ from dataflow.elements import (
     EndOfPartition,
     EventAnnouncement,
 )
+from dataflow.ids import CheckpointID
 from taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from taskmanager.checkpointing.contract import (
     BarrierHandlerEffect,
@@ -97,6 +98,10 @@ class CheckpointedInputGate:
     def timer_fired(self, key: Hashable, now_ms: int) -> tuple[TaskEffect, ...]:
         """A timer is due; those of others are ignored."""
         return self._perform(self.handler.timer_fired(key, now_ms))
+
+    def abort_notified(self, checkpoint_id: CheckpointID, now_ms: int) -> tuple[TaskEffect, ...]:
+        """The JobMaster has given the checkpoint up."""
+        return self._perform(self.handler.process_abort_notification(checkpoint_id, now_ms))
 
     def close(self) -> tuple[TaskEffect, ...]:
         """The task ends."""

@@ -114,7 +114,8 @@ class AbortCheckpointOnBarrier:
     """The checkpoint is given up here: `SubtaskCheckpointCoordinator.abort_checkpoint_on_barrier`."""
 
     checkpoint_id: CheckpointID
-    reason: CheckpointFailureReason
+    reason: CheckpointFailureReason | None
+    """None: the JobMaster has given it up."""
 
 
 @dataclass(frozen=True, slots=True)

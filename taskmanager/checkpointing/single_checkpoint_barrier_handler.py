@@ -3,9 +3,10 @@
 Decides which barrier is new, current or obsolete, when all have come (the end of a channel stands for its barrier, unless
 checkpoints after the end of tasks are switched off), and what a newer barrier or a cancellation does to the current
 checkpoint. What a barrier means for its channel is decided by the state (`barrier_states`). It does not know data, queues
-or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with three differences: a cancellation also ends a checkpoint
+or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with four differences: a cancellation also ends a checkpoint
 that is only known by an announcement (there it waits for the next one), an unaligned snapshot waits for channels that
-nothing may overtake, and a barrier that finds its channel counted already does not restart the measured alignment.
+nothing may overtake, a barrier that finds its channel counted already does not restart the measured alignment, and a checkpoint
+that the JobMaster has given up blocks nothing any more.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from taskmanager.checkpointing.contract import (
     ResumeConsumption,
 )
 from taskmanager.network.contract import InputChannelInfo
+
+MAX_GIVEN_UP = 128
+"""As many aborted checkpoints as Flink's SubtaskCheckpointCoordinator remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._held: dict[InputChannelInfo, None] = {}
         #: The checkpoint whose data in flight the channels remember.
         self._started_id = NO_CHECKPOINT
+        #: Given up by the JobMaster before their first barrier was here, the oldest first.
+        self._given_up: dict[CheckpointID, None] = {}
         self._now_ms = 0
         self._effects: list[BarrierHandlerEffect] = []
 
@@ -86,6 +92,11 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
                 self._emit(ResumeConsumption(channel))
             return self._take_effects()
         self._check_new_checkpoint(barrier)
+        if barrier.checkpoint_id in self._given_up:
+            self._abort_internal(barrier.checkpoint_id, None)
+            if barrier.options.needs_alignment:
+                self._emit(ResumeConsumption(channel))
+            return self._take_effects()
         self._time_alignment(barrier)
         self._mark_channel_aligned(channel, barrier, BarrierEvent.BARRIER)
         return self._take_effects()
@@ -94,7 +105,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self, barrier: CheckpointBarrier, sequence_number: int, channel: InputChannelInfo, now_ms: int
     ) -> list[BarrierHandlerEffect]:
         self._now_ms = now_ms
-        if not self._is_obsolete(barrier.checkpoint_id):
+        if not self._is_obsolete(barrier.checkpoint_id) and barrier.checkpoint_id not in self._given_up:
             self._check_new_checkpoint(barrier)
             self._time_alignment(barrier)
             state = STATES[self._state]
@@ -108,6 +119,18 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         cancelled_id = marker.checkpoint_id
         if cancelled_id > self._current_id or (cancelled_id == self._current_id and self.is_checkpoint_pending):
             self._abort_internal(cancelled_id, CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
+        return self._take_effects()
+
+    def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> list[BarrierHandlerEffect]:
+        """In Flink channels stay blocked until the barriers come, or those of a newer checkpoint. Either may never happen: behind an
+        edge that nothing overtakes a barrier waits for room, which there may be only when a blocked channel is read again."""
+        self._now_ms = now_ms
+        if checkpoint_id > self._current_id:
+            self._given_up[checkpoint_id] = None
+            if len(self._given_up) > MAX_GIVEN_UP:
+                del self._given_up[next(iter(self._given_up))]
+        elif checkpoint_id == self._current_id and self.is_checkpoint_pending:
+            self._abort_internal(checkpoint_id, None)
         return self._take_effects()
 
     def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> list[BarrierHandlerEffect]:
@@ -285,7 +308,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             self._pending_barrier = None
             self._reset_timer()
 
-    def _abort_internal(self, cancelled_id: CheckpointID, reason: CheckpointFailureReason) -> None:
+    def _abort_internal(self, cancelled_id: CheckpointID, reason: CheckpointFailureReason | None) -> None:
+        """`reason`: None when the JobMaster knows."""
         self._current_id = max(cancelled_id, self._current_id)
         self._last_cancelled_or_completed_id = max(self._last_cancelled_or_completed_id, cancelled_id)
         self._pending_barrier = None
@@ -294,6 +318,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._reset_timer()
         self._go(BarrierEvent.ABORT, STATES[self._state].abort(self, cancelled_id))
         self._emit(self._abort(cancelled_id, reason))
+        self._given_up = {known: None for known in self._given_up if known > self._current_id}
 
     def _reset_timer(self) -> None:
         if self._timer is not None:

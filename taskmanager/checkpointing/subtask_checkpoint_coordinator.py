@@ -238,9 +238,10 @@ class SubtaskCheckpointCoordinator:
     # --- aborts and notifications -------------------------------------------------------------------------------------------
 
     def abort_checkpoint_on_barrier(
-        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason | None
     ) -> list[SubtaskEffect]:
-        """The barrier handler has given it up. Older ones that still wait for barriers never get them now, either."""
+        """The barrier handler has given it up. Older ones that still wait for barriers never get them now, either. `reason`: None
+        when it is the JobMaster who said so, and need not be told."""
         self._last_checkpoint_id = max(self._last_checkpoint_id, checkpoint_id)
         for aborted_id in [other for other in self._aborted if other < self._last_checkpoint_id]:
             del self._aborted[aborted_id]
@@ -248,7 +249,9 @@ class SubtaskCheckpointCoordinator:
         for pending_id in [other for other in self._pending if other <= checkpoint_id]:
             if pending_id == checkpoint_id or self._pending[pending_id].inputs is None:
                 effects.extend(self._drop(pending_id))
-        return [*effects, Decline(checkpoint_id, reason), BroadcastCancelCheckpointMarker(checkpoint_id)]
+        if reason is not None:
+            effects.append(Decline(checkpoint_id, reason))
+        return [*effects, BroadcastCancelCheckpointMarker(checkpoint_id)]
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID, *, is_running: bool) -> list[SubtaskEffect]:
         """The JobMaster says that the checkpoint is durable."""

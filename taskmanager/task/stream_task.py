@@ -497,6 +497,9 @@ class StreamTask:
                     )
                 self._triggers = [trigger for trigger in self._triggers if trigger.checkpoint_id != checkpoint_id]
                 checkpoints.notify_aborted(checkpoint_id, is_running=True)
+                task_input = self._wired().input
+                if task_input is not None:
+                    self._input_effects(task_input.gate.abort_notified(checkpoint_id, now_ms), now_ms)
             case AsyncSnapshotMail():
                 checkpoints.async_part_done(mail)
             case AlignWatermarksMail(max_watermark_ms):

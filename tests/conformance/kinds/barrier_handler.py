@@ -300,6 +300,7 @@ class Harness:
                 case AllBarriersReceived(_, alignment_ms, _):
                     self.seen.alignment_ms = alignment_ms
                 case AbortCheckpointOnBarrier(checkpoint_id, reason):
+                    assert reason is not None, "there is no JobMaster here"
                     self.seen.aborted.append({"id": checkpoint_id, "reason": reason.name})
                     if any(begun.barrier.checkpoint_id > checkpoint_id for begun in self.seen.triggered):
                         self.seen.subsumed_too_late.append(checkpoint_id)

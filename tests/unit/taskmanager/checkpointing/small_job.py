@@ -495,6 +495,8 @@ class Job:
                 task.perform_subtask(
                     task.coordinator.notify_checkpoint_aborted(checkpoint_id, is_running=not task.ended)
                 )
+                if task.gate is not None and not task.ended:
+                    task.perform(task.gate.abort_notified(checkpoint_id, self.now_ms))
 
     # --- the oracle -----------------------------------------------------------------------------------------------------
 

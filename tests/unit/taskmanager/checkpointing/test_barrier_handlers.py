@@ -289,6 +289,53 @@ def test_cancellation_ends_a_checkpoint_that_was_only_announced() -> None:
     assert handler.process_barrier(timeoutable(1), C0, 1) == [ResumeConsumption(C0)]
 
 
+def test_what_the_job_master_has_given_up_blocks_nothing() -> None:
+    """Neither channels whose aligned barrier has come, nor those that were held; and nobody has to tell the JobMaster."""
+    handler = alternating_checkpoint_barrier_handler([C0, C1])
+    handler.process_barrier(timeoutable(1), C0, 0)
+    assert handler.timer_fired(AlignedCheckpointTimeout(CheckpointID(1)), 100)
+
+    assert handler.process_abort_notification(CheckpointID(1), 101) == [
+        CheckpointStopped(CheckpointID(1), completed=False),
+        ResumeConsumption(C0),
+        AbortCheckpointOnBarrier(CheckpointID(1), None),
+    ]
+    assert handler.process_barrier(timeoutable(1), C1, 102) == [ResumeConsumption(C1)]
+    assert BlockConsumption(C1) in handler.process_barrier(timeoutable(2), C1, 103)
+
+
+def test_barriers_of_what_was_given_up_before_they_came_block_nothing() -> None:
+    """The first of them is passed on as a cancellation, for those who wait for it; an announcement means nothing."""
+    handler = alternating_checkpoint_barrier_handler([C0, C1])
+    handler.process_barrier(timeoutable(1), C0, 0)
+    assert handler.process_abort_notification(CheckpointID(2), 1) == []
+
+    assert handler.process_barrier_announcement(timeoutable(2), 5, C0, 2) == []
+    assert handler.process_barrier(timeoutable(2), C0, 3) == [
+        CancelTimer(AlignedCheckpointTimeout(CheckpointID(1))),
+        ResumeConsumption(C0),
+        AbortCheckpointOnBarrier(CheckpointID(1), Reason.CHECKPOINT_DECLINED_SUBSUMED),
+        AbortCheckpointOnBarrier(CheckpointID(2), None),
+        ResumeConsumption(C0),
+    ]
+    assert handler.process_barrier(timeoutable(2), C1, 4) == [ResumeConsumption(C1)]
+    assert not handler.is_checkpoint_pending
+
+
+def test_only_so_many_given_up_checkpoints_are_remembered() -> None:
+    """As many as the SubtaskCheckpointCoordinator does, and none whose barrier has come."""
+    handler = checkpoint_barrier_aligner([C0, C1])
+    for number in range(1, 300):
+        handler.process_abort_notification(CheckpointID(number), 0)
+
+    assert handler.process_barrier(barrier(100), C0, 0) == [BlockConsumption(C0)]
+    assert handler.process_barrier(barrier(299), C0, 0)[-2:] == [
+        AbortCheckpointOnBarrier(CheckpointID(299), None),
+        ResumeConsumption(C0),
+    ]
+    assert handler.process_abort_notification(CheckpointID(299), 0) == []
+
+
 def test_closing_a_handler_stops_what_it_started() -> None:
     """Timer and memories."""
     handler = alternating_checkpoint_barrier_handler([C0, C1])

@@ -205,6 +205,15 @@ def test_abort_on_barrier_also_gives_up_older_snapshots_that_wait_for_barriers()
     assert coordinator.trigger_checkpoint(CheckpointBarrier(CheckpointID(3), 0), 0, is_running=True) == []
 
 
+def test_the_job_master_is_not_told_what_it_has_said_itself() -> None:
+    """Those downstream are: they wait for the barrier."""
+    coordinator = SubtaskCheckpointCoordinator(1)
+    coordinator.notify_checkpoint_aborted(ONE, is_running=True)
+
+    assert coordinator.abort_checkpoint_on_barrier(ONE, None) == [BroadcastCancelCheckpointMarker(ONE)]
+    assert coordinator.last_checkpoint_id == ONE
+
+
 def test_aborts_too_old_to_be_remembered_still_count() -> None:
     """A trigger far behind the newest abort belongs to a checkpoint that was aborted long ago."""
     coordinator = SubtaskCheckpointCoordinator(1, max_record_aborted_checkpoints=2)
