@@ -53,6 +53,11 @@ class ProcessingTimeService(Protocol):
         room or an operator is blocked."""
         ...
 
+    @property
+    def dry_looks(self) -> int:
+        """How often the task has looked for rows and found none."""
+        ...
+
     def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> object:
         """Call `callback(at_ms)` once the clock reaches `at_ms`. Returns a token for `cancel_timer`."""
         ...

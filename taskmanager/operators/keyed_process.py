@@ -32,6 +32,7 @@ from dataflow.state import (
 )
 from dataflow.state_format import KeyedStateHeader
 from taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from taskmanager.operators.earliest_timer import EarliestTimer
 from taskmanager.operators.event_time import event_times_ms
 from taskmanager.operators.failure import RowFailure, row_being_read
 from taskmanager.operators.function_operator import FunctionRuntimeContext, InitializationContext, SnapshotContext
@@ -171,7 +172,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         self._opened = False
         self._due: Watermark | None = None
         """The watermark whose timers are firing."""
-        self._armed_at_ms: int | None = None
+        self._timer = EarliestTimer(self._on_processing_time)
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -328,15 +329,10 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
 
     def _arm(self) -> None:
         """Ask for a processing-time timer of the task when the earliest of all keys is due."""
-        at_ms = self._timers.processing.next_timestamp() if self._timers is not None else None
-        if at_ms is not None and (self._armed_at_ms is None or at_ms < self._armed_at_ms):
-            self._armed_at_ms = at_ms
-            self.context.processing_time.register_timer(at_ms, self._on_processing_time)
+        if self._timers is not None:
+            self._timer.arm(self.context.processing_time, self._timers.processing.next_timestamp())
 
     def _on_processing_time(self, at_ms: int) -> None:
-        if self._armed_at_ms is not None and at_ms > self._armed_at_ms:
-            return  # an earlier one has taken its place
-        self._armed_at_ms = None
         if self._timers is not None:
             self._fire(self._timers.processing, PROCESSING_TIME, self.context.processing_time.now_ms())
             self._arm()

@@ -21,6 +21,7 @@ import pyarrow as pa
 from dataflow.arrow_columns import Int64Array
 from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from dataflow.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
+from taskmanager.operators.earliest_timer import EarliestTimer
 from taskmanager.operators.event_time import event_times_ms
 from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
 from taskmanager.operators.window_operator import KEYS_PER_LOAD, WindowOperator
@@ -64,7 +65,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         self._work: _Work | None = None
         self._clock_ms = MIN_WATERMARK_MS
         """With processing time: until when windows were fired."""
-        self._armed_at_ms: int | None = None
+        self._timer = EarliestTimer(self._on_timer)
         self.late_rows_dropped = 0
 
     # --- state ----------------------------------------------------------------------------------------------------------
@@ -251,14 +252,10 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         at_ms = self.due_outside_now_ms() + 1
         if self._to_fire:
             at_ms = min(at_ms, self._to_fire[0] + self._geometry.size_ms)
-        if at_ms > NOTHING_DUE:
-            return
-        if self._armed_at_ms is None or at_ms < self._armed_at_ms:
-            self._armed_at_ms = at_ms
-            self.context.processing_time.register_timer(at_ms, self._on_timer)
+        if at_ms <= NOTHING_DUE:
+            self._timer.arm(self.context.processing_time, at_ms)
 
     def _on_timer(self, at_ms: int) -> None:
-        self._armed_at_ms = None
         self._advance_clock(max(self.context.processing_time.now_ms(), at_ms) - 1)
 
     def _advance_clock(self, time_ms: int) -> None:

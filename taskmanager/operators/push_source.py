@@ -268,6 +268,8 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
                 self._flush_at_ms = now_ms + FLUSH_INTERVAL_MS
             times.append(self._flush_at_ms)
         if self._cadence is not None:
+            if self._source_context.has_rows:
+                self._cadence.keep_active()
             self._cadence.on_time(self.output)
             if self._cadence.wake_at_ms is not None:
                 times.append(self._cadence.wake_at_ms)

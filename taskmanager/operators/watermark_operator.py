@@ -2,7 +2,7 @@
 
 Decides that watermarks from upstream are ignored, but for the last one, and when own ones are due: `pipeline.
 auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows leaves
-the watermark to others, one interval later: by then the task has read what came while it was busy. The greatest event time lies
+the watermark to others, once the task has found nothing to read: rows may have come while it was busy. The greatest event time lies
 in the snapshot, so that a restored job does not let late rows in that were late before. Mirrors Flink's
 TimestampsAndWatermarksOperator.
 """
@@ -24,6 +24,7 @@ from taskmanager.operators.contract import (
     RestoredState,
     StreamOperator,
 )
+from taskmanager.operators.earliest_timer import EarliestTimer
 from taskmanager.operators.event_time import WatermarkGenerator
 from taskmanager.operators.operator_state import OperatorStateBackend
 
@@ -44,8 +45,8 @@ class WatermarkCadence:
         self._next_ms: int | None = None
         self._active_ms: int | None = None
         self._idle = False
-        self._is_doubted = False
-        """Nobody has looked for rows since the idle timeout was over; there is one watermark interval to do so."""
+        self._doubt: tuple[int, int] | None = None
+        """(when, dry looks by then): the idle timeout was over, and there may have been rows that nobody had looked for."""
         self._dirty = False
 
     def before_batch(self, output: Output) -> None:
@@ -74,17 +75,24 @@ class WatermarkCadence:
                 self._active_ms = activity_ms
             elif self._idle or activity_ms < self._active_ms + self._idle_timeout_ms:
                 pass
-            elif looked or self._is_doubted:
+            elif looked or self._is_certain(activity_ms):
                 self._idle = True
                 output.emit_watermark_status(WatermarkStatus.IDLE)
             else:
-                self._is_doubted = True
-                self._active_ms = activity_ms - self._idle_timeout_ms + max(1, self._interval_ms)
+                self._doubt = self._doubt or (activity_ms, self._time.dry_looks)
+                self._active_ms = activity_ms - self._idle_timeout_ms + max(1, self._interval_ms)  # look again then
+
+    def _is_certain(self, activity_ms: int) -> bool:
+        """Since the doubt began the task has once found nothing to take in, or has taken in for as long again what others dropped."""
+        if self._doubt is None:
+            return False
+        since_ms, dry_looks = self._doubt
+        return self._time.dry_looks > dry_looks or activity_ms - since_ms >= self._idle_timeout_ms
 
     def keep_active(self) -> None:
         """There are rows, or there are none because the source may not read: that is not idle."""
         self._active_ms = self._time.activity_ms()
-        self._is_doubted = False
+        self._doubt = None
 
     @property
     def is_idle(self) -> bool:
@@ -118,7 +126,7 @@ class WatermarkOperator(StreamOperator):
     def __init__(self, spec: WatermarkSpec) -> None:
         self._strategy = spec.strategy
         self._generator = WatermarkGenerator(spec.strategy)
-        self._timer_at_ms: int | None = None
+        self._timer = EarliestTimer(self._on_timer)
         self._is_over = False
         """The last watermark is out; none is behind it."""
 
@@ -161,13 +169,9 @@ class WatermarkOperator(StreamOperator):
         return OperatorSnapshot(operator_lists=self._state.snapshot())
 
     def _arm(self) -> None:
-        wake_at_ms = self._cadence.wake_at_ms
-        if wake_at_ms is not None and (self._timer_at_ms is None or wake_at_ms < self._timer_at_ms):
-            self._timer_at_ms = wake_at_ms
-            self.context.processing_time.register_timer(wake_at_ms, self._on_timer)
+        self._timer.arm(self.context.processing_time, self._cadence.wake_at_ms)
 
     def _on_timer(self, at_ms: int) -> None:
-        self._timer_at_ms = None
         if self._is_over:
             return
         self._cadence.on_time(self.output, looked=False)

@@ -55,6 +55,9 @@ WAITING_BYTES = 80 << 20
 SHARED_LOCATION = "shared"
 """Directory of what several checkpoints refer to, below the checkpoint directory of the job (as in Flink)."""
 
+MAX_UNSETTLED = 32
+"""Snapshots of a task that it acknowledged and that did not complete: what was before them is surely the coordinator's."""
+
 SnapshotAnswer = TaskStateSnapshot | BaseException
 
 
@@ -310,13 +313,13 @@ class TaskSnapshotSink:
         tickets = tuple(filter(self._uploader.knows, self._tickets.pop(checkpoint_id, ())))
         if tickets:
             self._acknowledged[checkpoint_id] = tickets
+        if len(self._acknowledged) > MAX_UNSETTLED:
+            self._hand_over(next(iter(self._acknowledged)))
 
     def settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
-        """The coordinator says what became of it. It knows of what was acknowledged before, but one that it aborted may have been
-        acknowledged too late for it to hear."""
-        for known in list(self._acknowledged):
-            if known < checkpoint_id or (completed and known == checkpoint_id):
-                self._hand_over(known)
+        """The coordinator says what became of it. One that it aborted may have been acknowledged too late for it to hear."""
+        if completed and checkpoint_id in self._acknowledged:
+            self._hand_over(checkpoint_id)
         if self._local is None or checkpoint_id not in self._copied:
             return
         if completed:

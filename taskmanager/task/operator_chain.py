@@ -132,6 +132,10 @@ class _OperatorProcessingTime:
         self.now_ms = service.now_ms
         self.activity_ms = service.activity_ms
 
+    @property
+    def dry_looks(self) -> int:
+        return self._service.dry_looks
+
     def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> object:
         owner = self._owner
         return self._service.register_timer(

@@ -216,6 +216,8 @@ class StreamTask:
             writer.debloat(now_ms)
         has_room = all(writer.is_available for writer in parts.writers)
         kind, wake_at_ms = self._advance(parts, now_ms, has_room=has_room)
+        if kind is ProgressKind.IDLE:
+            self._time.found_nothing()
         if self._state.is_terminal:
             return OVER
         if kind is ProgressKind.WORKED or worked:

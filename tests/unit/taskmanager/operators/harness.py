@@ -137,11 +137,13 @@ class Harness:
             self.operator.continue_work()
         raise AssertionError("the work has no end")
 
-    def advance(self, now_ms: int) -> Harness:
-        """Time passes: due timers fire."""
+    def advance(self, now_ms: int, *, rows_wait: bool = False) -> Harness:
+        """Time passes: due timers fire, and then the task looks for rows."""
         self.time.advance(now_ms)
         while (token := self.time.take_due()) is not None:
             token.callback(token.at_ms)
+        if not rows_wait:
+            self.time.found_nothing()
         return self
 
     def snapshot(self, checkpoint_id: int = 1) -> Written:

@@ -185,6 +185,46 @@ def test_a_strategy_makes_watermarks_of_rows() -> None:
     assert Watermark(1) in harness.emitted
 
 
+class Late(SourceFunction):
+    """Collects a row, and another when it is told."""
+
+    def __init__(self) -> None:
+        self.go, self.collected = threading.Semaphore(0), threading.Semaphore(0)
+
+    def run(self, context: SourceContext) -> None:
+        for number in range(2):
+            self.go.acquire()
+            context.collect({"k": number})
+            self.collected.release()
+        self.go.acquire()
+
+    def cancel(self) -> None:
+        self.go.release(3)
+
+    def collect(self) -> None:
+        self.go.release()
+        assert self.collected.acquire(timeout=5)
+
+
+def test_a_source_whose_rows_wait_for_more_is_not_idle() -> None:
+    """They came while the task was busy for longer than the idle timeout, and do not fill a batch."""
+    function = Late()
+    spec = SourceFunctionSpec(function, WatermarkStrategy.for_monotonous_timestamps("k").with_idleness(500))
+    harness = Harness(PushSourceOperator(spec, Threaded().runner)).start()
+    harness.operator.emit_next()
+    function.collect()
+    drain(harness, until=lambda: bool(harness.emitted))
+    began_ms = harness.time.now_ms()
+
+    function.collect()
+    harness.time.advance(began_ms + 1_000)
+    drain(harness, until=lambda: len(emitted(harness)) == 2)
+    harness.operator.cancel()
+    harness.operator.close()
+
+    assert WatermarkStatus.IDLE not in harness.emitted
+
+
 def test_a_source_that_is_stopped_for_a_savepoint_emits_what_its_position_covers() -> None:
     """And nothing after it; the snapshot is that of the stop."""
     runner = TurnTakingPushSource("source")

@@ -198,17 +198,45 @@ def test_a_watermark_that_waited_for_its_interval_comes_with_the_clock() -> None
 
 
 def test_rows_that_came_while_the_task_was_busy_are_no_sign_of_idleness() -> None:
-    """The timer is long over when the task can look at last: one interval later it knows whether there are rows."""
+    """The timer is long over when the task can look at last: an interval after it has found nothing it is certain."""
     spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))
     harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
     harness.process(times(1)).take()
 
-    harness.advance(5_000).process(times(2))
+    harness.advance(5_000, rows_wait=True).advance(5_300, rows_wait=True).process(times(2))
     assert WatermarkStatus.IDLE not in harness.take()
-    harness.advance(5_500).advance(5_599)
+    harness.advance(5_800).advance(5_899)
     assert WatermarkStatus.IDLE not in harness.take()
-    harness.advance(5_600)
+    harness.advance(5_900)
     assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_a_stream_of_which_nothing_comes_through_is_idle_though_the_task_never_rests() -> None:
+    """A filter before it drops all that there is: after as long again."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    harness.process(times(1)).take()
+
+    for now_ms in range(10, 1_000, 10):
+        harness.advance(now_ms, rows_wait=True)
+    assert harness.take() == []
+    harness.advance(1_000, rows_wait=True)
+    assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_timers_of_a_stream_do_not_multiply() -> None:
+    """Rows keep coming for a minute, between two watermarks and within the idle timeout."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(10_000))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "200 ms"}).start()
+    fired = 0
+    for now_ms in range(50, 60_000, 50):
+        harness.time.advance(now_ms)
+        while (token := harness.time.take_due()) is not None:
+            fired += 1
+            token.callback(token.at_ms)
+        harness.process(times(now_ms))
+
+    assert fired <= 60_000 / 200
 
 
 def test_a_source_that_may_not_read_is_not_idle_nor_are_its_splits() -> None:

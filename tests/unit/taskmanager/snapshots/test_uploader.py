@@ -30,7 +30,7 @@ from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInf
 from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
 from taskmanager.snapshots import restore
 from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
+from taskmanager.snapshots.uploader import MAX_UNSETTLED, SnapshotUploader, TaskSnapshotSink
 from taskmanager.task.task_restore import decode_channel_state
 
 HEAD, TAIL = OperatorID("head"), OperatorID("tail")
@@ -320,7 +320,7 @@ def test_cancelling_what_was_answered(uploader: SnapshotUploader, memory: Memory
 def test_what_the_coordinator_was_never_told_of_is_deleted_with_the_end_of_the_task(
     uploader: SnapshotUploader, memory: MemoryStorage
 ) -> None:
-    """Of four checkpoints: the first is settled by the completion of the second, the last two are not settled."""
+    """Of four checkpoints, one of which is complete."""
     sink = uploader.for_task(BASE)
     for number in (5, 6, 7, 8):
         answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),))), checkpoint=number, target=f"chk-{number}"))
@@ -351,6 +351,22 @@ def test_a_file_that_the_coordinator_needs_for_another_task_stays(
     uploader.close()
 
     assert len(memory.list("")) == 1
+
+
+def test_snapshots_of_which_nobody_says_what_became_are_not_kept_in_mind_for_ever(
+    uploader: SnapshotUploader, memory: MemoryStorage
+) -> None:
+    """Savepoints, for instance, which tasks are not notified of."""
+    sink = uploader.for_task(BASE)
+    numbers = [CheckpointID(number) for number in range(1, MAX_UNSETTLED + 3)]
+    for number in numbers:
+        answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),))), checkpoint=number, target=f"chk-{number}"))
+        sink.acknowledged(number, TaskStateSnapshot())
+
+    sink.release(untold=numbers)
+    uploader.close()
+
+    assert sorted(path.partition("/")[0] for path, _ in memory.list("")) == ["chk-1", "chk-2"]
 
 
 def test_an_aborted_checkpoint_may_be_one_that_nobody_heard_of(
