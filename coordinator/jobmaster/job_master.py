@@ -207,7 +207,7 @@ class JobMaster:
         )
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
         self._resource_manager = ResourceManagerConnection(register, settings.registration)
-        self._alignment = WatermarkAlignment(self._is_live)
+        self._alignment = WatermarkAlignment(self._may_be_live)
         self._clients = ClientOperations(
             self.scheduler, settings, draw_id, self.url_of, lambda: self._resource_manager.note
         )
@@ -664,7 +664,10 @@ class JobMaster:
         self._send(resource_id, SlotOffersAnswered(self.job_id, answer.accepted, answer.rejected))
         self._schedule(self.scheduler.slots_offered(self._now_ms))
 
-    def _is_live(self, attempt_id: ExecutionAttemptID) -> bool:
+    def _may_be_live(self, attempt_id: ExecutionAttemptID) -> bool:
+        """What a former leader left may be, until it is adopted or ended."""
+        if self._reconciliation is not None:
+            return True
         execution = self.scheduler.graph.find(attempt_id)
         return execution is not None and not execution.state.is_terminal
 

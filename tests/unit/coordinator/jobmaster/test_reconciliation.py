@@ -31,6 +31,7 @@ from dataflow.ids import (
 )
 from dataflow.messages import (
     AcknowledgeCheckpoint,
+    AlignWatermarks,
     CancelTask,
     DeclareRequiredSlots,
     ExecutionReport,
@@ -44,6 +45,7 @@ from dataflow.messages import (
     RegisterTaskExecutorAtJobMaster,
     RegistrationSuccess,
     ReportExecutions,
+    ReportWatermark,
     SlotsHeld,
     SubmitTasks,
     TaskManagerInfo,
@@ -309,6 +311,16 @@ def test_what_runs_is_adopted_as_it_is() -> None:
     assert story.checkpoints.changes == [(str(old(0)), "RUNNING"), (str(old(1)), "RUNNING")]
     assert CancelTimer(ReconciliationTimer()) in effects
     assert story.core.scheduler.pool.held == (SlotsHeld(A, 1), SlotsHeld(B, 1))
+
+
+def test_sources_keep_step_with_those_that_are_not_adopted_yet() -> None:
+    """However long that takes: one that cannot report again soon must not be forgotten (simulator seed 9401987)."""
+    story = recovering()
+    reports(story, A, report(0))
+    story.hears(A, ReportWatermark(TWO.job_id, old(0), "g", 5, 10))
+
+    ahead = ReportWatermark(TWO.job_id, old(1), "g", 100, 10)
+    assert messages(story.hears(A, ahead, at_ms=1_000), AlignWatermarks) == [AlignWatermarks(TWO.job_id, old(1), 15)]
 
 
 def test_the_first_checkpoint_after_an_adoption_begins_at_once() -> None:
