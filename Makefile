@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 	@$(PIP) install --require-hashes -r requirements-build.lock
 	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m taskmanager.kernels # compiles them, once
+	@$(BIN)/python -m snapline.taskmanager.kernels # compiles them, once
 	@touch $@
 
 data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
@@ -57,7 +57,7 @@ shopping: setup $(SHOPPING) ## 1.5 million real purchases through sessions, a st
 
 test: setup data ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
-	@$(BIN)/python -m taskmanager.kernels # those that changed: no test should wait for a compiler
+	@$(BIN)/python -m snapline.taskmanager.kernels # those that changed: no test should wait for a compiler
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
 
 lint: setup ## ruff and mypy
@@ -73,10 +73,10 @@ format: setup ## Let ruff lay out the code
 	$(BIN)/ruff format --quiet $(SOURCES)
 
 protos: setup ## Generate protos/*_pb2*.py from protos/*.proto
-	@$(BIN)/python -m protos.generate
+	@$(BIN)/python -m snapline.protos.generate
 
 check-protos: setup ## Fail when make protos would change something
-	@$(BIN)/python -m protos.generate --check
+	@$(BIN)/python -m snapline.protos.generate --check
 
 sim: setup ## The simulator: SEEDS=2000 runs with faults
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

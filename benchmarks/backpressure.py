@@ -28,13 +28,13 @@ from benchmarks.cluster import (
     spread,
     versions,
 )
-from dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.errors import SnaplineError
-from dataflow.jobgraph import JobGraph
-from protos import client_pb2 as pb
 from snapline import count, sum_
 from snapline.client import ClusterClient
+from snapline.dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.protos import client_pb2 as pb
 
 MODES = {
     "aligned": {},

@@ -20,12 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dataflow.jobgraph import JobGraph
-from dataflow.wire import decode_job_status
-from protos import client_pb2 as pb
-from runtime.logs import silent_logger
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.wire import decode_job_status
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import silent_logger
 from snapline.session import EmbeddedCluster, open_spark, slots_required
 
 SAMPLE_S = 0.25

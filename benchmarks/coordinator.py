@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import fail, report, spread, versions
-from coordinator.process import CoordinatorProcess
-from dataflow.errors import SnaplineError
-from dataflow.ids import JobID, JobVertexID, operator_id_of
-from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from runtime.grpc_channels import Security
 from snapline.client import ClusterClient
+from snapline.coordinator.process import CoordinatorProcess
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
+from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.runtime.grpc_channels import Security
 
 SETTINGS = {
     "heartbeat.interval": "10 s",
@@ -94,7 +94,15 @@ class RelayBeside:
     """One `snapline relay`."""
 
     def __init__(self, address_file: Path) -> None:
-        command = [sys.executable, "-m", "runtime.relay_process", "--bind", "127.0.0.1:0", "-D", "log.level=WARNING"]
+        command = [
+            sys.executable,
+            "-m",
+            "snapline.runtime.relay_process",
+            "--bind",
+            "127.0.0.1:0",
+            "-D",
+            "log.level=WARNING",
+        ]
         command += ["--address-file", str(address_file)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         while not address_file.exists():

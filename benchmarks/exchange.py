@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.elements import EndOfData, EndOfPartition
-from taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
-from taskmanager.network.contract import InputChannel
+from snapline.dataflow.elements import EndOfData, EndOfPartition
+from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
+from snapline.taskmanager.network.contract import InputChannel
 
 PRODUCER = "benchmark_source_0_0"
 EDGE = "source-sink"

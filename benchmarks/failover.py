@@ -30,13 +30,13 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.cluster import fail, report, spread, versions
-from dataflow.config import OPTIONS
-from dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.errors import SnaplineError
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
-from protos import client_pb2 as pb
 from snapline import count, sum_
+from snapline.dataflow.config import OPTIONS
+from snapline.dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.errors import SnaplineError
+from snapline.protos import client_pb2 as pb
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
 
 DEFAULTS = (

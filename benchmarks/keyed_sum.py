@@ -24,9 +24,6 @@ from benchmarks.cluster import (
     running_job,
     versions,
 )
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.sinks import DiscardingSink
-from dataflow.errors import SnaplineError
 from snapline import (
     KeyedProcessFunction,
     ProcessContext,
@@ -36,6 +33,9 @@ from snapline import (
     count,
     sum_,
 )
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.dataflow.errors import SnaplineError
 
 STRING_KEY = pa.field("key", pa.string())
 OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])

@@ -24,19 +24,19 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.cluster import checkpoint_directory, versions
-from dataflow.config import ROCKSDB_MEMORY
-from dataflow.handles import KeyGroupRange, TaskStateSnapshot
-from dataflow.ids import CheckpointID, OperatorID, ResourceID
-from dataflow.state import ValueStateDescriptor
-from dataflow.wire_state import decode_task_state, encode_task_state
-from protos import checkpoint_pb2 as pb
-from runtime.object_storage import open_storage
-from runtime.state_storages import StateStorages
-from taskmanager.operators.contract import OperatorSnapshot
-from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.uploader import SnapshotUploader
-from taskmanager.state.rocksdb import RocksDBStore
-from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.dataflow.config import ROCKSDB_MEMORY
+from snapline.dataflow.handles import KeyGroupRange, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.state import ValueStateDescriptor
+from snapline.dataflow.wire_state import decode_task_state, encode_task_state
+from snapline.protos import checkpoint_pb2 as pb
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.state_storages import StateStorages
+from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader
+from snapline.taskmanager.state.rocksdb import RocksDBStore
+from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 
 BATCH_ROWS = 16_384
 MAX_PARALLELISM = 1024

@@ -29,10 +29,10 @@ from benchmarks.cluster import (
     running_job,
     versions,
 )
-from dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.errors import SnaplineError
 from snapline import count, sum_
+from snapline.dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.errors import SnaplineError
 
 BUCKET_US = 10
 BUCKETS = 1_000_000

@@ -25,17 +25,17 @@ import pyarrow as pa
 
 from benchmarks.cluster import checkpoint_directory, versions
 from benchmarks.incremental import SUMS, add, open_backend
-from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
-from runtime.local_storage import LocalStorage
-from runtime.logs import silent_logger
-from runtime.state_storages import StateStorages
-from runtime.storage import Buffer
-from taskmanager.operators.contract import OperatorSnapshot
-from taskmanager.snapshots.local_directories import LocalDirectories
-from taskmanager.snapshots.local_recovery import LocalRecovery
-from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.uploader import SnapshotUploader
+from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
+from snapline.runtime.local_storage import LocalStorage
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import Buffer
+from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.taskmanager.snapshots.local_directories import LocalDirectories
+from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
+from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 
 JOB, OPERATOR = JobID(f"{1:032x}"), OperatorID(f"{7:032x}")
 

@@ -27,10 +27,10 @@ from typing import Any
 
 from benchmarks.cluster import fail, report, spread, versions
 from benchmarks.failover import ArrivalSink
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.errors import SnaplineError
-from protos import client_pb2 as pb
 from snapline import count, sum_
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.errors import SnaplineError
+from snapline.protos import client_pb2 as pb
 from tests.services.cluster import LocalCluster, wait_until
 
 PATIENCE_S = 180.0

@@ -20,15 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.cluster import versions
-from dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
-from dataflow.handles import KeyGroupRange
-from dataflow.ids import JobID, OperatorID
-from dataflow.operator_specs import KeyedProcessSpec
-from dataflow.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from taskmanager.operators.contract import OperatorContext, RestoredState
-from taskmanager.operators.keyed_process import KeyedProcessOperator
-from taskmanager.state.rocksdb import RocksDBStore
-from taskmanager.task.processing_time import TaskProcessingTime
+from snapline.dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.ids import JobID, OperatorID
+from snapline.dataflow.operator_specs import KeyedProcessSpec
+from snapline.dataflow.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from snapline.taskmanager.operators.contract import OperatorContext, RestoredState
+from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
+from snapline.taskmanager.state.rocksdb import RocksDBStore
+from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
 OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])
 

@@ -21,10 +21,10 @@ from benchmarks.cluster import (
     running_job,
     versions,
 )
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.sinks import DiscardingSink
-from dataflow.errors import SnaplineError
 from snapline import TumblingEventTimeWindows, WatermarkStrategy, count, max_, sum_
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.dataflow.errors import SnaplineError
 
 EVENT_INTERVAL_US = 10
 

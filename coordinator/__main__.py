@@ -1,4 +1,4 @@
-"""`python -m coordinator`: a coordinator as a process, until SIGTERM, SIGINT, or the end of the process that started it.
+"""`python -m snapline.coordinator`: a coordinator as a process, until SIGTERM, SIGINT, or the end of the process that started it.
 
 Errors that a user can act on are one line on standard error and exit code 1. A coordinator whose core broke down ends itself
 with exit code 2: whoever supervises it starts a new one, which recovers the jobs. One that finds out that another has taken over
@@ -19,15 +19,15 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from coordinator.config import CoordinatorConfig, parse
-from coordinator.high_availability import LeadershipLost
-from dataflow.config import HA_TYPE
-from dataflow.errors import SnaplineError
-from runtime.address_file import write_address
-from runtime.logs import Logger, capture_standard_logging, make_logger
+from snapline.coordinator.config import CoordinatorConfig, parse
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.dataflow.config import HA_TYPE
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.address_file import write_address
+from snapline.runtime.logs import Logger, capture_standard_logging, make_logger
 
 if TYPE_CHECKING:
-    from runtime.leader_election import Leadership
+    from snapline.runtime.leader_election import Leadership
 
 EXIT_REFUSED = 1
 EXIT_BROKE_DOWN = 2
@@ -71,7 +71,7 @@ def _run(config: CoordinatorConfig, logger: Logger) -> int:
 
 def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Event) -> int:
     """Contend, lead, and contend again when leadership was lost, until stopped."""
-    from coordinator.candidacy import Candidacy
+    from snapline.coordinator.candidacy import Candidacy
 
     try:
         candidacy = Candidacy.from_config(config, logger, lambda leader: _announce_standby(config, leader))
@@ -89,7 +89,7 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Eve
 
 def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, leadership: Leadership | None) -> int:
     """Until stopped, broken, or not leader any more; the exit code."""
-    from coordinator.cluster_entrypoint import ClusterEntrypoint
+    from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 
     ended = threading.Event()
     entrypoint = ClusterEntrypoint(config, logger, on_fatal=ended.set, leadership=leadership)

@@ -12,15 +12,15 @@ import socket
 import threading
 from collections.abc import Callable
 
-from coordinator.config import CoordinatorConfig
-from coordinator.ha.zookeeper import claim_cluster_id
-from dataflow.config import HA_STORAGE_DIR, HA_TYPE
-from dataflow.errors import SnaplineError
-from runtime.leader_election import LeaderElection, Leadership
-from runtime.logs import Logger
-from runtime.object_storage import open_storage
-from runtime.storage_probe import probe_storage
-from runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from snapline.coordinator.config import CoordinatorConfig
+from snapline.coordinator.ha.zookeeper import claim_cluster_id
+from snapline.dataflow.config import HA_STORAGE_DIR, HA_TYPE
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.leader_election import LeaderElection, Leadership
+from snapline.runtime.logs import Logger
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.storage_probe import probe_storage
+from snapline.runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
 
 PAUSE_SECONDS = 1.0
 

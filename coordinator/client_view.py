@@ -1,6 +1,6 @@
 """The coordinator as the client service sees it: submissions and operations go to the Dispatcher, figures come from actors.
 
-Implements `coordinator.rpc.client_service.Cluster`; everything here runs on the server's loop.
+Implements `snapline.coordinator.rpc.client_service.Cluster`; everything here runs on the server's loop.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any
 
 import pykka
 
-from coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
-from coordinator.dispatcher.events import OperateJob, SubmitJob
-from coordinator.job_registry import JobRegistry, read_actor
-from coordinator.jobmaster.operations import Answer, JobOperation, OperationFailed
-from coordinator.resource.events import WorkerEnded, WorkerPoolClosed, WorkersUnavailable
-from coordinator.resource.resource_manager import ResourceManager
-from coordinator.rpc import views
-from coordinator.rpc.pending_replies import PendingReplies
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import JobID, LeaderSessionID, ResourceID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from protos import client_pb2 as pb
-from runtime.actor import tell_if_alive
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
+from snapline.coordinator.dispatcher.events import OperateJob, SubmitJob
+from snapline.coordinator.job_registry import JobRegistry, read_actor
+from snapline.coordinator.jobmaster.operations import Answer, JobOperation, OperationFailed
+from snapline.coordinator.resource.events import WorkerEnded, WorkerPoolClosed, WorkersUnavailable
+from snapline.coordinator.resource.resource_manager import ResourceManager
+from snapline.coordinator.rpc import views
+from snapline.coordinator.rpc.pending_replies import PendingReplies
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.actor import tell_if_alive
 
 RUNNING = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING)
 

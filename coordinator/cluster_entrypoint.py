@@ -16,15 +16,15 @@ from typing import Any
 import grpc.aio
 import pykka
 
-from coordinator.actors.job_master_runner import JobMasterRunner, JobServices
-from coordinator.checkpoint.metadata import MetadataError
-from coordinator.client_view import ClientView
-from coordinator.config import CoordinatorConfig
-from coordinator.coordinator_metrics import CoordinatorMetrics
-from coordinator.deletions import Deletions
-from coordinator.dispatcher import effects as dispatching
-from coordinator.dispatcher.dispatcher import Dispatcher
-from coordinator.dispatcher.events import (
+from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices
+from snapline.coordinator.checkpoint.metadata import MetadataError
+from snapline.coordinator.client_view import ClientView
+from snapline.coordinator.config import CoordinatorConfig
+from snapline.coordinator.coordinator_metrics import CoordinatorMetrics
+from snapline.coordinator.deletions import Deletions
+from snapline.coordinator.dispatcher import effects as dispatching
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher
+from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
     JobGraphRemoved,
@@ -32,25 +32,25 @@ from coordinator.dispatcher.events import (
     JobGraphStoreFailed,
     JobMasterEnded,
 )
-from coordinator.ha.embedded import EmbeddedHighAvailability
-from coordinator.ha.leader_table_writer import LeaderTableWriter
-from coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from coordinator.high_availability import HighAvailability, LeadershipLost
-from coordinator.io import IoExecutor
-from coordinator.job_registry import JobRegistry
-from coordinator.jobmaster.events import OperationRequested
-from coordinator.jobmaster.operations import OperationFailed, Reply
-from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
-from coordinator.resource.events import ResourceManagerStarted
-from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
-from coordinator.rpc.client_service import ClientService
-from coordinator.rpc.gateways import ServedStreams, add_gateways
-from coordinator.rpc.leaders import LeaderPublisher
-from coordinator.rpc.pending_replies import PendingReplies
-from coordinator.rpc.relays import RelayGateway
-from coordinator.rpc.switchboard import Switchboard
-from coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
-from dataflow.config import (
+from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
+from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
+from snapline.coordinator.high_availability import HighAvailability, LeadershipLost
+from snapline.coordinator.io import IoExecutor
+from snapline.coordinator.job_registry import JobRegistry
+from snapline.coordinator.jobmaster.events import OperationRequested
+from snapline.coordinator.jobmaster.operations import OperationFailed, Reply
+from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
+from snapline.coordinator.resource.events import ResourceManagerStarted
+from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
+from snapline.coordinator.rpc.client_service import ClientService
+from snapline.coordinator.rpc.gateways import ServedStreams, add_gateways
+from snapline.coordinator.rpc.leaders import LeaderPublisher
+from snapline.coordinator.rpc.pending_replies import PendingReplies
+from snapline.coordinator.rpc.relays import RelayGateway
+from snapline.coordinator.rpc.switchboard import Switchboard
+from snapline.coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
+from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTS_DIRECTORY,
     COORDINATOR_BIND_HOST,
@@ -61,28 +61,28 @@ from dataflow.config import (
     Configuration,
     ConfigurationError,
 )
-from dataflow.errors import SnaplineError
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import AllocationID, JobID, LeaderSessionID
-from dataflow.messages import JobStatus
-from protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc, relay_pb2, relay_pb2_grpc
-from runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
-from runtime.clock import SystemClock
-from runtime.connections import ResourceManagerLeaderChanged
-from runtime.dialing import Dialer
-from runtime.grpc_channels import Security
-from runtime.leader_election import Leadership
-from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
-from runtime.logs import Logger
-from runtime.memory_storage import MemoryStorage
-from runtime.metrics import MetricsServer
-from runtime.object_storage import open_storage
-from runtime.rpc_server import RpcServer
-from runtime.state_storages import StateStorages
-from runtime.storage import Storage
-from runtime.storage_probe import probe_storage
-from runtime.timers import TimerService
-from runtime.version import VERSION
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
+from snapline.dataflow.messages import JobStatus
+from snapline.protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc, relay_pb2, relay_pb2_grpc
+from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.connections import ResourceManagerLeaderChanged
+from snapline.runtime.dialing import Dialer
+from snapline.runtime.grpc_channels import Security
+from snapline.runtime.leader_election import Leadership
+from snapline.runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from snapline.runtime.logs import Logger
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.metrics import MetricsServer
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.rpc_server import RpcServer
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import Storage
+from snapline.runtime.storage_probe import probe_storage
+from snapline.runtime.timers import TimerService
+from snapline.runtime.version import VERSION
 
 ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
 """With these, a JobMaster is not started again."""

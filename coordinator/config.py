@@ -1,6 +1,6 @@
 """What a coordinator process is started with: address, settings, and how it reports to whoever started it.
 
-Decides the command line of `python -m coordinator`. Settings come from the layers of `runtime.settings`, then `-D key=value`, then
+Decides the command line of `python -m snapline.coordinator`. Settings come from the layers of `snapline.runtime.settings`, then `-D key=value`, then
 the options that have a name of their own. Secrets do not belong on a command line: a sidecar gets its settings through its
 standard input.
 """
@@ -14,8 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, LOG_LEVEL, Configuration, ConfigurationError
-from runtime.settings import Setting, default_layers, from_options, from_toml, resolve
+from snapline.dataflow.config import (
+    CHECKPOINTS_DIRECTORY,
+    COORDINATOR_ADDRESS,
+    LOG_LEVEL,
+    Configuration,
+    ConfigurationError,
+)
+from snapline.runtime.settings import Setting, default_layers, from_options, from_toml, resolve
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pykka
 
-from coordinator.job_registry import JobRegistry, LiveJob
-from coordinator.resource.resource_manager import ResourceManager
-from coordinator.rpc import views
-from dataflow.messages import JobStatus
-from runtime.actor import Query
-from runtime.metrics import Sample
+from snapline.coordinator.job_registry import JobRegistry, LiveJob
+from snapline.coordinator.resource.resource_manager import ResourceManager
+from snapline.coordinator.rpc import views
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.actor import Query
+from snapline.runtime.metrics import Sample
 
 TIMEOUT_SECONDS = 5.0
 

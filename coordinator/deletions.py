@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from coordinator.high_availability import LeadershipLost
-from runtime.clock import Clock
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.runtime.clock import Clock
 
 DELETE_PAUSES_MS = (1_000, 2_000, 4_000)
 """Before what could not be deleted is tried again, and again; then it stays."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.checkpoint.id_counter import CheckpointIDCounter
-from dataflow.errors import SnaplineError
-from dataflow.ids import CheckpointID, JobID
-from dataflow.jobgraph import JobGraph
+from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounter
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.jobgraph import JobGraph
 
 
 class PointerExists(Exception):
@@ -22,7 +22,7 @@ class PointerExists(Exception):
 
 class LeadershipLost(SnaplineError):
     """The coordinator does not lead any more; nothing that it writes arrives. Whoever performs the work that raises this ends
-    the leadership of the process (`coordinator.io`)."""
+    the leadership of the process (`snapline.coordinator.io`)."""
 
 
 class PointerStore(Protocol):

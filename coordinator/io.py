@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.high_availability import LeadershipLost
-from runtime.clock import Clock
-from runtime.logs import Logger
-from runtime.timers import ScheduledTimer, TimerService
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.runtime.clock import Clock
+from snapline.runtime.logs import Logger
+from snapline.runtime.timers import ScheduledTimer, TimerService
 
 DEFAULT_THREADS = 8
 DEFAULT_LIMIT_MS = 300_000

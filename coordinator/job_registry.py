@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import pykka
 
-from coordinator.checkpoint.stats import CheckpointStatsSnapshot
-from coordinator.jobmaster.job_master import JobMaster
-from coordinator.rpc import views
-from dataflow.ids import CheckpointID, JobID
-from protos import client_pb2 as pb
-from runtime.actor import Query
-from runtime.clock import Clock
+from snapline.coordinator.checkpoint.stats import CheckpointStatsSnapshot
+from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.rpc import views
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.actor import Query
+from snapline.runtime.clock import Clock
 
 QUERY_TIMEOUT_SECONDS = 15.0
 

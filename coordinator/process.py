@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from dataflow.config import LOG_LEVEL, SECURITY_TOKEN
-from dataflow.errors import SnaplineError
+from snapline.dataflow.config import LOG_LEVEL, SECURITY_TOKEN
+from snapline.dataflow.errors import SnaplineError
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 15.0
@@ -53,7 +53,16 @@ class CoordinatorProcess:
         if token:
             values[SECURITY_TOKEN.key] = token
         read_end, write_end = os.pipe()
-        command = [sys.executable, "-m", "coordinator", "--sidecar", "--bind", bind, "--status-fd", str(write_end)]
+        command = [
+            sys.executable,
+            "-m",
+            "snapline.coordinator",
+            "--sidecar",
+            "--bind",
+            bind,
+            "--status-fd",
+            str(write_end),
+        ]
         log = log_to.open("ab") if log_to else None
         try:
             process = subprocess.Popen(

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from coordinator.checkpoint.metadata import METADATA_FILE_NAME, metadata_path, parse_metadata
-from coordinator.checkpoint.state_assignment import AssignmentRefused, assign_states
-from dataflow.config import DROP_STATE_COLUMNS, Configuration
-from dataflow.errors import SnaplineError
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.metadata import METADATA_FILE_NAME, metadata_path, parse_metadata
+from snapline.coordinator.checkpoint.state_assignment import AssignmentRefused, assign_states
+from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
     OperatorState,
     SegmentStateHandle,
     StreamStateHandle,
 )
-from dataflow.ids import OperatorID
-from dataflow.jobgraph import JobGraph
-from dataflow.state import StateError
-from dataflow.state_evolution import key_problem, schema_problems
-from dataflow.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
-from runtime.state_storages import StateStorages, is_absolute
-from runtime.storage import StorageError, StorageNotFound
+from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.state import StateError
+from snapline.dataflow.state_evolution import key_problem, schema_problems
+from snapline.dataflow.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
+from snapline.runtime.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage import StorageError, StorageNotFound
 
 
 class NoSnapshot(SnaplineError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataflow.windows import Aggregate
+from snapline.dataflow.windows import Aggregate
 
 
 def check_aggregate_type(aggregate: Aggregate, data_type: pa.DataType) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from dataflow.handles import ChannelStateHandle
-from dataflow.jobgraph import Partitioning
-from dataflow.key_groups import (
+from snapline.dataflow.handles import ChannelStateHandle
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
@@ -180,7 +180,7 @@ def redistribute_input_channel_state(
     """Per new subtask the input handles to restore, `channel` rewritten to the new channel, in the order to restore them.
 
     `old_states`: by old subtask; `gates`: by input gate. On a rescaled hash edge every row has to be checked by its reader
-    (`taskmanager.checkpointing.channel_state.own_rows`). Raises ChannelStateNotRescalable."""
+    (`snapline.taskmanager.checkpointing.channel_state.own_rows`). Raises ChannelStateNotRescalable."""
     plan: list[list[ChannelStateHandle]] = [[] for _ in range(new_parallelism)]
     for gate_index, edge in enumerate(gates):
         mine = _of_part(old_states, gate_index)

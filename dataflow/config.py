@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dataflow.errors import SnaplineError
+from snapline.dataflow.errors import SnaplineError
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)

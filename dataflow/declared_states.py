@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.arrow_columns import plain_type
-from dataflow.state import MIGRATED_METADATA, StateDescriptor
-from dataflow.state_format import KEY_COLUMN, STATE_COLUMN, with_role
+from snapline.dataflow.arrow_columns import plain_type
+from snapline.dataflow.state import MIGRATED_METADATA, StateDescriptor
+from snapline.dataflow.state_format import KEY_COLUMN, STATE_COLUMN, with_role
 
-_HARMLESS = frozenset({"pyarrow", "dataflow", "snapline", "datetime"})
-_OWN = frozenset({"dataflow", "builtins", "abc", "typing"})
+_HARMLESS = frozenset({"pyarrow", "snapline", "datetime"})
+_OWN = frozenset({"snapline", "builtins", "abc", "typing"})
 """Modules whose classes have no states of the user's."""
 _MOST_STEPS = 50
 """Names that one expression may be made of."""

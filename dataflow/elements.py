@@ -11,7 +11,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID
 
 MIN_WATERMARK_MS = -(2**63)
 MAX_WATERMARK_MS = 2**63 - 1

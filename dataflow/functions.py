@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.state import (
+from snapline.dataflow.state import (
     AggregatingState,
     AggregatingStateDescriptor,
     ListState,
@@ -30,7 +30,7 @@ from dataflow.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from dataflow.windows import TimeWindow
+from snapline.dataflow.windows import TimeWindow
 
 Row = dict[str, Any]
 """One row, column name to Python value; what row-wise functions take and return."""
@@ -108,7 +108,7 @@ class OperatorListState(Protocol):
 
 class OperatorStateStore(Protocol):
     """Operator state by name (Flink: OperatorStateStore). Elements are JSON-like values or bytes; a named serializer
-    registered with `dataflow.state.register_serializer` admits others."""
+    registered with `snapline.dataflow.state.register_serializer` admits others."""
 
     def get_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
         """Split evenly over the subtasks on a rescale."""

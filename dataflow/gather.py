@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import (
+from snapline.dataflow.arrow_columns import (
     BytesArray,
     Int64Array,
     binary_array,
@@ -19,7 +19,7 @@ from dataflow.arrow_columns import (
     is_fixed,
     numpy_values,
 )
-from dataflow.kernel import (
+from snapline.dataflow.kernel import (
     VOID,
     I64s,
     RO_I32s,
@@ -35,7 +35,7 @@ from dataflow.kernel import (
     copy_bytes,
     kernel,
 )
-from dataflow.large_arrays import empty_array
+from snapline.dataflow.large_arrays import empty_array
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dataflow.elements import SnapshotType
-from dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ EMPTY_KEY_GROUP_RANGE = KeyGroupRange(0, -1)
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateHandle:
-    """Keyed state of one subtask: a file in the format of `dataflow.state_format`, which holds its own offsets."""
+    """Keyed state of one subtask: a file in the format of `snapline.dataflow.state_format`, which holds its own offsets."""
 
     key_group_range: KeyGroupRange
     handle: StreamStateHandle

@@ -1,6 +1,6 @@
 """What a job is after translation: vertices (chains of operators) and edges, plain values that go on the wire.
 
-The user API builds a StreamGraph, `dataflow.translation` chains it into this. The coordinator expands it by parallelism; it
+The user API builds a StreamGraph, `snapline.dataflow.translation` chains it into this. The coordinator expands it by parallelism; it
 never looks into an operator's payload. Mirrors Flink's JobGraph, JobVertex, JobEdge.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dataflow.ids import JobID, JobVertexID, OperatorID
+from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
 
 
 class Partitioning(Enum):
@@ -56,7 +56,7 @@ class OperatorNode:
     """False: the uid was derived from the position in the graph."""
     state_schema: bytes = b""
     """An Arrow schema message: key and states as the job declares them, marked as in a file of keyed state, as far as they are
-    known before it runs (see `dataflow.declared_states`). Empty: nothing is."""
+    known before it runs (see `snapline.dataflow.declared_states`). Empty: nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ class JobGraph:
     vertices: tuple[JobVertex, ...]
     edges: tuple[JobEdge, ...]
     configuration: Mapping[str, str] = field(default_factory=dict)
-    """Keys and spelling of `dataflow.config`: checkpointing, restart strategy, buffer timeout."""
+    """Keys and spelling of `snapline.dataflow.config`: checkpointing, restart strategy, buffer timeout."""
     savepoint_restore: SavepointRestoreSettings = SavepointRestoreSettings()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     """Reserved for code shipped with the job: file name to content, put on the import path of the tasks."""
     master_hooks: tuple[bytes, ...] = ()
-    """cloudpickled functions that bring a master hook (`dataflow.master_hooks`); the coordinator creates the hooks, and looks into
+    """cloudpickled functions that bring a master hook (`snapline.dataflow.master_hooks`); the coordinator creates the hooks, and looks into
     nothing else."""

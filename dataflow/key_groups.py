@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+from snapline.dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
 
 __all__ = [
     "EMPTY_KEY_GROUP_RANGE",
@@ -87,8 +87,8 @@ def redistribute_key_groups(
 
 
 def hash_columns(columns: Sequence[Column]) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """The stable hash of each row's key (`dataflow.key_hash.hash_columns`)."""
-    from dataflow.key_hash import hash_columns as hash_key_columns
+    """The stable hash of each row's key (`snapline.dataflow.key_hash.hash_columns`)."""
+    from snapline.dataflow.key_hash import hash_columns as hash_key_columns
 
     return hash_key_columns(columns)
 
@@ -102,7 +102,7 @@ def partition_by_key(
     columns: Sequence[Column], max_parallelism: int, parallelism: int
 ) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
     """(order, bounds): rows order[bounds[i]:bounds[i + 1]] belong to subtask i, in the order in which they came."""
-    from dataflow.key_partition import partition_by_key as partition
+    from snapline.dataflow.key_partition import partition_by_key as partition
 
     return partition(columns, max_parallelism, parallelism)
 
@@ -113,6 +113,6 @@ def split_batch(
     """One batch per subtask (empty ones included), rows in the order in which they came; no copy if one gets all."""
     if parallelism == 1:
         return [batch]
-    from dataflow.key_partition import split_batch as split
+    from snapline.dataflow.key_partition import split_batch as split
 
     return split(batch, key_columns, max_parallelism, parallelism)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import (
+from snapline.dataflow.arrow_columns import (
     binary_buffers,
     column_words,
     is_binary_like,
@@ -27,7 +27,7 @@ from dataflow.arrow_columns import (
     units_per_second,
     validity,
 )
-from dataflow.kernel import I64, VOID, RO_I64s, RO_U8s, RO_U32s, U32s, inlined, kernel, load_u32, load_u64
+from snapline.dataflow.kernel import I64, VOID, RO_I64s, RO_U8s, RO_U32s, U32s, inlined, kernel, load_u32, load_u64
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 UInt32Array = np.ndarray[Any, np.dtype[np.uint32]]

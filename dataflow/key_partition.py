@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import is_fixed, plain_array
-from dataflow.gather import gather_array
-from dataflow.kernel import I64, VOID, I32s, I64s, RO_I64s, RO_U16s, RO_U32s, U16s, kernel
-from dataflow.key_groups import check_parallelism, compute_operator_index_for_key_group
-from dataflow.key_hash import Column, fmix64, hash_columns, logical_words
+from snapline.dataflow.arrow_columns import is_fixed, plain_array
+from snapline.dataflow.gather import gather_array
+from snapline.dataflow.kernel import I64, VOID, I32s, I64s, RO_I64s, RO_U16s, RO_U32s, U16s, kernel
+from snapline.dataflow.key_groups import check_parallelism, compute_operator_index_for_key_group
+from snapline.dataflow.key_hash import Column, fmix64, hash_columns, logical_words
 
 UInt16Array = np.ndarray[Any, np.dtype[np.uint16]]
 

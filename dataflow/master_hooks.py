@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import cloudpickle
 
-from dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import JobDefinitionError
 
 StateT = TypeVar("StateT")
 

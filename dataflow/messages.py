@@ -1,6 +1,6 @@
 """Every control message between processes, as frozen values.
 
-`dataflow.wire` turns them into the protobuf messages of `protos/` and back; cores and the simulator only know these. Each
+`snapline.dataflow.wire` turns them into the protobuf messages of `protos/` and back; cores and the simulator only know these. Each
 message to or from a JobMaster or ResourceManager travels in a `Fenced` envelope, so that one place drops the stale ones.
 Names are Flink's (TaskExecutorGateway, JobMasterGateway, ResourceManagerGateway).
 """
@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
-from dataflow.elements import CheckpointOptions
-from dataflow.failures import CheckpointFailureReason, SerializedFailure
-from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
-from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID, OperatorID, ResourceID
-from dataflow.jobgraph import Partitioning
+from snapline.dataflow.elements import CheckpointOptions
+from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
+from snapline.dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.ids import (
+    AllocationID,
+    CheckpointID,
+    ExecutionAttemptID,
+    JobID,
+    LeaderSessionID,
+    OperatorID,
+    ResourceID,
+)
+from snapline.dataflow.jobgraph import Partitioning
 
 MessageT = TypeVar("MessageT")
 
@@ -413,7 +421,7 @@ class OperatorDescriptor:
     name: str
     payload: bytes
     """cloudpickled factory: a callable without arguments that returns a `taskmanager` StreamOperator or SourceOperator
-    description (see `dataflow.jobgraph.OperatorNode`)."""
+    description (see `snapline.dataflow.jobgraph.OperatorNode`)."""
     chained_input: int = -1
     """Position in the chain of the operator whose output this one reads; -1 for the head, which reads the gates."""
     chained_side_output_tag: str = ""
@@ -436,7 +444,7 @@ class TaskDeploymentDescriptor:
     input_gates: tuple[InputGateDescriptor, ...]
     result_partitions: tuple[ResultPartitionDescriptor, ...]
     configuration: Mapping[str, str] = field(default_factory=dict)
-    """Job configuration, keys and spelling of `dataflow.config`."""
+    """Job configuration, keys and spelling of `snapline.dataflow.config`."""
     restore_checkpoint_id: CheckpointID = CheckpointID(0)
     """0: nothing to restore."""
     restore_state: TaskStateSnapshot = EMPTY_TASK_STATE

@@ -1,5 +1,5 @@
 """What an operator is to do, as data: built by the user API, pickled into the JobGraph, turned into a runtime operator by
-`taskmanager.operators.factory`.
+`snapline.taskmanager.operators.factory`.
 
 A spec holds user functions and names of columns; it has no behaviour. One spec class per kind of operator.
 """
@@ -12,12 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.connector_api import Sink, Source, SourceSplit
-from dataflow.functions import AsyncFunction, KeyedBatchProcessFunction, KeyedProcessFunction, Row, SourceFunction
-from dataflow.state import MapStateDescriptor
-from dataflow.two_phase_commit import SinkFunction
-from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import Aggregate, WindowAssigner
+from snapline.dataflow.connector_api import Sink, Source, SourceSplit
+from snapline.dataflow.functions import (
+    AsyncFunction,
+    KeyedBatchProcessFunction,
+    KeyedProcessFunction,
+    Row,
+    SourceFunction,
+)
+from snapline.dataflow.state import MapStateDescriptor
+from snapline.dataflow.two_phase_commit import SinkFunction
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.dataflow.windows import Aggregate, WindowAssigner
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch] | None]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import (
+from snapline.dataflow.arrow_columns import (
     BoolArray,
     BytesArray,
     Int64Array,
@@ -30,8 +30,8 @@ from dataflow.arrow_columns import (
     validity,
     words_to_values,
 )
-from dataflow.gather import gather_binary
-from dataflow.kernel import I64, VOID, I64s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel, load_u64, store_u64
+from snapline.dataflow.gather import gather_binary
+from snapline.dataflow.kernel import I64, VOID, I64s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel, load_u64, store_u64
 
 MAX_COLUMNS = 63
 

@@ -6,7 +6,7 @@ others have the one for late rows, where it was asked for, or none. Flink knows 
 
 from __future__ import annotations
 
-from dataflow.operator_specs import (
+from snapline.dataflow.operator_specs import (
     CoProcessSpec,
     CustomOperatorSpec,
     KeyedBatchProcessSpec,

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from dataflow.arrow_columns import plain_type
-from dataflow.errors import SnaplineError
-from dataflow.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_type
+from snapline.dataflow.arrow_columns import plain_type
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_type
 
 KIND_METADATA = b"snapline.state.kind"
 SERIALIZER_METADATA = b"snapline.state.serializer"
@@ -68,7 +68,7 @@ def serializer_named(name: str) -> NamedSerializer:
     if found is None:
         raise StateError(
             f"no serializer {name!r} is registered here (known: {', '.join(sorted(_SERIALIZERS))}): call "
-            "dataflow.state.register_serializer in a module that the job's functions import"
+            "snapline.dataflow.state.register_serializer in a module that the job's functions import"
         )
     return found
 

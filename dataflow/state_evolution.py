@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataflow.config import DROP_STATE_COLUMNS
-from dataflow.state import MIGRATED_METADATA, StateDescriptor, StateError, StateKind, descriptor_of
-from dataflow.state_ttl import TOUCHED_FIELD, VALUE_FIELD
+from snapline.dataflow.config import DROP_STATE_COLUMNS
+from snapline.dataflow.state import MIGRATED_METADATA, StateDescriptor, StateError, StateKind, descriptor_of
+from snapline.dataflow.state_ttl import TOUCHED_FIELD, VALUE_FIELD
 
 DEFAULT_METADATA = b"snapline.default"
 """Of a field: what older state has in this column, as text."""

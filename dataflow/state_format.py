@@ -30,9 +30,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
-from dataflow.large_arrays import joined
-from dataflow.state import StateError
+from snapline.dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+from snapline.dataflow.large_arrays import joined
+from snapline.dataflow.state import StateError
 
 MAGIC = b"SNAPKEYS"
 FORMAT_VERSION = 1
@@ -109,7 +109,7 @@ class KeyedStateHeader:
 
     @property
     def state_fields(self) -> list[pa.Field]:
-        """A column per state; `dataflow.state.descriptor_of` reads its metadata."""
+        """A column per state; `snapline.dataflow.state.descriptor_of` reads its metadata."""
         return self._fields(STATE_COLUMN)
 
     @property

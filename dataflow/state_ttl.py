@@ -13,7 +13,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from dataflow.errors import SnaplineError
+from snapline.dataflow.errors import SnaplineError
 
 TTL_METADATA = b"snapline.state.ttl"
 VALUE_FIELD, TOUCHED_FIELD = "value", "touched"

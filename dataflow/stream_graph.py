@@ -1,6 +1,6 @@
 """The graph as the user wrote it: one node per operator, before chaining.
 
-Decides nothing but consistency of what is added: names, uids, parallelism, inputs. `dataflow.translation` turns it into a
+Decides nothing but consistency of what is added: names, uids, parallelism, inputs. `snapline.dataflow.translation` turns it into a
 JobGraph. Mirrors Flink's StreamGraph, StreamNode, StreamEdge.
 """
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from dataflow.errors import JobDefinitionError
-from dataflow.jobgraph import Partitioning
-from dataflow.operator_specs import OperatorSpec
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.operator_specs import OperatorSpec
 
 
 @dataclass(frozen=True, slots=True)

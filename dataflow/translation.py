@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 import cloudpickle
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     MAX_PARALLELISM,
     OPERATOR_CHAINING,
     PARALLELISM_DEFAULT,
     Configuration,
 )
-from dataflow.declared_states import declared_schema, declared_states
-from dataflow.errors import JobDefinitionError
-from dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
-from dataflow.jobgraph import (
+from snapline.dataflow.declared_states import declared_schema, declared_states
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
+from snapline.dataflow.jobgraph import (
     JobEdge,
     JobGraph,
     JobVertex,
@@ -31,9 +31,9 @@ from dataflow.jobgraph import (
     Partitioning,
     SavepointRestoreSettings,
 )
-from dataflow.master_hooks import functions_with_hooks
-from dataflow.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
-from dataflow.stream_graph import StreamEdge, StreamGraph, StreamNode
+from snapline.dataflow.master_hooks import functions_with_hooks
+from snapline.dataflow.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
+from snapline.dataflow.stream_graph import StreamEdge, StreamGraph, StreamNode
 
 UPPER_BOUND_MAX_PARALLELISM = 32_768
 LOWER_BOUND_MAX_PARALLELISM = 128

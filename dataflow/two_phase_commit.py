@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.functions import (
+from snapline.dataflow.functions import (
     Function,
     FunctionInitializationContext,
     FunctionSnapshotContext,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dataflow.errors import InvalidArgument
+from snapline.dataflow.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.arrow_columns import Int64Array
-from dataflow.errors import InvalidArgument
+from snapline.dataflow.arrow_columns import Int64Array
+from snapline.dataflow.errors import InvalidArgument
 
 AGGREGATE_FUNCTIONS = ("count", "sum", "min", "max", "mean")
 

@@ -1,4 +1,4 @@
-"""The codec: control messages of `dataflow.messages` and the JobGraph <-> the protobuf of `protos/`.
+"""The codec: control messages of `snapline.dataflow.messages` and the JobGraph <-> the protobuf of `protos/`.
 
 Decides which field of ControlMessage belongs to which message, and that a whole envelope is decoded or refused at once. It
 knows nothing of streams and sessions: `runtime` moves bytes, cores see values only. Codecs of rarely sent messages are put
@@ -15,21 +15,21 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from dataflow import messages as m
-from dataflow.failures import SerializedFailure
-from dataflow.handles import OperatorSubtaskState, TaskStateSnapshot
-from dataflow.ids import LeaderSessionID
-from dataflow.jobgraph import JobEdge, JobGraph
-from dataflow.wire_checkpoint import CHECKPOINT_CODECS
-from dataflow.wire_errors import WireError
-from dataflow.wire_reflection import Codec, Compiler, Decode, Encode, enum_tables, refuse_enum
-from dataflow.wire_state import (
+from snapline.dataflow import messages as m
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.handles import OperatorSubtaskState, TaskStateSnapshot
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.jobgraph import JobEdge, JobGraph
+from snapline.dataflow.wire_checkpoint import CHECKPOINT_CODECS
+from snapline.dataflow.wire_errors import WireError
+from snapline.dataflow.wire_reflection import Codec, Compiler, Decode, Encode, enum_tables, refuse_enum
+from snapline.dataflow.wire_state import (
     decode_operator_subtask_state,
     decode_task_state,
     encode_operator_subtask_state,
     encode_task_state,
 )
-from protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
+from snapline.protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
 
 __all__ = [
     "CONTROL_MESSAGES",

@@ -15,19 +15,19 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from dataflow.ids import ExecutionAttemptID, LeaderSessionID
-from dataflow.messages import ForTasks, NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
-from dataflow.wire import encode_control_message
-from dataflow.wire_checkpoint import (
+from snapline.dataflow.ids import ExecutionAttemptID, LeaderSessionID
+from snapline.dataflow.messages import ForTasks, NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from snapline.dataflow.wire import encode_control_message
+from snapline.dataflow.wire_checkpoint import (
     REMEMBERED_ATTEMPTS,
     encode_aborted,
     encode_attempt_id,
     encode_complete,
     encode_trigger,
 )
-from dataflow.wire_errors import WireError
-from dataflow.wire_reflection import Encode
-from protos import checkpoint_pb2, cluster_pb2
+from snapline.dataflow.wire_errors import WireError
+from snapline.dataflow.wire_reflection import Encode
+from snapline.protos import checkpoint_pb2, cluster_pb2
 
 _LENGTH_DELIMITED = 2
 _MESSAGES = cluster_pb2.Envelope.DESCRIPTOR.fields_by_name["messages"].number

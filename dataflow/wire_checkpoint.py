@@ -7,11 +7,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import EMPTY_TASK_STATE
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
-from dataflow.messages import (
+from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import EMPTY_TASK_STATE
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     CheckpointMetrics,
     DeclineCheckpoint,
@@ -19,10 +19,10 @@ from dataflow.messages import (
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
-from dataflow.wire_errors import WireError
-from dataflow.wire_reflection import Codec, enum_tables, refuse_enum
-from dataflow.wire_state import decode_task_state, encode_task_state
-from protos import checkpoint_pb2 as pb
+from snapline.dataflow.wire_errors import WireError
+from snapline.dataflow.wire_reflection import Codec, enum_tables, refuse_enum
+from snapline.dataflow.wire_state import decode_task_state, encode_task_state
+from snapline.protos import checkpoint_pb2 as pb
 
 _OPTIONS = pb.CheckpointOptions.DESCRIPTOR.fields_by_name
 _TYPE_TO_NUMBER, _TYPE_FROM_NUMBER = enum_tables(SnapshotType, _OPTIONS["snapshot_type"])

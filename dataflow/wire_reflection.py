@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from dataflow.wire_errors import WireError
+from snapline.dataflow.wire_errors import WireError
 
 Encode = Callable[[Any, Any], None]
 Decode = Callable[[Any], Any]

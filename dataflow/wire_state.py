@@ -1,4 +1,4 @@
-"""How handles to state travel: `dataflow.handles` <-> `protos/checkpoint.proto`, written by hand because acknowledgements
+"""How handles to state travel: `snapline.dataflow.handles` <-> `protos/checkpoint.proto`, written by hand because acknowledgements
 are the hottest messages of a large job.
 
 Every function either fills an empty message in place (`encode_*`) or makes a value of a message (`decode_*`). The
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     EMPTY_TASK_STATE,
     ByteStreamStateHandle,
     ChannelStateHandle,
@@ -23,10 +23,10 @@ from dataflow.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import OperatorID
-from dataflow.wire_errors import WireError
-from dataflow.wire_reflection import enum_tables, refuse_enum
-from protos import checkpoint_pb2 as pb
+from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.wire_errors import WireError
+from snapline.dataflow.wire_reflection import enum_tables, refuse_enum
+from snapline.protos import checkpoint_pb2 as pb
 
 _MODE_TO_NUMBER, _MODE_FROM_NUMBER = enum_tables(
     OperatorStateMode, pb.OperatorStateEntry.DESCRIPTOR.fields_by_name["mode"]

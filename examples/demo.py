@@ -20,16 +20,16 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dataflow.wire import decode_job_status
 from examples.flights import build
 from examples.flights_answer import Comparison, compare_outputs
 from examples.recovery_times import CommittedFiles, recoveries
-from protos import client_pb2 as pb
-from runtime.logs import silent_logger
 from snapline import SnaplineError, StreamExecutionEnvironment
 from snapline.client import ClusterClient
+from snapline.dataflow.wire import decode_job_status
 from snapline.execution import JobExecutionResult, run_in
 from snapline.progress import RowsRead
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import silent_logger
 from snapline.session import EmbeddedCluster, open_spark, slots_required
 
 FLIGHTS = Path(sys.prefix) / "data" / "flights.parquet"

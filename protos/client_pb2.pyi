@@ -1,5 +1,5 @@
-from protos import checkpoint_pb2 as _checkpoint_pb2
-from protos import job_pb2 as _job_pb2
+from snapline.protos import checkpoint_pb2 as _checkpoint_pb2
+from snapline.protos import job_pb2 as _job_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos import client_pb2 as protos_dot_client__pb2
+from snapline.protos import client_pb2 as snapline_dot_protos_dot_client__pb2
 
 GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/client_pb2_grpc.py depends on'
+        + ' but the generated code in snapline/protos/client_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,88 +37,88 @@ class ClientServiceStub:
         """
         self.SubmitJob = channel.unary_unary(
                 '/snapline.v1.ClientService/SubmitJob',
-                request_serializer=protos_dot_client__pb2.SubmitJobRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.SubmitJobResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.SubmitJobRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.SubmitJobResponse.FromString,
                 _registered_method=True)
         self.ListJobs = channel.unary_unary(
                 '/snapline.v1.ClientService/ListJobs',
-                request_serializer=protos_dot_client__pb2.ListJobsRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.ListJobsResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.ListJobsResponse.FromString,
                 _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/snapline.v1.ClientService/GetJob',
-                request_serializer=protos_dot_client__pb2.GetJobRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.JobDetails.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.GetJobRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.JobDetails.FromString,
                 _registered_method=True)
         self.CancelJob = channel.unary_unary(
                 '/snapline.v1.ClientService/CancelJob',
-                request_serializer=protos_dot_client__pb2.CancelJobRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.CancelJobResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.CancelJobRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
         self.StopWithSavepoint = channel.unary_unary(
                 '/snapline.v1.ClientService/StopWithSavepoint',
-                request_serializer=protos_dot_client__pb2.StopWithSavepointRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.SavepointResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.StopWithSavepointRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.SavepointResponse.FromString,
                 _registered_method=True)
         self.TriggerSavepoint = channel.unary_unary(
                 '/snapline.v1.ClientService/TriggerSavepoint',
-                request_serializer=protos_dot_client__pb2.TriggerSavepointRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.SavepointResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.TriggerSavepointRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.SavepointResponse.FromString,
                 _registered_method=True)
         self.TriggerCheckpoint = channel.unary_unary(
                 '/snapline.v1.ClientService/TriggerCheckpoint',
-                request_serializer=protos_dot_client__pb2.TriggerCheckpointRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.TriggerCheckpointResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.TriggerCheckpointRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.TriggerCheckpointResponse.FromString,
                 _registered_method=True)
         self.ListCheckpoints = channel.unary_unary(
                 '/snapline.v1.ClientService/ListCheckpoints',
-                request_serializer=protos_dot_client__pb2.ListCheckpointsRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.ListCheckpointsResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.ListCheckpointsRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.ListCheckpointsResponse.FromString,
                 _registered_method=True)
         self.GetCheckpoint = channel.unary_unary(
                 '/snapline.v1.ClientService/GetCheckpoint',
-                request_serializer=protos_dot_client__pb2.GetCheckpointRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.CheckpointDetails.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.GetCheckpointRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.CheckpointDetails.FromString,
                 _registered_method=True)
         self.Rescale = channel.unary_unary(
                 '/snapline.v1.ClientService/Rescale',
-                request_serializer=protos_dot_client__pb2.RescaleRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.RescaleResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.RescaleRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.RescaleResponse.FromString,
                 _registered_method=True)
         self.GetRequiredResources = channel.unary_unary(
                 '/snapline.v1.ClientService/GetRequiredResources',
-                request_serializer=protos_dot_client__pb2.GetRequiredResourcesRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.RequiredResources.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.GetRequiredResourcesRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.RequiredResources.FromString,
                 _registered_method=True)
         self.ListTaskManagers = channel.unary_unary(
                 '/snapline.v1.ClientService/ListTaskManagers',
-                request_serializer=protos_dot_client__pb2.ListTaskManagersRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.ListTaskManagersResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.ListTaskManagersRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.ListTaskManagersResponse.FromString,
                 _registered_method=True)
         self.ReportWorkers = channel.unary_unary(
                 '/snapline.v1.ClientService/ReportWorkers',
-                request_serializer=protos_dot_client__pb2.ReportWorkersRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.ReportWorkersResponse.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.ReportWorkersRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.ReportWorkersResponse.FromString,
                 _registered_method=True)
         self.GetClusterOverview = channel.unary_unary(
                 '/snapline.v1.ClientService/GetClusterOverview',
-                request_serializer=protos_dot_client__pb2.GetClusterOverviewRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.ClusterOverview.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.GetClusterOverviewRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.ClusterOverview.FromString,
                 _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/snapline.v1.ClientService/WatchJob',
-                request_serializer=protos_dot_client__pb2.WatchJobRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.JobDetails.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.WatchJobRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.JobDetails.FromString,
                 _registered_method=True)
         self.WatchCheckpoints = channel.unary_stream(
                 '/snapline.v1.ClientService/WatchCheckpoints',
-                request_serializer=protos_dot_client__pb2.WatchCheckpointsRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.CheckpointOverview.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.WatchCheckpointsRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.CheckpointOverview.FromString,
                 _registered_method=True)
         self.WatchRequiredResources = channel.unary_stream(
                 '/snapline.v1.ClientService/WatchRequiredResources',
-                request_serializer=protos_dot_client__pb2.WatchRequiredResourcesRequest.SerializeToString,
-                response_deserializer=protos_dot_client__pb2.RequiredResources.FromString,
+                request_serializer=snapline_dot_protos_dot_client__pb2.WatchRequiredResourcesRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_client__pb2.RequiredResources.FromString,
                 _registered_method=True)
 
 
@@ -251,88 +251,88 @@ def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'SubmitJob': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitJob,
-                    request_deserializer=protos_dot_client__pb2.SubmitJobRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.SubmitJobResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.SubmitJobRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.SubmitJobResponse.SerializeToString,
             ),
             'ListJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListJobs,
-                    request_deserializer=protos_dot_client__pb2.ListJobsRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.ListJobsResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.ListJobsRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.ListJobsResponse.SerializeToString,
             ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
-                    request_deserializer=protos_dot_client__pb2.GetJobRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.JobDetails.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.GetJobRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.JobDetails.SerializeToString,
             ),
             'CancelJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelJob,
-                    request_deserializer=protos_dot_client__pb2.CancelJobRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.CancelJobResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.CancelJobRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.CancelJobResponse.SerializeToString,
             ),
             'StopWithSavepoint': grpc.unary_unary_rpc_method_handler(
                     servicer.StopWithSavepoint,
-                    request_deserializer=protos_dot_client__pb2.StopWithSavepointRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.SavepointResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.StopWithSavepointRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.SavepointResponse.SerializeToString,
             ),
             'TriggerSavepoint': grpc.unary_unary_rpc_method_handler(
                     servicer.TriggerSavepoint,
-                    request_deserializer=protos_dot_client__pb2.TriggerSavepointRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.SavepointResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.TriggerSavepointRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.SavepointResponse.SerializeToString,
             ),
             'TriggerCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.TriggerCheckpoint,
-                    request_deserializer=protos_dot_client__pb2.TriggerCheckpointRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.TriggerCheckpointResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.TriggerCheckpointRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.TriggerCheckpointResponse.SerializeToString,
             ),
             'ListCheckpoints': grpc.unary_unary_rpc_method_handler(
                     servicer.ListCheckpoints,
-                    request_deserializer=protos_dot_client__pb2.ListCheckpointsRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.ListCheckpointsResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.ListCheckpointsRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.ListCheckpointsResponse.SerializeToString,
             ),
             'GetCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCheckpoint,
-                    request_deserializer=protos_dot_client__pb2.GetCheckpointRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.CheckpointDetails.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.GetCheckpointRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.CheckpointDetails.SerializeToString,
             ),
             'Rescale': grpc.unary_unary_rpc_method_handler(
                     servicer.Rescale,
-                    request_deserializer=protos_dot_client__pb2.RescaleRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.RescaleResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.RescaleRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.RescaleResponse.SerializeToString,
             ),
             'GetRequiredResources': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRequiredResources,
-                    request_deserializer=protos_dot_client__pb2.GetRequiredResourcesRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.RequiredResources.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.GetRequiredResourcesRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.RequiredResources.SerializeToString,
             ),
             'ListTaskManagers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTaskManagers,
-                    request_deserializer=protos_dot_client__pb2.ListTaskManagersRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.ListTaskManagersResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.ListTaskManagersRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.ListTaskManagersResponse.SerializeToString,
             ),
             'ReportWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportWorkers,
-                    request_deserializer=protos_dot_client__pb2.ReportWorkersRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.ReportWorkersResponse.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.ReportWorkersRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.ReportWorkersResponse.SerializeToString,
             ),
             'GetClusterOverview': grpc.unary_unary_rpc_method_handler(
                     servicer.GetClusterOverview,
-                    request_deserializer=protos_dot_client__pb2.GetClusterOverviewRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.ClusterOverview.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.GetClusterOverviewRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.ClusterOverview.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
-                    request_deserializer=protos_dot_client__pb2.WatchJobRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.JobDetails.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.WatchJobRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.JobDetails.SerializeToString,
             ),
             'WatchCheckpoints': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchCheckpoints,
-                    request_deserializer=protos_dot_client__pb2.WatchCheckpointsRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.CheckpointOverview.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.WatchCheckpointsRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.CheckpointOverview.SerializeToString,
             ),
             'WatchRequiredResources': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchRequiredResources,
-                    request_deserializer=protos_dot_client__pb2.WatchRequiredResourcesRequest.FromString,
-                    response_serializer=protos_dot_client__pb2.RequiredResources.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_client__pb2.WatchRequiredResourcesRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_client__pb2.RequiredResources.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -361,8 +361,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/SubmitJob',
-            protos_dot_client__pb2.SubmitJobRequest.SerializeToString,
-            protos_dot_client__pb2.SubmitJobResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.SubmitJobRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.SubmitJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -388,8 +388,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/ListJobs',
-            protos_dot_client__pb2.ListJobsRequest.SerializeToString,
-            protos_dot_client__pb2.ListJobsResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.ListJobsRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.ListJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -415,8 +415,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/GetJob',
-            protos_dot_client__pb2.GetJobRequest.SerializeToString,
-            protos_dot_client__pb2.JobDetails.FromString,
+            snapline_dot_protos_dot_client__pb2.GetJobRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.JobDetails.FromString,
             options,
             channel_credentials,
             insecure,
@@ -442,8 +442,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/CancelJob',
-            protos_dot_client__pb2.CancelJobRequest.SerializeToString,
-            protos_dot_client__pb2.CancelJobResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.CancelJobRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.CancelJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -469,8 +469,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/StopWithSavepoint',
-            protos_dot_client__pb2.StopWithSavepointRequest.SerializeToString,
-            protos_dot_client__pb2.SavepointResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.StopWithSavepointRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.SavepointResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -496,8 +496,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/TriggerSavepoint',
-            protos_dot_client__pb2.TriggerSavepointRequest.SerializeToString,
-            protos_dot_client__pb2.SavepointResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.TriggerSavepointRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.SavepointResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -523,8 +523,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/TriggerCheckpoint',
-            protos_dot_client__pb2.TriggerCheckpointRequest.SerializeToString,
-            protos_dot_client__pb2.TriggerCheckpointResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.TriggerCheckpointRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.TriggerCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -550,8 +550,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/ListCheckpoints',
-            protos_dot_client__pb2.ListCheckpointsRequest.SerializeToString,
-            protos_dot_client__pb2.ListCheckpointsResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.ListCheckpointsRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.ListCheckpointsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -577,8 +577,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/GetCheckpoint',
-            protos_dot_client__pb2.GetCheckpointRequest.SerializeToString,
-            protos_dot_client__pb2.CheckpointDetails.FromString,
+            snapline_dot_protos_dot_client__pb2.GetCheckpointRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.CheckpointDetails.FromString,
             options,
             channel_credentials,
             insecure,
@@ -604,8 +604,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/Rescale',
-            protos_dot_client__pb2.RescaleRequest.SerializeToString,
-            protos_dot_client__pb2.RescaleResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.RescaleRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.RescaleResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -631,8 +631,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/GetRequiredResources',
-            protos_dot_client__pb2.GetRequiredResourcesRequest.SerializeToString,
-            protos_dot_client__pb2.RequiredResources.FromString,
+            snapline_dot_protos_dot_client__pb2.GetRequiredResourcesRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.RequiredResources.FromString,
             options,
             channel_credentials,
             insecure,
@@ -658,8 +658,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/ListTaskManagers',
-            protos_dot_client__pb2.ListTaskManagersRequest.SerializeToString,
-            protos_dot_client__pb2.ListTaskManagersResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.ListTaskManagersRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.ListTaskManagersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -685,8 +685,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/ReportWorkers',
-            protos_dot_client__pb2.ReportWorkersRequest.SerializeToString,
-            protos_dot_client__pb2.ReportWorkersResponse.FromString,
+            snapline_dot_protos_dot_client__pb2.ReportWorkersRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.ReportWorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -712,8 +712,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/GetClusterOverview',
-            protos_dot_client__pb2.GetClusterOverviewRequest.SerializeToString,
-            protos_dot_client__pb2.ClusterOverview.FromString,
+            snapline_dot_protos_dot_client__pb2.GetClusterOverviewRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.ClusterOverview.FromString,
             options,
             channel_credentials,
             insecure,
@@ -739,8 +739,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/WatchJob',
-            protos_dot_client__pb2.WatchJobRequest.SerializeToString,
-            protos_dot_client__pb2.JobDetails.FromString,
+            snapline_dot_protos_dot_client__pb2.WatchJobRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.JobDetails.FromString,
             options,
             channel_credentials,
             insecure,
@@ -766,8 +766,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/WatchCheckpoints',
-            protos_dot_client__pb2.WatchCheckpointsRequest.SerializeToString,
-            protos_dot_client__pb2.CheckpointOverview.FromString,
+            snapline_dot_protos_dot_client__pb2.WatchCheckpointsRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.CheckpointOverview.FromString,
             options,
             channel_credentials,
             insecure,
@@ -793,8 +793,8 @@ class ClientService:
             request,
             target,
             '/snapline.v1.ClientService/WatchRequiredResources',
-            protos_dot_client__pb2.WatchRequiredResourcesRequest.SerializeToString,
-            protos_dot_client__pb2.RequiredResources.FromString,
+            snapline_dot_protos_dot_client__pb2.WatchRequiredResourcesRequest.SerializeToString,
+            snapline_dot_protos_dot_client__pb2.RequiredResources.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,7 @@ a SerializedFailure in the response. Timestamps are in milliseconds since the Un
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from protos import client_pb2 as _client_pb2
+from snapline.protos import client_pb2 as _client_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

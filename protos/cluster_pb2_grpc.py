@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos import cluster_pb2 as protos_dot_cluster__pb2
+from snapline.protos import cluster_pb2 as snapline_dot_protos_dot_cluster__pb2
 
 GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/cluster_pb2_grpc.py depends on'
+        + ' but the generated code in snapline/protos/cluster_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -46,8 +46,8 @@ class ResourceManagerGatewayStub:
         """
         self.Connect = channel.stream_stream(
                 '/snapline.v1.ResourceManagerGateway/Connect',
-                request_serializer=protos_dot_cluster__pb2.Envelope.SerializeToString,
-                response_deserializer=protos_dot_cluster__pb2.Envelope.FromString,
+                request_serializer=snapline_dot_protos_dot_cluster__pb2.Envelope.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_cluster__pb2.Envelope.FromString,
                 _registered_method=True)
 
 
@@ -75,8 +75,8 @@ def add_ResourceManagerGatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
-                    request_deserializer=protos_dot_cluster__pb2.Envelope.FromString,
-                    response_serializer=protos_dot_cluster__pb2.Envelope.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_cluster__pb2.Envelope.FromString,
+                    response_serializer=snapline_dot_protos_dot_cluster__pb2.Envelope.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -114,8 +114,8 @@ class ResourceManagerGateway:
             request_iterator,
             target,
             '/snapline.v1.ResourceManagerGateway/Connect',
-            protos_dot_cluster__pb2.Envelope.SerializeToString,
-            protos_dot_cluster__pb2.Envelope.FromString,
+            snapline_dot_protos_dot_cluster__pb2.Envelope.SerializeToString,
+            snapline_dot_protos_dot_cluster__pb2.Envelope.FromString,
             options,
             channel_credentials,
             insecure,
@@ -145,8 +145,8 @@ class JobMasterGatewayStub:
         """
         self.Connect = channel.stream_stream(
                 '/snapline.v1.JobMasterGateway/Connect',
-                request_serializer=protos_dot_cluster__pb2.Envelope.SerializeToString,
-                response_deserializer=protos_dot_cluster__pb2.Envelope.FromString,
+                request_serializer=snapline_dot_protos_dot_cluster__pb2.Envelope.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_cluster__pb2.Envelope.FromString,
                 _registered_method=True)
 
 
@@ -171,8 +171,8 @@ def add_JobMasterGatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
-                    request_deserializer=protos_dot_cluster__pb2.Envelope.FromString,
-                    response_serializer=protos_dot_cluster__pb2.Envelope.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_cluster__pb2.Envelope.FromString,
+                    response_serializer=snapline_dot_protos_dot_cluster__pb2.Envelope.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -207,8 +207,8 @@ class JobMasterGateway:
             request_iterator,
             target,
             '/snapline.v1.JobMasterGateway/Connect',
-            protos_dot_cluster__pb2.Envelope.SerializeToString,
-            protos_dot_cluster__pb2.Envelope.FromString,
+            snapline_dot_protos_dot_cluster__pb2.Envelope.SerializeToString,
+            snapline_dot_protos_dot_cluster__pb2.Envelope.FromString,
             options,
             channel_credentials,
             insecure,
@@ -232,8 +232,8 @@ class LeaderRetrievalStub:
         """
         self.Watch = channel.unary_stream(
                 '/snapline.v1.LeaderRetrieval/Watch',
-                request_serializer=protos_dot_cluster__pb2.WatchLeadersRequest.SerializeToString,
-                response_deserializer=protos_dot_cluster__pb2.LeaderTable.FromString,
+                request_serializer=snapline_dot_protos_dot_cluster__pb2.WatchLeadersRequest.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_cluster__pb2.LeaderTable.FromString,
                 _registered_method=True)
 
 
@@ -253,8 +253,8 @@ def add_LeaderRetrievalServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=protos_dot_cluster__pb2.WatchLeadersRequest.FromString,
-                    response_serializer=protos_dot_cluster__pb2.LeaderTable.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_cluster__pb2.WatchLeadersRequest.FromString,
+                    response_serializer=snapline_dot_protos_dot_cluster__pb2.LeaderTable.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -283,8 +283,8 @@ class LeaderRetrieval:
             request,
             target,
             '/snapline.v1.LeaderRetrieval/Watch',
-            protos_dot_cluster__pb2.WatchLeadersRequest.SerializeToString,
-            protos_dot_cluster__pb2.LeaderTable.FromString,
+            snapline_dot_protos_dot_cluster__pb2.WatchLeadersRequest.SerializeToString,
+            snapline_dot_protos_dot_cluster__pb2.LeaderTable.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,7 +10,7 @@ Mirrors Flink's ResourceManagerGateway, JobMasterGateway and TaskExecutorGateway
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from protos import cluster_pb2 as _cluster_pb2
+from snapline.protos import cluster_pb2 as _cluster_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -4,7 +4,7 @@ For each `x.proto`: `x_pb2.py` and its types `x_pb2.pyi` (messages); for one wit
 `x_pb2_grpc.pyi`. The generated files are committed: whoever installs Snapline needs no compiler. grpcio-tools is
 pinned in pyproject.toml to the floor of the run-time libraries, because generated code refuses anything older.
 
-    python -m protos.generate [--check]
+    python -m snapline.protos.generate [--check]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+"""The repository: `protos/` lies in it, and `snapline/protos` leads there."""
 
 
 def generate(output: Path) -> None:
@@ -22,7 +23,7 @@ def generate(output: Path) -> None:
 
     from grpc_tools import protoc
 
-    protos = sorted((ROOT / "protos").glob("*.proto"))
+    protos = sorted((ROOT / "snapline" / "protos").glob("*.proto"))
     with_service = [p for p in protos if any(line.startswith("service ") for line in p.read_text().splitlines())]
     include = ["-I.", f"-I{files('grpc_tools') / '_proto'}"]
     plugin = f"--plugin=protoc-gen-mypy_grpc={Path(sys.executable).parent / 'protoc-gen-mypy_grpc'}"
@@ -36,7 +37,7 @@ def generate(output: Path) -> None:
 
 def generated(directory: Path) -> dict[str, str]:
     """The generated files below a directory, by name."""
-    return {p.name: p.read_text() for p in sorted((directory / "protos").glob("*_pb2*.py*"))}
+    return {p.name: p.read_text() for p in sorted((directory / "snapline" / "protos").glob("*_pb2*.py*"))}
 
 
 def main(arguments: list[str]) -> int:

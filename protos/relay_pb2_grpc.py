@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos import relay_pb2 as protos_dot_relay__pb2
+from snapline.protos import relay_pb2 as snapline_dot_protos_dot_relay__pb2
 
 GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/relay_pb2_grpc.py depends on'
+        + ' but the generated code in snapline/protos/relay_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,8 +37,8 @@ class RelayGatewayStub:
         """
         self.Carry = channel.stream_stream(
                 '/snapline.v1.RelayGateway/Carry',
-                request_serializer=protos_dot_relay__pb2.RelayFrames.SerializeToString,
-                response_deserializer=protos_dot_relay__pb2.RelayFrames.FromString,
+                request_serializer=snapline_dot_protos_dot_relay__pb2.RelayFrames.SerializeToString,
+                response_deserializer=snapline_dot_protos_dot_relay__pb2.RelayFrames.FromString,
                 _registered_method=True)
 
 
@@ -57,8 +57,8 @@ def add_RelayGatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Carry': grpc.stream_stream_rpc_method_handler(
                     servicer.Carry,
-                    request_deserializer=protos_dot_relay__pb2.RelayFrames.FromString,
-                    response_serializer=protos_dot_relay__pb2.RelayFrames.SerializeToString,
+                    request_deserializer=snapline_dot_protos_dot_relay__pb2.RelayFrames.FromString,
+                    response_serializer=snapline_dot_protos_dot_relay__pb2.RelayFrames.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,8 +87,8 @@ class RelayGateway:
             request_iterator,
             target,
             '/snapline.v1.RelayGateway/Carry',
-            protos_dot_relay__pb2.RelayFrames.SerializeToString,
-            protos_dot_relay__pb2.RelayFrames.FromString,
+            snapline_dot_protos_dot_relay__pb2.RelayFrames.SerializeToString,
+            snapline_dot_protos_dot_relay__pb2.RelayFrames.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,7 @@ Nothing here mirrors Flink, whose JobManager has the TaskManagers' connections f
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from protos import relay_pb2 as _relay_pb2
+from snapline.protos import relay_pb2 as _relay_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -20,13 +20,13 @@ from typing import Any, Generic, TypeVar
 
 import pykka
 
-from dataflow.ids import LeaderSessionID
-from dataflow.messages import Fenced
-from runtime.clock import Clock
-from runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
-from runtime.logs import Logger, logs_debug
-from runtime.machine import CancelTimer, InvariantViolation, Machine, StartTimer
-from runtime.timers import TimerDue, TimerService, TimerTable
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.messages import Fenced
+from snapline.runtime.clock import Clock
+from snapline.runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.logs import Logger, logs_debug
+from snapline.runtime.machine import CancelTimer, InvariantViolation, Machine, StartTimer
+from snapline.runtime.timers import TimerDue, TimerService, TimerTable
 
 ResultT = TypeVar("ResultT")
 Performer = Callable[[Any], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dataflow.errors import SnaplineError
+from snapline.dataflow.errors import SnaplineError
 
 
 def write_address(target: Path, address: str) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NewType
 
-from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
-from dataflow.messages import Fenced
+from snapline.dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
+from snapline.dataflow.messages import Fenced
 
 ConnectionID = NewType("ConnectionID", str)
 """Unique within one process. Ids drawn by a core start with `dial-`; a shell must not draw such ids for streams it serves."""

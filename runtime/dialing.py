@@ -1,6 +1,6 @@
 """The dialing side of connections: one gRPC stream per connection, on two threads of its own.
 
-Performs OpenConnection, Send and CloseConnection of `runtime.connections` and answers with ConnectionOpened, ConnectionLost
+Performs OpenConnection, Send and CloseConnection of `snapline.runtime.connections` and answers with ConnectionOpened, ConnectionLost
 and `Incoming`, told to the owner of the connection. Decides nothing about retries: that is the core's registration. A
 TaskManager has a handful of connections, so threads are simpler here than an event loop; the serving side, with
 thousands, is in `coordinator.rpc`.
@@ -8,7 +8,7 @@ thousands, is in `coordinator.rpc`.
 What is sent while the stream is busy waits in a queue and leaves as one envelope. A queue that grows past its bound means
 that the other side does not read any more: the connection counts as lost.
 
-Through a relay (`runtime.relay`) it is the same stream, opened there with the coordinator's address in its metadata. When a relay does not
+Through a relay (`snapline.runtime.relay`) it is the same stream, opened there with the coordinator's address in its metadata. When a relay does not
 open it, for whatever reason, the coordinator is dialed directly: a relay saves the coordinator work, and nobody depends on one. One that
 does not even answer is left alone for a while.
 """
@@ -23,16 +23,23 @@ from typing import Any
 
 import grpc
 
-from dataflow.ids import ResourceID
-from dataflow.messages import Fenced, ForTasks
-from dataflow.wire import WireError, decode_envelope, encode_envelope
-from protos import cluster_pb2, cluster_pb2_grpc
-from runtime.actor import Incoming
-from runtime.clock import Clock
-from runtime.connections import RELAY_TIMEOUT_MS, ConnectionID, ConnectionLost, ConnectionOpened, Peer, PeerKind
-from runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_channel, reason_of
-from runtime.logs import Logger
-from runtime.timers import TimerService
+from snapline.dataflow.ids import ResourceID
+from snapline.dataflow.messages import Fenced, ForTasks
+from snapline.dataflow.wire import WireError, decode_envelope, encode_envelope
+from snapline.protos import cluster_pb2, cluster_pb2_grpc
+from snapline.runtime.actor import Incoming
+from snapline.runtime.clock import Clock
+from snapline.runtime.connections import (
+    RELAY_TIMEOUT_MS,
+    ConnectionID,
+    ConnectionLost,
+    ConnectionOpened,
+    Peer,
+    PeerKind,
+)
+from snapline.runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_channel, reason_of
+from snapline.runtime.logs import Logger
+from snapline.runtime.timers import TimerService
 
 MAX_QUEUED_MESSAGES = 200_000
 MAX_MESSAGES_PER_ENVELOPE = 1_000

@@ -23,8 +23,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dataflow.config import SECURITY_SSL_CA, SECURITY_SSL_CERTIFICATE, SECURITY_SSL_KEY, SECURITY_TOKEN, Configuration
-from dataflow.errors import SnaplineError
+from snapline.dataflow.config import (
+    SECURITY_SSL_CA,
+    SECURITY_SSL_CERTIFICATE,
+    SECURITY_SSL_KEY,
+    SECURITY_TOKEN,
+    Configuration,
+)
+from snapline.dataflow.errors import SnaplineError
 
 MAX_MESSAGE_BYTES = 256 << 20
 """Largest envelope: inline state below the threshold of thousands of subtasks fits, a runaway message does not."""

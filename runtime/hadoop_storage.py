@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
-from runtime.storage import Buffer, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
+from snapline.runtime.storage import Buffer, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
 
 
 class HadoopStorage:

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     HEARTBEAT_INTERVAL,
     HEARTBEAT_RPC_FAILURE_THRESHOLD,
     HEARTBEAT_TIMEOUT,
     Configuration,
     ConfigurationError,
 )
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 
 TargetT = TypeVar("TargetT", bound=Hashable)
 

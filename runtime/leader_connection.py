@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.ids import LeaderSessionID
-from dataflow.messages import Fenced
-from runtime.connections import CloseConnection, ConnectionID, MessageReceived, OpenConnection, Peer, Send
-from runtime.heartbeat import (
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.messages import Fenced
+from snapline.runtime.connections import CloseConnection, ConnectionID, MessageReceived, OpenConnection, Peer, Send
+from snapline.runtime.heartbeat import (
     HeartbeatMonitor,
     HeartbeatReceived,
     HeartbeatRole,
@@ -26,8 +26,8 @@ from runtime.heartbeat import (
     MonitorTarget,
     StopHeartbeats,
 )
-from runtime.machine import CancelTimer, StartTimer, TimerFired
-from runtime.registration import (
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.registration import (
     LeaderGone,
     RegisterAt,
     Registered,

@@ -15,8 +15,8 @@ from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from runtime.logs import Logger
-from runtime.zookeeper import SessionOver, ZooKeeperSession
+from snapline.runtime.logs import Logger
+from snapline.runtime.zookeeper import SessionOver, ZooKeeperSession
 
 CANDIDATES = "leader/candidates"
 TABLE = "leader/table"

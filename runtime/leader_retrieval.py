@@ -14,10 +14,10 @@ from typing import Any
 
 import grpc
 
-from dataflow.ids import JobID, LeaderSessionID
-from protos import cluster_pb2, cluster_pb2_grpc
-from runtime.grpc_channels import Security, open_channel, reason_of
-from runtime.logs import Logger
+from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.protos import cluster_pb2, cluster_pb2_grpc
+from snapline.runtime.grpc_channels import Security, open_channel, reason_of
+from snapline.runtime.logs import Logger
 
 PAUSE_MIN_SECONDS = 0.1
 PAUSE_MAX_SECONDS = 2.0

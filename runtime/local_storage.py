@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runtime.storage import Buffer, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
+from snapline.runtime.storage import Buffer, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
 
 KNOWN_DIRECTORIES_MAX = 1024
 WRITEV_PARTS_MAX = 512

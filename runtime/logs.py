@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from dataflow.config import is_secret
+from snapline.dataflow.config import is_secret
 
 Logger = FilteringBoundLogger
 

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-from runtime.storage import Buffer, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
+from snapline.runtime.storage import Buffer, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
 
 
 class MemoryStorage:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dataflow.errors import SnaplineError
-from runtime.logs import Logger
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import Logger
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer

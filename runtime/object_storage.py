@@ -1,7 +1,7 @@
 """`open_storage(url)`, and storage in S3, Google Cloud Storage and Azure through obstore.
 
 Decides which adapter a URL means, and what an object store's errors mean to a user. Conditional create is If-None-Match,
-which `runtime.storage_probe` verifies. A rename is a copy and a delete: not atomic, but the target is never half visible.
+which `snapline.runtime.storage_probe` verifies. A rename is a copy and a delete: not atomic, but the target is never half visible.
 Credentials come from the `s3.*` settings, else from the environment as the vendor's own tools read it (AWS_*, GOOGLE_*,
 AZURE_*). obstore runs its own threads: never open a store in a process that will fork.
 """
@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from runtime.storage import Buffer, Storage, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
+from snapline.runtime.storage import Buffer, Storage, StorageAlreadyExists, StorageError, StorageNotFound, checked_path
 
 OBJECT_STORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 HADOOP_SCHEMES = ("hdfs", "viewfs")
@@ -26,7 +26,7 @@ S3_SETTINGS = {
     "s3.secret-key": "secret_access_key",
     "s3.region": "region",
 }
-"""Settings of `dataflow.config` and what obstore calls them."""
+"""Settings of `snapline.dataflow.config` and what obstore calls them."""
 
 S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
@@ -45,19 +45,19 @@ def open_storage(url: str, configuration: Mapping[str, str] | None = None) -> St
     if not url.strip():
         raise StorageError("no storage location given; set execution.checkpointing.dir to a directory or URL")
     if scheme in ("", "file"):
-        from runtime.local_storage import LocalStorage
+        from snapline.runtime.local_storage import LocalStorage
 
         if parts.netloc not in ("", "localhost"):
             raise StorageError(f"{url} names the host {parts.netloc}; write file:///path with three slashes")
         return LocalStorage(unquote(parts.path) if scheme else url)
     if scheme == "memory":
-        from runtime.memory_storage import named_memory_storage
+        from snapline.runtime.memory_storage import named_memory_storage
 
         return named_memory_storage(parts.netloc)
     if scheme in OBJECT_STORE_SCHEMES:
         return ObjectStorage.connect(url, configuration or {})
     if scheme in HADOOP_SCHEMES:
-        from runtime.hadoop_storage import HadoopStorage
+        from snapline.runtime.hadoop_storage import HadoopStorage
 
         return HadoopStorage.connect(url)
     known = ", ".join(f"{each}://" for each in ("file", "s3", "gs", "az", "hdfs"))

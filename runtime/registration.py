@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     REGISTRATION_ERROR_DELAY,
     REGISTRATION_INITIAL_TIMEOUT,
     REGISTRATION_MAX_TIMEOUT,
@@ -25,9 +25,9 @@ from dataflow.config import (
     Configuration,
     ConfigurationError,
 )
-from dataflow.ids import LeaderSessionID
-from dataflow.messages import Disconnect, Fenced, RegistrationRejected, RegistrationSuccess
-from runtime.connections import (
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.messages import Disconnect, Fenced, RegistrationRejected, RegistrationSuccess
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -37,7 +37,7 @@ from runtime.connections import (
     Peer,
     Send,
 )
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
 
 NO_LEADER = LeaderSessionID("")
 

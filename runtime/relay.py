@@ -1,4 +1,4 @@
-"""The shell of a relay: gRPC on both sides of `runtime.relaying`, all on one loop.
+"""The shell of a relay: gRPC on both sides of `snapline.runtime.relaying`, all on one loop.
 
 Serves both gateways without knowing their messages: an envelope stays bytes from a TaskManager's stream to the trunk. What goes
 to a coordinator waits a moment for more (`relay.linger`), and again while more comes, so that the acknowledgements of one
@@ -19,12 +19,18 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from protos import cluster_pb2, relay_pb2, relay_pb2_grpc
-from runtime.connections import RELAY_TIMEOUT_MS, PeerKind
-from runtime.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, Security, open_aio_channel, reason_of
-from runtime.logs import Logger
-from runtime.metrics import Sample
-from runtime.relaying import (
+from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
+from snapline.runtime.connections import RELAY_TIMEOUT_MS, PeerKind
+from snapline.runtime.grpc_channels import (
+    COORDINATOR_METADATA_KEY,
+    STREAM_IS_OPEN,
+    Security,
+    open_aio_channel,
+    reason_of,
+)
+from snapline.runtime.logs import Logger
+from snapline.runtime.metrics import Sample
+from snapline.runtime.relaying import (
     MAX_BYTES_PER_WRITE,
     OK,
     RESOURCE_EXHAUSTED,
@@ -48,7 +54,7 @@ from runtime.relaying import (
     TrunkNumber,
     TrunkOpened,
 )
-from runtime.rpc_server import RELAY, RpcServer, retrieve_exception
+from snapline.runtime.rpc_server import RELAY, RpcServer, retrieve_exception
 
 MAX_LINGERS = 4
 """How many times `relay.linger` something waits for more at most, while more comes."""

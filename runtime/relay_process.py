@@ -1,4 +1,4 @@
-"""`snapline relay`, or `python -m runtime.relay_process`: a relay as a process, until SIGTERM or SIGINT.
+"""`snapline relay`, or `python -m snapline.runtime.relay_process`: a relay as a process, until SIGTERM or SIGINT.
 
 Errors that a user can act on are one line on standard error and exit code 1. A relay keeps nothing: it may be killed and started again
 at any moment, and TaskManagers go through it again when they dial the next time.
@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataflow.config import LOG_LEVEL, RELAY_ADDRESS, RELAY_BIND_HOST, RELAY_LINGER
-from dataflow.errors import SnaplineError
-from runtime.address_file import write_address
-from runtime.logs import capture_standard_logging, make_logger
-from runtime.settings import Setting, command_line_layers, resolve
+from snapline.dataflow.config import LOG_LEVEL, RELAY_ADDRESS, RELAY_BIND_HOST, RELAY_LINGER
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.address_file import write_address
+from snapline.runtime.logs import capture_standard_logging, make_logger
+from snapline.runtime.settings import Setting, command_line_layers, resolve
 
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configuration = resolve(*layers)
     except SnaplineError as error:
         return _refuse(error)
-    from runtime.grpc_channels import Security
-    from runtime.metrics import MetricsServer
-    from runtime.relay import RelayServer
+    from snapline.runtime.grpc_channels import Security
+    from snapline.runtime.metrics import MetricsServer
+    from snapline.runtime.relay import RelayServer
 
     logger = make_logger("relay", configuration.get_option(LOG_LEVEL))
     capture_standard_logging(logger)

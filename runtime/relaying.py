@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
-from runtime.connections import PeerKind
+from snapline.runtime.connections import PeerKind
 
 StreamNumber = NewType("StreamNumber", int)
 """A TaskManager's stream; drawn by the shell, never used twice."""
@@ -25,7 +25,7 @@ MAX_BYTES_PER_WRITE = 1 << 20
 """Frames are gathered up to about this size."""
 
 MAX_ENVELOPE_BYTES = 252 << 20
-"""Below what one message of gRPC may have (`runtime.grpc_channels`) by more than a whole write, with which it may travel."""
+"""Below what one message of gRPC may have (`snapline.runtime.grpc_channels`) by more than a whole write, with which it may travel."""
 
 OK = 0
 INVALID_ARGUMENT = 3

@@ -17,10 +17,10 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from dataflow.config import COORDINATOR_ADDRESS, COORDINATOR_BIND_HOST, RELAY_ADDRESS, RELAY_BIND_HOST
-from dataflow.errors import SnaplineError
-from runtime.grpc_channels import SERVER_OPTIONS, Security, TokenInterceptor, add_port
-from runtime.logs import Logger
+from snapline.dataflow.config import COORDINATOR_ADDRESS, COORDINATOR_BIND_HOST, RELAY_ADDRESS, RELAY_BIND_HOST
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.grpc_channels import SERVER_OPTIONS, Security, TokenInterceptor, add_port
+from snapline.runtime.logs import Logger
 
 STOP_GRACE_SECONDS = 0.5
 """How long streams may take to end by themselves when the server stops."""

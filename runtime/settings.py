@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataflow.config import OPTIONS, Configuration, ConfigurationError, canonical_key, check_key
+from snapline.dataflow.config import OPTIONS, Configuration, ConfigurationError, canonical_key, check_key
 
 ENVIRONMENT_PREFIX = "SNAPLINE_CONF_"
 """`SNAPLINE_CONF_execution__checkpointing__interval=1s`: two underscores stand for a dot, one for a hyphen."""

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from runtime.storage import Storage
+from snapline.runtime.storage import Storage
 
 STORAGES_MAX = 64
 

@@ -1,8 +1,8 @@
 """The storage port: the few operations that checkpoints need of a file system or object store.
 
-Paths are relative, with forward slashes, below the base that the adapter was made for. Adapters: `runtime.local_storage`,
-`runtime.object_storage` (S3, GCS, Azure through obstore; and `open_storage`, which picks the adapter), `runtime.hadoop_storage`
-(HDFS), `runtime.memory_storage` (tests, simulator); one contract suite runs against all. Every method may raise StorageError;
+Paths are relative, with forward slashes, below the base that the adapter was made for. Adapters: `snapline.runtime.local_storage`,
+`snapline.runtime.object_storage` (S3, GCS, Azure through obstore; and `open_storage`, which picks the adapter), `snapline.runtime.hadoop_storage`
+(HDFS), `snapline.runtime.memory_storage` (tests, simulator); one contract suite runs against all. Every method may raise StorageError;
 nothing is half visible after one. Adapters may be used from several threads at once.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from dataflow.errors import SnaplineError
+from snapline.dataflow.errors import SnaplineError
 
 Buffer = bytes | bytearray | memoryview
 """What adapters that take several parts accept for each; anything else with the buffer protocol works, too."""
@@ -34,7 +34,7 @@ class Storage(Protocol):
 
     @property
     def url(self) -> str:
-        """The base, as a URL that `runtime.object_storage.open_storage` takes."""
+        """The base, as a URL that `snapline.runtime.object_storage.open_storage` takes."""
         ...
 
     def create(self, path: str, data: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 
-from runtime.storage import Storage, StorageAlreadyExists, StorageError
+from snapline.runtime.storage import Storage, StorageAlreadyExists, StorageError
 
 FIRST = b"written first"
 SECOND = b"written second"

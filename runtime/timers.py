@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from runtime.clock import Clock
-from runtime.machine import TimerFired
+from snapline.runtime.clock import Clock
+from snapline.runtime.machine import TimerFired
 
 IDLE_WAIT_SECONDS = 3600.0
 """How long the thread sleeps when nothing is due; any new timer wakes it."""

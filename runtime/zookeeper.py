@@ -33,7 +33,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     HA_CLUSTER_ID,
     HA_ZOOKEEPER_ACL,
     HA_ZOOKEEPER_CONNECTION_TIMEOUT,
@@ -43,8 +43,8 @@ from dataflow.config import (
     HA_ZOOKEEPER_SESSION_TIMEOUT,
     Configuration,
 )
-from dataflow.errors import SnaplineError
-from runtime.logs import Logger
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import Logger
 
 AGAIN_SECONDS = 0.05
 """Pause before a call whose connection broke is sent again."""

@@ -1,6 +1,6 @@
 """Leader retrieval on ZooKeeper: follows the table of leaders that the leading coordinator writes there.
 
-Reports the same tables as `runtime.leader_retrieval` does over gRPC, each once. A table stays true until the next leader writes
+Reports the same tables as `snapline.runtime.leader_retrieval` does over gRPC, each once. A table stays true until the next leader writes
 its own: who dials into it meanwhile is refused or finds nobody, and tries again. ZooKeeper that is away changes nothing for who
 knows its leaders already. Mirrors Flink's ZooKeeperLeaderRetrievalDriver.
 """
@@ -13,13 +13,13 @@ from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
-from dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, Configuration
-from dataflow.errors import SnaplineError
-from protos import cluster_pb2
-from runtime.leader_election import TABLE
-from runtime.leader_retrieval import LeaderTable, decode_leader_table
-from runtime.logs import Logger, silent_logger
-from runtime.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
+from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.protos import cluster_pb2
+from snapline.runtime.leader_election import TABLE
+from snapline.runtime.leader_retrieval import LeaderTable, decode_leader_table
+from snapline.runtime.logs import Logger, silent_logger
+from snapline.runtime.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 
 PAUSE_SECONDS = 1.0
 """After a session that could not be opened, or ended."""

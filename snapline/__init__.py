@@ -1,64 +1,76 @@
-"""Snapline: exactly-once streaming Python on Spark. Everything that a user touches starts here."""
+"""Snapline: exactly-once streaming Python on Spark. Everything that a user touches starts here.
 
-from dataflow.config import ConfigurationError
-from dataflow.connector_api import Sink, SinkWriter, Source, SourceReader
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.parquet import ParquetSink, ParquetSource
-from dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
-from dataflow.functions import (
-    AsyncFunction,
-    BatchKeys,
-    BatchState,
-    BroadcastContext,
-    CheckpointedFunction,
-    CheckpointListener,
-    CoProcessFunction,
-    Function,
-    KeyedBatchProcessFunction,
-    KeyedBroadcastProcessFunction,
-    KeyedCoBatchProcessFunction,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    ProcessContext,
-    ProcessWindowFunction,
-    Row,
-    RuntimeContext,
-    SideOutput,
-    SourceContext,
-    SourceFunction,
-    WindowContext,
-)
-from dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
-from dataflow.state import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
-from dataflow.state_evolution import with_default
-from dataflow.state_ttl import StateTtlConfig, TtlUpdate
-from dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
-from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import (
-    Aggregate,
-    CountTrigger,
-    EventTimeSessionWindows,
-    GlobalWindows,
-    SlidingEventTimeWindows,
-    TimeWindow,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-)
-from snapline.aggregates import count, max_, mean, min_, sum_
-from snapline.client import JobFailed
-from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-from snapline.environment import StreamExecutionEnvironment
-from snapline.joined import JoinedStreams
-from snapline.stream import DataStream, KeyedStream
-from snapline.windowed import WindowedStream
+Names are loaded when they are first asked for (PEP 562): a coordinator or a client that imports one room of Snapline does
+not pay for Arrow and for the operators that it never uses.
+"""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from snapline.runtime import version
+
+if TYPE_CHECKING:
+    from snapline.aggregates import count, max_, mean, min_, sum_
+    from snapline.client import JobFailed
+    from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from snapline.dataflow.config import ConfigurationError
+    from snapline.dataflow.connector_api import Sink, SinkWriter, Source, SourceReader
+    from snapline.dataflow.connectors.generator import GeneratorSource
+    from snapline.dataflow.connectors.parquet import ParquetSink, ParquetSource
+    from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
+    from snapline.dataflow.functions import (
+        AsyncFunction,
+        BatchKeys,
+        BatchState,
+        BroadcastContext,
+        CheckpointedFunction,
+        CheckpointListener,
+        CoProcessFunction,
+        Function,
+        KeyedBatchProcessFunction,
+        KeyedBroadcastProcessFunction,
+        KeyedCoBatchProcessFunction,
+        KeyedCoProcessFunction,
+        KeyedProcessFunction,
+        ProcessContext,
+        ProcessWindowFunction,
+        Row,
+        RuntimeContext,
+        SideOutput,
+        SourceContext,
+        SourceFunction,
+        WindowContext,
+    )
+    from snapline.dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
+    from snapline.dataflow.state import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
+    from snapline.dataflow.state_evolution import with_default
+    from snapline.dataflow.state_ttl import StateTtlConfig, TtlUpdate
+    from snapline.dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
+    from snapline.dataflow.watermarks import WatermarkStrategy
+    from snapline.dataflow.windows import (
+        Aggregate,
+        CountTrigger,
+        EventTimeSessionWindows,
+        GlobalWindows,
+        SlidingEventTimeWindows,
+        TimeWindow,
+        TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows,
+    )
+    from snapline.environment import StreamExecutionEnvironment
+    from snapline.joined import JoinedStreams
+    from snapline.stream import DataStream, KeyedStream
+    from snapline.windowed import WindowedStream
+
+__version__ = version.VERSION
 
 __all__ = [
     "Aggregate",
@@ -129,3 +141,51 @@ __all__ = [
     "sum_",
     "with_default",
 ]
+
+_PLACES = {
+    "snapline.dataflow.config": "ConfigurationError",
+    "snapline.dataflow.connector_api": "Sink SinkWriter Source SourceReader",
+    "snapline.dataflow.connectors.generator": "GeneratorSource",
+    "snapline.dataflow.connectors.parquet": "ParquetSink ParquetSource",
+    "snapline.dataflow.errors": "ConnectorError JobDefinitionError SnaplineError",
+    "snapline.dataflow.functions": """
+        AsyncFunction BatchKeys BatchState BroadcastContext CheckpointedFunction CheckpointListener
+        CoProcessFunction Function KeyedBatchProcessFunction KeyedBroadcastProcessFunction
+        KeyedCoBatchProcessFunction KeyedCoProcessFunction KeyedProcessFunction ProcessContext
+        ProcessWindowFunction Row RuntimeContext SideOutput SourceContext SourceFunction WindowContext
+    """,
+    "snapline.dataflow.master_hooks": "MasterTriggerRestoreHook WithMasterCheckpointHook",
+    "snapline.dataflow.state": """
+        AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor ReducingStateDescriptor
+        ValueStateDescriptor
+    """,
+    "snapline.dataflow.state_evolution": "with_default",
+    "snapline.dataflow.state_ttl": "StateTtlConfig TtlUpdate",
+    "snapline.dataflow.two_phase_commit": "SinkFunction TwoPhaseCommitSinkFunction",
+    "snapline.dataflow.watermarks": "WatermarkStrategy",
+    "snapline.dataflow.windows": """
+        Aggregate CountTrigger EventTimeSessionWindows GlobalWindows SlidingEventTimeWindows TimeWindow
+        TumblingEventTimeWindows TumblingProcessingTimeWindows
+    """,
+    "snapline.aggregates": "count max_ mean min_ sum_",
+    "snapline.client": "JobFailed",
+    "snapline.connected": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
+    "snapline.environment": "StreamExecutionEnvironment",
+    "snapline.joined": "JoinedStreams",
+    "snapline.stream": "DataStream KeyedStream",
+    "snapline.windowed": "WindowedStream",
+}
+"""The module of each public name."""
+_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for."""
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module 'snapline' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

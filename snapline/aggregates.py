@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataflow.windows import Aggregate
+from snapline.dataflow.windows import Aggregate
 
 
 def count(column: str = "") -> Aggregate:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 
-from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
-from runtime.logs import make_logger
 from snapline.client import ClusterClient
+from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
+from snapline.runtime.logs import make_logger
 from snapline.session import open_spark
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
 from snapline.spark.worker_reports import WorkerReports

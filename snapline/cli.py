@@ -18,16 +18,23 @@ from rich.console import Console
 from rich.table import Table
 
 import snapline
-from dataflow.config import COORDINATOR_ADDRESS, DROP_STATE_COLUMNS, OPTIONS, SECURITY_TOKEN, Configuration, is_secret
-from dataflow.errors import SnaplineError
-from dataflow.wire import decode_job_status
-from protos import checkpoint_pb2, job_pb2
-from protos import client_pb2 as pb
-from runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.client import ClusterClient
+from snapline.dataflow.config import (
+    COORDINATOR_ADDRESS,
+    DROP_STATE_COLUMNS,
+    OPTIONS,
+    SECURITY_TOKEN,
+    Configuration,
+    is_secret,
+)
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.wire import decode_job_status
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.program import run_script, translate_script
+from snapline.protos import checkpoint_pb2, job_pb2
+from snapline.protos import client_pb2 as pb
 from snapline.reporting import INTERRUPTED, print_error, print_interrupted
+from snapline.runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.state_commands import state
 
 _DROP_STATE_COLUMNS_VARIABLE = ENVIRONMENT_PREFIX + DROP_STATE_COLUMNS.key.replace(".", "__").replace("-", "_")
@@ -100,7 +107,7 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def coordinator(arguments: tuple[str, ...]) -> None:
     """Run a coordinator in the foreground (`snapline coordinator --help` for its options)."""
-    from coordinator.__main__ import main as run_coordinator
+    from snapline.coordinator.__main__ import main as run_coordinator
 
     sys.exit(run_coordinator(list(arguments)))
 
@@ -109,7 +116,7 @@ def coordinator(arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def relay(arguments: tuple[str, ...]) -> None:
     """Run a relay in the foreground, between many TaskManagers and their coordinator (`snapline relay --help`)."""
-    from runtime.relay_process import main as run_relay
+    from snapline.runtime.relay_process import main as run_relay
 
     sys.exit(run_relay(list(arguments)))
 
@@ -325,9 +332,9 @@ def trigger(target: Target, job: str, directory: str) -> None:
 def dispose(path: str, output: str) -> None:
     """Delete a savepoint with its files, and nothing else. A job that was started from it without --claim must have completed
     a checkpoint of its own before."""
-    from coordinator.snapshots import dispose_savepoint
-    from runtime.object_storage import open_storage
-    from runtime.state_storages import StateStorages
+    from snapline.coordinator.snapshots import dispose_savepoint
+    from snapline.runtime.object_storage import open_storage
+    from snapline.runtime.state_storages import StateStorages
 
     configuration = resolve(default_layers(os.environ))
     disposed = dispose_savepoint(StateStorages(lambda url: open_storage(url, configuration)), _absolute(path))

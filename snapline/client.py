@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from dataflow.errors import SnaplineError
-from dataflow.failures import SerializedFailure
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus
-from dataflow.wire import decode, decode_job_status, encode_job_graph
-from protos import client_pb2 as pb
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode, decode_job_status, encode_job_graph
+from snapline.protos import client_pb2 as pb
 
 if TYPE_CHECKING:
     import grpc
 
-    from dataflow.config import Configuration
-    from runtime.grpc_channels import Security
+    from snapline.dataflow.config import Configuration
+    from snapline.runtime.grpc_channels import Security
 
 T = TypeVar("T")
 
@@ -62,15 +62,15 @@ class ClusterClient:
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> ClusterClient:
         """A client of the coordinator that leads: at `jobmanager.rpc.address`, or where ZooKeeper says. Raises SnaplineError."""
-        from runtime.grpc_channels import Security
-        from runtime.zookeeper_leader_retrieval import coordinator_address
+        from snapline.runtime.grpc_channels import Security
+        from snapline.runtime.zookeeper_leader_retrieval import coordinator_address
 
         security = Security.from_configuration(configuration)
         return cls(coordinator_address(configuration), security, lambda: coordinator_address(configuration))
 
     def _open(self, address: str) -> None:
-        from protos.client_pb2_grpc import ClientServiceStub
-        from runtime.grpc_channels import open_channel
+        from snapline.protos.client_pb2_grpc import ClientServiceStub
+        from snapline.runtime.grpc_channels import open_channel
 
         self.address = address
         self._channel: grpc.Channel = open_channel(address, self._security)

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import (
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import (
     CoProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoBatchProcessFunction,
     KeyedCoProcessFunction,
 )
-from dataflow.jobgraph import Partitioning
-from dataflow.operator_specs import CoProcessSpec, OperatorSpec
-from dataflow.state import MapStateDescriptor
-from dataflow.stream_graph import StreamEdge
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.operator_specs import CoProcessSpec, OperatorSpec
+from snapline.dataflow.state import MapStateDescriptor
+from snapline.dataflow.stream_graph import StreamEdge
 from snapline.stream import DataStream, KeyedStream
 
 

@@ -14,11 +14,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from coordinator.checkpoint.pending_checkpoint import PENDING_CHECKPOINT_TRANSITIONS, PendingCheckpointStatus
-from coordinator.execution.execution_graph import EXECUTION_TRANSITIONS, JOB_STATUS_TRANSITIONS
-from dataflow.messages import ExecutionState, JobStatus
-from taskmanager.checkpointing.barrier_states import BarrierState
-from taskmanager.checkpointing.barrier_states.diagram import state_diagram
+from snapline.coordinator.checkpoint.pending_checkpoint import PENDING_CHECKPOINT_TRANSITIONS, PendingCheckpointStatus
+from snapline.coordinator.execution.execution_graph import EXECUTION_TRANSITIONS, JOB_STATUS_TRANSITIONS
+from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.taskmanager.checkpointing.barrier_states import BarrierState
+from snapline.taskmanager.checkpointing.barrier_states.diagram import state_diagram
 
 _MARKED = re.compile(r"(<!-- diagram: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -11,23 +11,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
-from dataflow.config import DROP_STATE_COLUMNS, Configuration
-from dataflow.errors import SnaplineError
-from dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyedStateHandle, KeyGroupRange, OperatorState
-from dataflow.ids import CheckpointID, JobID, OperatorID
-from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from dataflow.operator_specs import (
+from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
+from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyedStateHandle, KeyGroupRange, OperatorState
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
+from snapline.dataflow.operator_specs import (
     IntervalJoinSpec,
     RunningAggregateSpec,
     TemporalJoinSpec,
     WindowAggregateSpec,
     WindowJoinSpec,
 )
-from runtime.machine import InvariantViolation
-from runtime.object_storage import open_storage
-from runtime.state_storages import StateStorages
-from runtime.storage import StorageError
+from snapline.runtime.machine import InvariantViolation
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import StorageError
 
 _OWN = (RunningAggregateSpec, WindowAggregateSpec, WindowJoinSpec, IntervalJoinSpec, TemporalJoinSpec)
 
@@ -112,9 +112,9 @@ class _Tried:
 
 
 def _refusal(tried: _Tried) -> str:
-    from taskmanager.operators.contract import OperatorContext, RestoredState  # these bring a compiler
-    from taskmanager.operators.factory import create_operator, load_spec
-    from taskmanager.task.processing_time import TaskProcessingTime
+    from snapline.taskmanager.operators.contract import OperatorContext, RestoredState  # these bring a compiler
+    from snapline.taskmanager.operators.factory import create_operator, load_spec
+    from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
     node = tried.node
     spec = load_spec(node.payload, node.uid)

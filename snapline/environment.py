@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTING_MODE,
     CHECKPOINTS_DIRECTORY,
@@ -26,17 +26,17 @@ from dataflow.config import (
     ConfigurationError,
     check_key,
 )
-from dataflow.connector_api import Source
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import SourceFunction
-from dataflow.ids import JobID
-from dataflow.jobgraph import SavepointRestoreSettings
-from dataflow.operator_specs import SourceFunctionSpec, SourceSpec
-from dataflow.stream_graph import StreamEdge, StreamGraph
-from dataflow.translation import Translation, translate
-from dataflow.watermarks import WatermarkStrategy
-from runtime.settings import Setting, default_layers, resolve, text_of
+from snapline.dataflow.connector_api import Source
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import SourceFunction
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import SavepointRestoreSettings
+from snapline.dataflow.operator_specs import SourceFunctionSpec, SourceSpec
+from snapline.dataflow.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.translation import Translation, translate
+from snapline.dataflow.watermarks import WatermarkStrategy
 from snapline.reporting import print_errors_in_one_line
+from snapline.runtime.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
 from snapline.user_modules import modules_beside_script, pickled_by_value
 
@@ -172,7 +172,7 @@ class StreamExecutionEnvironment:
 
     def from_collection(self, rows: Sequence[dict[str, object]], *, uid: str = "collection") -> DataStream:
         """Rows given here; for tests and first steps."""
-        from dataflow.connectors.collection import CollectionSource
+        from snapline.dataflow.connectors.collection import CollectionSource
 
         return self.from_source(CollectionSource.of_rows(rows), uid=uid)
 

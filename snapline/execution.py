@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
-from dataflow.ids import JobID
-from dataflow.jobgraph import JobGraph
-from dataflow.translation import Translation
-from dataflow.wire import decode_job_status
-from protos import client_pb2 as pb
-from runtime.logs import make_logger
 from snapline.client import ClusterClient, raise_unless_finished
+from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.translation import Translation
+from snapline.dataflow.wire import decode_job_status
 from snapline.engine_state import check_engine_state
 from snapline.environment import StreamExecutionEnvironment
 from snapline.progress import ProgressDisplay, RowsRead, rows_expected
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import make_logger
 from snapline.session import EmbeddedCluster, open_spark, slots_required
 
 CHECK_INTERVAL_S = 0.5

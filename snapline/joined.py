@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dataflow.errors import JobDefinitionError
-from dataflow.operator_specs import (
+from snapline.connected import add_two_input, check_same_keys
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.operator_specs import (
     IntervalJoinSpec,
     JoinSide,
     OperatorSpec,
@@ -22,13 +23,12 @@ from dataflow.operator_specs import (
     TemporalJoinSpec,
     WindowJoinSpec,
 )
-from dataflow.windows import (
+from snapline.dataflow.windows import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from snapline.connected import add_two_input, check_same_keys
 from snapline.stream import DataStream, KeyedStream
 
 SUFFIX = "_right"

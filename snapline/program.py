@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataflow.errors import JobDefinitionError, SnaplineError
-from dataflow.translation import Translation
+from snapline.dataflow.errors import JobDefinitionError, SnaplineError
+from snapline.dataflow.translation import Translation
 from snapline.execution import ProgramAborted, translating_only
 from snapline.reporting import ScriptFailed
 

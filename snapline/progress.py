@@ -9,10 +9,10 @@ import cloudpickle
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from dataflow.jobgraph import JobGraph
-from dataflow.operator_specs import SourceSpec
-from dataflow.wire import decode_job_status
-from protos import client_pb2 as pb
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.operator_specs import SourceSpec
+from snapline.dataflow.wire import decode_job_status
+from snapline.protos import client_pb2 as pb
 
 
 def rows_expected(job_graph: JobGraph) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dataflow.config import OPTIONS
+from snapline.dataflow.config import OPTIONS
 
 HEAD = """# Settings
 

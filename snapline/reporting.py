@@ -12,9 +12,9 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from dataflow.errors import SnaplineError
-from dataflow.failures import USER_TRACEBACK
 from snapline.client import JobFailed
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.failures import USER_TRACEBACK
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dataflow.config import (
+from snapline.client import ClusterClient
+from snapline.dataflow.config import (
     CHECKPOINTS_DIRECTORY,
     HA_TYPE,
     HEARTBEAT_INTERVAL,
@@ -30,11 +31,10 @@ from dataflow.config import (
     TASKMANAGER_SLOTS,
     Configuration,
 )
-from dataflow.errors import SnaplineError
-from dataflow.jobgraph import JobGraph
-from runtime.settings import Setting, from_spark
-from snapline.client import ClusterClient
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.jobgraph import JobGraph
 from snapline.interrupts import interrupt_waits
+from snapline.runtime.settings import Setting, from_spark
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
 from snapline.spark.java import NoJavaError, ensure_java
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from coordinator.process import CoordinatorProcess
+    from snapline.coordinator.process import CoordinatorProcess
 
 QUIET_LOGS = Path(__file__).parent / "spark" / "log4j2.properties"
 """For the Java of sessions that we open."""
@@ -218,7 +218,7 @@ class EmbeddedCluster:
 
     def __enter__(self) -> EmbeddedCluster:
         """Start coordinator, then TaskManagers."""
-        from coordinator.process import CoordinatorProcess
+        from snapline.coordinator.process import CoordinatorProcess
 
         try:
             self._coordinator = CoordinatorProcess.start(
@@ -247,7 +247,7 @@ class EmbeddedCluster:
 
     def _open_client(self, address: str = "") -> ClusterClient:
         """Of our coordinator, or of the one at this address."""
-        from runtime.grpc_channels import Security
+        from snapline.runtime.grpc_channels import Security
 
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")

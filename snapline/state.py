@@ -16,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coordinator.snapshots import Snapshot, read_blob_range, read_snapshot
-from dataflow.arrow_columns import BoolArray
-from dataflow.errors import SnaplineError
-from dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorState, OperatorSubtaskState
-from dataflow.key_groups import assign_to_key_groups
-from dataflow.state import descriptor_of
-from dataflow.state_evolution import cast_values
-from dataflow.state_format import TIMERS_COLUMN, KeyedStateHeader, column_role, decode_keyed_state, read_header
-from runtime.object_storage import open_storage
-from runtime.settings import default_layers, resolve
-from runtime.state_storages import StateStorages
-from taskmanager.state.key_index import KeyIndex
+from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_snapshot
+from snapline.dataflow.arrow_columns import BoolArray
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorState, OperatorSubtaskState
+from snapline.dataflow.key_groups import assign_to_key_groups
+from snapline.dataflow.state import descriptor_of
+from snapline.dataflow.state_evolution import cast_values
+from snapline.dataflow.state_format import TIMERS_COLUMN, KeyedStateHeader, column_role, decode_keyed_state, read_header
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.settings import default_layers, resolve
+from snapline.runtime.state_storages import StateStorages
+from snapline.taskmanager.state.key_index import KeyIndex
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

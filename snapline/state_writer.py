@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from coordinator.checkpoint.metadata import METADATA_FILE_NAME, build_metadata, metadata_path
-from coordinator.snapshots import read_snapshot
-from dataflow.arrow_columns import plain_type
-from dataflow.config import Configuration
-from dataflow.elements import SnapshotType
-from dataflow.errors import SnaplineError
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.metadata import METADATA_FILE_NAME, build_metadata, metadata_path
+from snapline.coordinator.snapshots import read_snapshot
+from snapline.dataflow.arrow_columns import plain_type
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.handles import (
     CheckpointMetadata,
     KeyedStateHandle,
     KeyGroupRange,
@@ -33,19 +33,19 @@ from dataflow.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
-from dataflow.ids import CheckpointID, JobID, operator_id_of
-from dataflow.key_groups import (
+from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
+from snapline.dataflow.key_groups import (
     assign_to_key_groups,
     check_parallelism,
     compute_key_group_range_for_operator_index,
 )
-from dataflow.state import StateDescriptor, StateKind, ValueStateDescriptor
-from dataflow.state_evolution import convert
-from runtime.object_storage import open_storage
-from runtime.settings import default_layers, resolve
-from runtime.state_storages import StateStorages, is_absolute
-from runtime.storage import StorageAlreadyExists, StorageError
-from taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.dataflow.state import StateDescriptor, StateKind, ValueStateDescriptor
+from snapline.dataflow.state_evolution import convert
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.settings import default_layers, resolve
+from snapline.runtime.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage import StorageAlreadyExists, StorageError
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dataflow.aggregate_types import check_aggregate_type
-from dataflow.connector_api import Sink
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import AsyncFunction, CheckpointListener, KeyedBatchProcessFunction, KeyedProcessFunction, Row
-from dataflow.jobgraph import Partitioning
-from dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
-from dataflow.operator_specs import (
+from snapline.dataflow.aggregate_types import check_aggregate_type
+from snapline.dataflow.connector_api import Sink
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import (
+    AsyncFunction,
+    CheckpointListener,
+    KeyedBatchProcessFunction,
+    KeyedProcessFunction,
+    Row,
+)
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
+from snapline.dataflow.operator_specs import (
     AsyncSpec,
     BatchFunction,
     CustomOperatorSpec,
@@ -37,12 +43,12 @@ from dataflow.operator_specs import (
     SinkSpec,
     WatermarkSpec,
 )
-from dataflow.side_outputs import why_no_side_output
-from dataflow.state import MapStateDescriptor
-from dataflow.stream_graph import StreamEdge, StreamNode
-from dataflow.two_phase_commit import SinkFunction
-from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
+from snapline.dataflow.side_outputs import why_no_side_output
+from snapline.dataflow.state import MapStateDescriptor
+from snapline.dataflow.stream_graph import StreamEdge, StreamNode
+from snapline.dataflow.two_phase_commit import SinkFunction
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.dataflow.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import cloudpickle
 
-OURS = frozenset({"snapline", "coordinator", "taskmanager", "runtime", "dataflow", "protos"})
+OURS = "snapline"
 
 
 def modules_beside_script() -> list[ModuleType]:
@@ -32,7 +32,7 @@ def modules_beside_script() -> list[ModuleType]:
     found = []
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name in {"__main__", "__mp_main__"} or name.partition(".")[0] in OURS:
+        if not isinstance(file, str) or name in {"__main__", "__mp_main__"} or name.partition(".")[0] == OURS:
             continue
         path = Path(file).resolve()
         if path.is_relative_to(home) and not any(path.is_relative_to(place) for place in installed):

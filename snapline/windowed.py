@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import ProcessWindowFunction, Row
-from dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
-from dataflow.windows import (
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import ProcessWindowFunction, Row
+from snapline.dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
+from snapline.dataflow.windows import (
     Aggregate,
     EventTimeSessionWindows,
     GlobalWindows,

@@ -1,4 +1,4 @@
-"""`python -m taskmanager --coordinator HOST:PORT --slots 2`: a TaskManager as a process of its own, without Spark.
+"""`python -m snapline.taskmanager --coordinator HOST:PORT --slots 2`: a TaskManager as a process of its own, without Spark.
 
 Ends on SIGTERM and SIGINT, when the coordinator releases it, and when it cannot go on (exit code 1). The shared secret comes from
 the settings (`SNAPLINE_CONF_security__auth__token`), not from the command line.
@@ -17,13 +17,17 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS
-from dataflow.errors import SnaplineError
-from runtime.logs import capture_standard_logging, make_logger
-from runtime.settings import Setting, command_line_layers, resolve
-from taskmanager.process import TaskManagerConfig, run_task_manager
+from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import capture_standard_logging, make_logger
+from snapline.runtime.settings import Setting, command_line_layers, resolve
+from snapline.taskmanager.process import TaskManagerConfig, run_task_manager
 
-PRELOADED = ("taskmanager.operators.factory", "dataflow.key_partition", "taskmanager.state.keyed_backend")
+PRELOADED = (
+    "snapline.taskmanager.operators.factory",
+    "snapline.dataflow.key_partition",
+    "snapline.taskmanager.state.keyed_backend",
+)
 """What stateful tasks need, compiled kernels included: they are there before the first task, which would wait a second for them."""
 
 
@@ -36,7 +40,7 @@ def preload() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m taskmanager", description="Run one TaskManager.")
+    parser = argparse.ArgumentParser(prog="python -m snapline.taskmanager", description="Run one TaskManager.")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="default: jobmanager.rpc.address")
     parser.add_argument("--slots", type=int, help="default: taskmanager.numberOfTaskSlots")
     parser.add_argument("--resource-id", default="", help="default: drawn")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dataflow.functions import Row
+from snapline.dataflow.functions import Row
 
 JOIN_TIMEOUT_SECONDS = 5.0
 

@@ -1,6 +1,6 @@
-"""Loads every kernel there is: `python -m taskmanager.kernels` fills the compiler's cache, a process that forks loads them once for all.
+"""Loads every kernel there is: `python -m snapline.taskmanager.kernels` fills the compiler's cache, a process that forks loads them once for all.
 
-Kernels compile when their module is imported (`dataflow.kernel`), which takes a second or more each on a machine that has
+Kernels compile when their module is imported (`snapline.dataflow.kernel`), which takes a second or more each on a machine that has
 never run them. Whoever wants that time to be spent before a job starts calls this. Knows no kernel by name: it imports the
 packages in which kernels live.
 """

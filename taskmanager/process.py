@@ -1,4 +1,4 @@
-"""One TaskManager as a process body: what runs inside the one task of a Spark job, or as `python -m taskmanager`.
+"""One TaskManager as a process body: what runs inside the one task of a Spark job, or as `python -m snapline.taskmanager`.
 
 `run_task_manager` returns when the TaskManager has ended, and leaves nothing behind: no server, no thread, no connection, because
 Spark uses the process again. When a task is stuck in user code that cannot be interrupted, the process itself is ended, hard.
@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dataflow.config import LOG_LEVEL, SECURITY_TOKEN, Configuration
-from dataflow.errors import SnaplineError
-from runtime.logs import make_logger
-from runtime.version import VERSION
+from snapline.dataflow.config import LOG_LEVEL, SECURITY_TOKEN, Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import make_logger
+from snapline.runtime.version import VERSION
 
 if TYPE_CHECKING:
-    from taskmanager.task_manager import TaskManager
+    from snapline.taskmanager.task_manager import TaskManager
 
 EXIT_STUCK = 70
 """Exit code of a process that had to be ended hard."""
@@ -71,7 +71,7 @@ def run_task_manager(
     exit_hard: Callable[[int], None] = os._exit,
 ) -> TaskManagerOutcome:
     """Run until the coordinator does not need it any more, `should_stop` says so, or it cannot go on."""
-    from taskmanager.task_manager import TaskManager
+    from snapline.taskmanager.task_manager import TaskManager
 
     logger = make_logger("taskmanager", Configuration(config.settings).get_option(LOG_LEVEL)).bind(
         resource_id=config.resource_id

@@ -15,7 +15,7 @@ from typing import Any
 
 import pykka
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     FILE_THRESHOLD,
     HA_TYPE,
     LOCAL_RECOVERY,
@@ -23,24 +23,24 @@ from dataflow.config import (
     TASKMANAGER_RELAYS,
     TASKMANAGER_TURNS,
 )
-from dataflow.ids import JobID, ResourceID
-from dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
-from runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
-from runtime.clock import SystemClock
-from runtime.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
-from runtime.dialing import Dialer, relay_for
-from runtime.grpc_channels import Security
-from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
-from runtime.logs import Logger
-from runtime.object_storage import open_storage
-from runtime.state_storages import StateStorages
-from runtime.timers import TimerService
-from runtime.version import VERSION
-from runtime.zookeeper import ZooKeeperSettings
-from runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
-from taskmanager.actors.running_tasks import RunningTasks
-from taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
-from taskmanager.executor.effects import (
+from snapline.dataflow.ids import JobID, ResourceID
+from snapline.dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
+from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
+from snapline.runtime.dialing import Dialer, relay_for
+from snapline.runtime.grpc_channels import Security
+from snapline.runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from snapline.runtime.logs import Logger
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.timers import TimerService
+from snapline.runtime.version import VERSION
+from snapline.runtime.zookeeper import ZooKeeperSettings
+from snapline.runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
+from snapline.taskmanager.actors.running_tasks import RunningTasks
+from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
+from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
     FailTaskExecution,
@@ -50,13 +50,13 @@ from taskmanager.executor.effects import (
     StartTask,
     TerminateTaskManager,
 )
-from taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
-from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
-from taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towards
-from taskmanager.snapshots.local_directories import LocalDirectories, default_root
-from taskmanager.snapshots.local_recovery import LocalRecovery
-from taskmanager.snapshots.uploader import SnapshotUploader
-from taskmanager.turns import Turns
+from snapline.taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
+from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from snapline.taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towards
+from snapline.taskmanager.snapshots.local_directories import LocalDirectories, default_root
+from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader
+from snapline.taskmanager.turns import Turns
 
 STOP_TASKS_SECONDS = 5.0
 """How long tasks may take to end when their TaskManager does."""

@@ -1,7 +1,7 @@
 """The thread of one task: calls `StreamTask.step` while there is work, waits while there is none.
 
 Decides only how long to wait: until the time that the task named, or until somebody calls `wake_up`; and it works in turns with the
-other tasks of its process (`taskmanager.turns`). Whatever `step` lets out is a
+other tasks of its process (`snapline.taskmanager.turns`). Whatever `step` lets out is a
 defect of ours: the task is abandoned, which reports FAILED. Mirrors the executing thread of Flink's Task.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 
-from runtime.clock import Clock
-from taskmanager.task.stream_task import WORKED, Progress, ProgressKind, StreamTask
-from taskmanager.turns import QUANTUM_MS, Turn, Turns
+from snapline.runtime.clock import Clock
+from snapline.taskmanager.task.stream_task import WORKED, Progress, ProgressKind, StreamTask
+from snapline.taskmanager.turns import QUANTUM_MS, Turn, Turns
 
 LONGEST_WAIT_SECONDS = 60.0
 

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from runtime.clock import Clock
-from runtime.timers import TimerService
+from snapline.runtime.clock import Clock
+from snapline.runtime.timers import TimerService
 
 QUANTUM_MS = 5
 """As long as Python lets a thread run on while another one waits for its lock (`sys.getswitchinterval`)."""

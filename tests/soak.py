@@ -29,12 +29,12 @@ from pathlib import Path
 
 import pyspark
 
-from dataflow.errors import SnaplineError
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
-from protos import client_pb2 as pb
 from snapline.client import ClusterClient
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.protos import client_pb2 as pb
 from snapline.spark.java import ensure_java
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until

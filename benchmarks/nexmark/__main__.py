@@ -25,8 +25,8 @@ from benchmarks.cluster import (
 )
 from benchmarks.nexmark.generator import BIDS, EVENTS_PER_EPOCH, Nexmark, Streams
 from benchmarks.nexmark.queries import QUERIES
-from dataflow.connectors.sinks import DiscardingSink
-from dataflow.errors import SnaplineError
+from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.dataflow.errors import SnaplineError
 
 
 def run_query(name: str, options: Any) -> dict[str, Any]:

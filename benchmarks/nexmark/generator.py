@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.connectors.generator import GeneratorSource
 from snapline import DataStream, StreamExecutionEnvironment, WatermarkStrategy
+from snapline.dataflow.connectors.generator import GeneratorSource
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46
 EVENTS_PER_EPOCH = PERSONS + AUCTIONS + BIDS

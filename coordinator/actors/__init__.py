@@ -1,1 +1,1 @@
-"""The actors of a coordinator: each a shell around one core, wired by `coordinator.cluster_entrypoint`."""
+"""The actors of a coordinator: each a shell around one core, wired by `snapline.coordinator.cluster_entrypoint`."""

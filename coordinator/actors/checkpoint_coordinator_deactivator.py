@@ -11,9 +11,9 @@ from typing import Any
 
 import pykka
 
-from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
-from dataflow.ids import JobID
-from dataflow.messages import JobStatus, JobStatusChanged
+from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.messages import JobStatus, JobStatusChanged
 
 
 class CheckpointCoordinatorDeActivator(pykka.ThreadingActor):

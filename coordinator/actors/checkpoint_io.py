@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.checkpoint import effects as asked
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint import effects as asked
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.events import (
     CheckpointIdCountSet,
     CheckpointIdDrawn,
     CheckpointIdFailed,
@@ -24,8 +24,8 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     CompletedCheckpointsRecoveryFailed,
 )
-from coordinator.checkpoint.leftovers import leftovers, suspects
-from coordinator.checkpoint.metadata import (
+from snapline.coordinator.checkpoint.leftovers import leftovers, suspects
+from snapline.coordinator.checkpoint.metadata import (
     MetadataError,
     build_metadata,
     encode_pointer,
@@ -34,22 +34,22 @@ from coordinator.checkpoint.metadata import (
     pointer_location,
     resolve_pointer,
 )
-from coordinator.checkpoint.stats import CheckpointStatsTracker
-from coordinator.checkpoint.stats_persistence import encode_statistics
-from coordinator.deletions import Deletions
-from coordinator.high_availability import JobStores, PointerExists
-from coordinator.io import IoExecutor, TookTooLong
-from coordinator.jobmaster.effects import LoadSavepoint
-from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
-from coordinator.snapshots import NoSnapshot, read_snapshot
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID, JobID
-from runtime.actor import Performer
-from runtime.clock import Clock
-from runtime.logs import Logger
-from runtime.state_storages import StateStorages
-from runtime.storage import StorageAlreadyExists, StorageError, StorageNotFound
-from runtime.timers import TimerService
+from snapline.coordinator.checkpoint.stats import CheckpointStatsTracker
+from snapline.coordinator.checkpoint.stats_persistence import encode_statistics
+from snapline.coordinator.deletions import Deletions
+from snapline.coordinator.high_availability import JobStores, PointerExists
+from snapline.coordinator.io import IoExecutor, TookTooLong
+from snapline.coordinator.jobmaster.effects import LoadSavepoint
+from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
+from snapline.coordinator.snapshots import NoSnapshot, read_snapshot
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.runtime.actor import Performer
+from snapline.runtime.clock import Clock
+from snapline.runtime.logs import Logger
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import StorageAlreadyExists, StorageError, StorageNotFound
+from snapline.runtime.timers import TimerService
 
 VERIFY_PAUSE_MS = 1_000
 STATISTICS_PAUSE_MS = 1_000

@@ -16,46 +16,51 @@ from typing import Any
 
 import pykka
 
-from coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
-from coordinator.actors.checkpoint_io import CheckpointIo
-from coordinator.actors.master_hook_runner import MasterHookRunner
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.stats_persistence import StatisticsUnreadable, decode_statistics
-from coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
-from coordinator.execution.restart_strategy import restart_strategy_of
-from coordinator.high_availability import HighAvailability, JobStores
-from coordinator.io import IoExecutor
-from coordinator.job_registry import JobRegistry, LiveJob
-from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus, UpdateJobGraph
-from coordinator.jobmaster.events import (
+from snapline.coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
+from snapline.coordinator.actors.checkpoint_io import CheckpointIo
+from snapline.coordinator.actors.master_hook_runner import MasterHookRunner
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.stats_persistence import StatisticsUnreadable, decode_statistics
+from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
+from snapline.coordinator.execution.restart_strategy import restart_strategy_of
+from snapline.coordinator.high_availability import HighAvailability, JobStores
+from snapline.coordinator.io import IoExecutor
+from snapline.coordinator.job_registry import JobRegistry, LiveJob
+from snapline.coordinator.jobmaster.effects import (
+    ForgetJobGraph,
+    JobReachedTerminalState,
+    ReportJobStatus,
+    UpdateJobGraph,
+)
+from snapline.coordinator.jobmaster.events import (
     TAKEN_TOGETHER,
     JobGraphForgotten,
     JobGraphUpdated,
     JobMasterStarted,
     JobMasterSuspended,
 )
-from coordinator.jobmaster.identity import JobMasterIdentity
-from coordinator.jobmaster.job_master import JobMaster
-from coordinator.jobmaster.operations import Reply
-from coordinator.jobmaster.settings import JobMasterSettings
-from coordinator.rpc.leaders import LeaderPublisher
-from coordinator.rpc.pending_replies import PendingReplies
-from coordinator.rpc.switchboard import Outbox, Switchboard
-from dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import LeaderSessionID
-from dataflow.jobgraph import JobGraph
-from dataflow.master_hooks import create_hooks
-from dataflow.messages import JobStatus
-from runtime.actor import ActorCrashed, Events, MachineActor, tell_if_alive
-from runtime.clock import Clock
-from runtime.connections import ResourceManagerLeaderChanged
-from runtime.leader_retrieval import LeaderAddress
-from runtime.logs import Logger
-from runtime.state_storages import StateStorages
-from runtime.storage import StorageError
-from runtime.timers import TimerService
+from snapline.coordinator.jobmaster.identity import JobMasterIdentity
+from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.jobmaster.operations import Reply
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.coordinator.rpc.leaders import LeaderPublisher
+from snapline.coordinator.rpc.pending_replies import PendingReplies
+from snapline.coordinator.rpc.switchboard import Outbox, Switchboard
+from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.master_hooks import create_hooks
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.actor import ActorCrashed, Events, MachineActor, tell_if_alive
+from snapline.runtime.clock import Clock
+from snapline.runtime.connections import ResourceManagerLeaderChanged
+from snapline.runtime.leader_retrieval import LeaderAddress
+from snapline.runtime.logs import Logger
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import StorageError
+from snapline.runtime.timers import TimerService
 
 STORE_RETRY_MS = 1_000
 """Pause before durable stores that do not answer are asked again."""

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.checkpoint.effects import CloseMasterHook, ResetMasterHook, RestoreMasterHook, TriggerMasterHook
-from coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
-from coordinator.checkpoint.master_hooks import MasterHooks
-from coordinator.io import IoExecutor
-from dataflow.handles import MasterState
-from dataflow.master_hooks import MasterTriggerRestoreHook
-from runtime.actor import Performer
+from snapline.coordinator.checkpoint.effects import (
+    CloseMasterHook,
+    ResetMasterHook,
+    RestoreMasterHook,
+    TriggerMasterHook,
+)
+from snapline.coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
+from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.io import IoExecutor
+from snapline.dataflow.handles import MasterState
+from snapline.dataflow.master_hooks import MasterTriggerRestoreHook
+from snapline.runtime.actor import Performer
 
 
 class MasterHookRunner:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from coordinator.checkpoint.properties import CheckpointProperties
-from dataflow.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
-from dataflow.ids import CheckpointID, JobID
+from snapline.coordinator.checkpoint.properties import CheckpointProperties
+from snapline.dataflow.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
+from snapline.dataflow.ids import CheckpointID, JobID
 
 
 @dataclass(frozen=True, slots=True)

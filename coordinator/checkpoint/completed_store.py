@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from dataflow.ids import CheckpointID
-from dataflow.messages import JobStatus
-from runtime.machine import check
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.machine import check
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from coordinator.checkpoint.request_decider import DEFAULT_MAX_QUEUED_REQUESTS
-from dataflow import config
-from dataflow.elements import NO_ALIGNED_TIMEOUT_MS, AlignmentType, CheckpointOptions, SnapshotType
-from dataflow.errors import SnaplineError
+from snapline.coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.request_decider import DEFAULT_MAX_QUEUED_REQUESTS
+from snapline.dataflow import config
+from snapline.dataflow.elements import NO_ALIGNED_TIMEOUT_MS, AlignmentType, CheckpointOptions, SnapshotType
+from snapline.dataflow.errors import SnaplineError
 
 _RETENTION = {
     "NO_EXTERNALIZED_CHECKPOINTS": CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coordinator.checkpoint.completed_store import CompletedCheckpointStore
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.completed_store import CompletedCheckpointStore
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
     CheckpointRequestFailed,
     CheckpointTimeoutKey,
@@ -38,7 +38,7 @@ from coordinator.checkpoint.effects import (
     ShutdownIdCounter,
     TriggerMasterHook,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     AbortPendingCheckpoints,
     AcknowledgesReceived,
     CheckpointCoordinatorEvent,
@@ -67,34 +67,34 @@ from coordinator.checkpoint.events import (
     TaskFailed,
     TopologyChanged,
 )
-from coordinator.checkpoint.executions import ExecutionTracker
-from coordinator.checkpoint.failure_manager import CheckpointFailureManager
-from coordinator.checkpoint.in_flight import CheckpointsInFlight, failure_effect
-from coordinator.checkpoint.master_hooks import MasterHooks
-from coordinator.checkpoint.metadata import checkpoint_location
-from coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
-from coordinator.checkpoint.periodic_trigger import PeriodicTrigger
-from coordinator.checkpoint.plan import (
+from snapline.coordinator.checkpoint.executions import ExecutionTracker
+from snapline.coordinator.checkpoint.failure_manager import CheckpointFailureManager
+from snapline.coordinator.checkpoint.in_flight import CheckpointsInFlight, failure_effect
+from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.checkpoint.metadata import checkpoint_location
+from snapline.coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
+from snapline.coordinator.checkpoint.periodic_trigger import PeriodicTrigger
+from snapline.coordinator.checkpoint.plan import (
     CheckpointPlan,
     CheckpointPlanCalculator,
     DefaultCheckpointPlanCalculator,
     PlanRefused,
 )
-from coordinator.checkpoint.publication import CheckpointPublication
-from coordinator.checkpoint.request_decider import (
+from snapline.coordinator.checkpoint.publication import CheckpointPublication
+from snapline.coordinator.checkpoint.request_decider import (
     CheckpointRequestDecider,
     CheckpointTriggerRequest,
     DeciderInputs,
     Decision,
 )
-from coordinator.checkpoint.restoration import Restoration
-from coordinator.checkpoint.stats import CheckpointStatsTracker
-from dataflow.elements import SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
-from dataflow.jobgraph import JobEdge, JobVertex
-from dataflow.messages import JobStatus
-from runtime.machine import InvariantViolation, StartTimer, TimerFired, check
+from snapline.coordinator.checkpoint.restoration import Restoration
+from snapline.coordinator.checkpoint.stats import CheckpointStatsTracker
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.machine import InvariantViolation, StartTimer, TimerFired, check
 
 
 @dataclass(slots=True)

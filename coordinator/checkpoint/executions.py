@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.checkpoint.events import ExecutionChange
-from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
-from dataflow.jobgraph import JobEdge, JobVertex
-from dataflow.messages import ExecutionState
+from snapline.coordinator.checkpoint.events import ExecutionChange
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex
+from snapline.dataflow.messages import ExecutionState
 
 _ENDED_WITHOUT_RESULT = (ExecutionState.FAILED, ExecutionState.CANCELED)
 

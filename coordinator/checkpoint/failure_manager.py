@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.checkpoint.properties import CheckpointProperties
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID, ExecutionAttemptID
+from snapline.coordinator.checkpoint.properties import CheckpointProperties
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
 
 UNLIMITED_TOLERABLE_FAILURES = 2**31 - 1
 

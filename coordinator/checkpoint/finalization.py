@@ -19,8 +19,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import (
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     OperatorState,
     OperatorStateHandle,
@@ -28,8 +28,8 @@ from dataflow.handles import (
     OperatorSubtaskState,
     TaskStateSnapshot,
 )
-from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobVertex
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobVertex
 
 
 @dataclass(frozen=True, slots=True)

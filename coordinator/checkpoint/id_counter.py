@@ -1,15 +1,15 @@
 """The port behind DrawCheckpointId: ids that rise over the life of a job, across restarts and leaders.
 
 The core only knows the effect; shells hold one of these per job. Mirrors Flink's CheckpointIDCounter. Adapters:
-`coordinator.ha.standalone` (in memory), `coordinator.ha.embedded` (durable), ZooKeeper; one contract suite runs against all.
+`snapline.coordinator.ha.standalone` (in memory), `snapline.coordinator.ha.embedded` (durable), ZooKeeper; one contract suite runs against all.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from dataflow.ids import CheckpointID
-from dataflow.messages import JobStatus
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import JobStatus
 
 INITIAL_CHECKPOINT_ID = CheckpointID(1)
 

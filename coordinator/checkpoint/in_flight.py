@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
@@ -25,24 +25,24 @@ from coordinator.checkpoint.effects import (
     SendNotifyCheckpointAborted,
     SendNotifyCheckpointComplete,
 )
-from coordinator.checkpoint.events import CheckpointStoreFailed
-from coordinator.checkpoint.failure_manager import CheckpointFailureManager, FailureVerdict
-from coordinator.checkpoint.finalization import FinalizeRefused
-from coordinator.checkpoint.pending_checkpoint import (
+from snapline.coordinator.checkpoint.events import CheckpointStoreFailed
+from snapline.coordinator.checkpoint.failure_manager import CheckpointFailureManager, FailureVerdict
+from snapline.coordinator.checkpoint.finalization import FinalizeRefused
+from snapline.coordinator.checkpoint.pending_checkpoint import (
     PendingCheckpoint,
     PendingCheckpointStatus,
     TaskAcknowledgeResult,
 )
-from coordinator.checkpoint.publication import CheckpointPublication
-from coordinator.checkpoint.recent_checkpoints import CheckpointOutcome, RecentCheckpoints
-from coordinator.checkpoint.request_decider import CheckpointTriggerRequest
-from coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
-from dataflow.jobgraph import JobVertex
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint
-from runtime.machine import CancelTimer, check
+from snapline.coordinator.checkpoint.publication import CheckpointPublication
+from snapline.coordinator.checkpoint.recent_checkpoints import CheckpointOutcome, RecentCheckpoints
+from snapline.coordinator.checkpoint.request_decider import CheckpointTriggerRequest
+from snapline.coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
+from snapline.dataflow.jobgraph import JobVertex
+from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from snapline.runtime.machine import CancelTimer, check
 
 Effects = list[CheckpointCoordinatorEffect]
 

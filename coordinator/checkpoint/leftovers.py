@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID
 
 _OWN_FILE = re.compile(r"(?P<location>chk-(?P<checkpoint>\d+))/.+")
 _SHARED_FILE = re.compile(r"shared/segment-.+-(?P<checkpoint>\d+)-\d+")

@@ -19,16 +19,16 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.properties import CheckpointProperties
-from dataflow.elements import SnapshotType
-from dataflow.errors import SnaplineError
-from dataflow.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
-from dataflow.ids import CheckpointID, JobID, OperatorID
-from dataflow.wire_errors import WireError
-from dataflow.wire_reflection import enum_tables
-from dataflow.wire_state import decode_operator_subtask_state, encode_operator_subtask_state
-from protos import metadata_pb2 as pb
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.properties import CheckpointProperties
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.wire_errors import WireError
+from snapline.dataflow.wire_reflection import enum_tables
+from snapline.dataflow.wire_state import decode_operator_subtask_state, encode_operator_subtask_state
+from snapline.protos import metadata_pb2 as pb
 
 METADATA_FILE_NAME = "_metadata"
 MAGIC = b"SNAPMETA"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dataflow.handles import OperatorStateEntry, OperatorStateHandle, OperatorStateMode, StreamStateHandle
+from snapline.dataflow.handles import OperatorStateEntry, OperatorStateHandle, OperatorStateMode, StreamStateHandle
 
 _Offsets = tuple[tuple[int, int], ...]
 _Source = tuple[StreamStateHandle, _Offsets]

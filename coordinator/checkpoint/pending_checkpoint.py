@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
-from coordinator.checkpoint.plan import CheckpointPlan
-from coordinator.checkpoint.properties import CheckpointProperties
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import MasterState, TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, OperatorID
-from dataflow.jobgraph import JobVertex
-from runtime.machine import check
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
+from snapline.coordinator.checkpoint.plan import CheckpointPlan
+from snapline.coordinator.checkpoint.properties import CheckpointProperties
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import MasterState, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, OperatorID
+from snapline.dataflow.jobgraph import JobVertex
+from snapline.runtime.machine import check
 
 
 class TaskAcknowledgeResult(Enum):

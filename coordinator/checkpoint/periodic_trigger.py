@@ -7,9 +7,9 @@ Flink's ScheduledTrigger: the next is due one interval after the last was, not a
 
 from __future__ import annotations
 
-from coordinator.checkpoint.effects import PeriodicTriggerKey
-from dataflow.ids import JobID
-from runtime.machine import CancelTimer, StartTimer
+from snapline.coordinator.checkpoint.effects import PeriodicTriggerKey
+from snapline.dataflow.ids import JobID
+from snapline.runtime.machine import CancelTimer, StartTimer
 
 
 class PeriodicTrigger:

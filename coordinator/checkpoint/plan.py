@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.checkpoint.executions import ExecutionTracker
-from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
-from dataflow.jobgraph import JobEdge
-from dataflow.messages import ExecutionState
+from snapline.coordinator.checkpoint.executions import ExecutionTracker
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
+from snapline.dataflow.jobgraph import JobEdge
+from snapline.dataflow.messages import ExecutionState
 
 
 @dataclass(frozen=True, slots=True)

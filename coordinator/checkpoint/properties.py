@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from dataflow.elements import SnapshotType
-from dataflow.messages import JobStatus
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.messages import JobStatus
 
 
 class CheckpointRetentionPolicy(Enum):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.completed_store import CompletedCheckpointStore
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.completed_store import CompletedCheckpointStore
+from snapline.coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
     DeleteLeftovers,
     DiscardState,
@@ -21,16 +21,16 @@ from coordinator.checkpoint.effects import (
     StoreCompletedCheckpoint,
     VerifyStoredCheckpoint,
 )
-from coordinator.checkpoint.finalization import FinalizeRefused
-from coordinator.checkpoint.leftovers import checkpoint_of_shared_file
-from coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
-from coordinator.checkpoint.recent_checkpoints import CheckpointOutcome
-from coordinator.checkpoint.shared_state_registry import SharedStateRegistry
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
-from dataflow.ids import CheckpointID
-from dataflow.messages import JobStatus
-from runtime.machine import check
+from snapline.coordinator.checkpoint.finalization import FinalizeRefused
+from snapline.coordinator.checkpoint.leftovers import checkpoint_of_shared_file
+from snapline.coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
+from snapline.coordinator.checkpoint.recent_checkpoints import CheckpointOutcome
+from snapline.coordinator.checkpoint.shared_state_registry import SharedStateRegistry
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.machine import check
 
 MAX_DELETED_SHARED = 100_000
 """Shared files whose deletion is remembered, so that nothing that refers to one is ever taken for a checkpoint."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID
 
 MAX_REMEMBERED = 16
 

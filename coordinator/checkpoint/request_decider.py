@@ -11,9 +11,9 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass, field
 
-from coordinator.checkpoint.events import CheckpointRequestID
-from coordinator.checkpoint.properties import CheckpointProperties
-from dataflow.failures import CheckpointFailureReason
+from snapline.coordinator.checkpoint.events import CheckpointRequestID
+from snapline.coordinator.checkpoint.properties import CheckpointProperties
+from snapline.dataflow.failures import CheckpointFailureReason
 
 DEFAULT_MAX_QUEUED_REQUESTS = 1000
 """Bound of the queue: beyond it, periodic requests are dropped, youngest first, and then newcomers."""

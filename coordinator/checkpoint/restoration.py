@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
     PersistStatistics,
     RecoverCompletedCheckpoints,
@@ -24,7 +24,7 @@ from coordinator.checkpoint.effects import (
     SetCheckpointIdCount,
     StateRestored,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     CheckpointIdCountSet,
     CheckpointRequestID,
     CompletedCheckpointsRecovered,
@@ -34,18 +34,18 @@ from coordinator.checkpoint.events import (
     RestoreLatest,
     RestoreSavepoint,
 )
-from coordinator.checkpoint.executions import ExecutionTracker
-from coordinator.checkpoint.finalization import left_states_of
-from coordinator.checkpoint.master_hooks import HookStateMismatch, MasterHooks
-from coordinator.checkpoint.properties import CheckpointProperties
-from coordinator.checkpoint.publication import CheckpointPublication
-from coordinator.checkpoint.state_assignment import AssignmentRefused, StateAssignment, assign_states
-from coordinator.checkpoint.stats import CheckpointStatsTracker, RestoredCheckpointStats
-from dataflow.elements import SnapshotType
-from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionVertexID, JobID, JobVertexID
-from dataflow.jobgraph import JobVertex
-from runtime.machine import check
+from snapline.coordinator.checkpoint.executions import ExecutionTracker
+from snapline.coordinator.checkpoint.finalization import left_states_of
+from snapline.coordinator.checkpoint.master_hooks import HookStateMismatch, MasterHooks
+from snapline.coordinator.checkpoint.properties import CheckpointProperties
+from snapline.coordinator.checkpoint.publication import CheckpointPublication
+from snapline.coordinator.checkpoint.state_assignment import AssignmentRefused, StateAssignment, assign_states
+from snapline.coordinator.checkpoint.stats import CheckpointStatsTracker, RestoredCheckpointStats
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, ExecutionVertexID, JobID, JobVertexID
+from snapline.dataflow.jobgraph import JobVertex
+from snapline.runtime.machine import check
 
 Effects = list[CheckpointCoordinatorEffect]
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.dataflow.handles import (
     KeyedStateHandle,
     OperatorState,
     OperatorSubtaskState,
     SegmentStateHandle,
     StreamStateHandle,
 )
-from runtime.machine import InvariantViolation, check
+from snapline.runtime.machine import InvariantViolation, check
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ VertexFinishedStateChecker. Rules:
 * The max parallelism belongs to the state: a vertex that did not ask for one takes over that of the snapshot; one that asked for
   another, or has more subtasks than key groups, is refused.
 * Keyed state: every handle whose key groups overlap with the subtask's. Handles may cover more; the task reads its ranges.
-* Operator state: `operator_state_redistribution`. In-flight data: `dataflow.channel_state`.
+* Operator state: `operator_state_redistribution`. In-flight data: `snapline.dataflow.channel_state`.
 * A vertex whose operators had all finished is restored as finished. With unchanged parallelism so is a single finished subtask,
   unless it now reads from one that goes on, because its producers were rescaled.
 """
@@ -19,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.checkpoint.operator_state_redistribution import redistribute_operator_state
-from coordinator.execution.deployment import producers_of_consumer
-from dataflow.channel_state import (
+from snapline.coordinator.checkpoint.operator_state_redistribution import redistribute_operator_state
+from snapline.coordinator.execution.deployment import producers_of_consumer
+from snapline.dataflow.channel_state import (
     ChannelStateNotRescalable,
     EdgeRescaling,
     redistribute_input_channel_state,
     redistribute_output_channel_state,
 )
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
     OperatorState,
@@ -35,9 +35,12 @@ from dataflow.handles import (
     OperatorSubtaskState,
     TaskStateSnapshot,
 )
-from dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode
-from dataflow.key_groups import compute_key_group_range_for_operator_index, compute_operator_index_for_key_group
+from snapline.dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode
+from snapline.dataflow.key_groups import (
+    compute_key_group_range_for_operator_index,
+    compute_operator_index_for_key_group,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from coordinator.checkpoint.stats_summary import StatsSummary, StatsSummarySnapshot
-from dataflow.elements import SnapshotType
-from dataflow.ids import CheckpointID, JobVertexID
-from dataflow.messages import CheckpointMetrics
+from snapline.coordinator.checkpoint.stats_summary import StatsSummary, StatsSummarySnapshot
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.messages import CheckpointMetrics
 
 MAX_REMEMBERED_IN_PROGRESS = 10_000
 """Bound of checkpoints in progress that are tracked beyond the history; far above any limit of concurrent ones."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from coordinator.checkpoint.stats import (
+from snapline.coordinator.checkpoint.stats import (
     CheckpointStats,
     CheckpointStatsCounts,
     CheckpointStatsStatus,
@@ -16,14 +16,14 @@ from coordinator.checkpoint.stats import (
     CheckpointTotals,
     RestoredCheckpointStats,
 )
-from coordinator.checkpoint.stats_summary import StatsSummary
-from dataflow.elements import SnapshotType
-from dataflow.errors import SnaplineError
-from dataflow.ids import CheckpointID, JobVertexID
-from dataflow.messages import CheckpointMetrics
-from dataflow.wire_reflection import enum_tables
-from protos import checkpoint_pb2
-from protos import metadata_pb2 as pb
+from snapline.coordinator.checkpoint.stats_summary import StatsSummary
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.dataflow.wire_reflection import enum_tables
+from snapline.protos import checkpoint_pb2
+from snapline.protos import metadata_pb2 as pb
 
 DETAILED_CHECKPOINTS = 3
 """Nobody looks further back across a restart."""

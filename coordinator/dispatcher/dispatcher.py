@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.dispatcher.effects import (
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.dispatcher.effects import (
     DispatcherEffect,
     ForwardToJobMaster,
     RemoveJobGraph,
@@ -23,7 +23,7 @@ from coordinator.dispatcher.effects import (
     StoreJobGraph,
     SuspendJobMaster,
 )
-from coordinator.dispatcher.events import (
+from snapline.coordinator.dispatcher.events import (
     DispatcherEvent,
     DispatcherStarted,
     DispatcherSuspended,
@@ -36,15 +36,15 @@ from coordinator.dispatcher.events import (
     OperateJob,
     SubmitJob,
 )
-from coordinator.execution.execution_graph import check_job_graph
-from coordinator.execution.restart_strategy import restart_strategy_of
-from coordinator.jobmaster.operations import JobOperation, JobSubmitted, OperationFailed, Reply, RequestID
-from dataflow.config import Configuration
-from dataflow.errors import SnaplineError
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import JobID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus, JobStatusChanged
+from snapline.coordinator.execution.execution_graph import check_job_graph
+from snapline.coordinator.execution.restart_strategy import restart_strategy_of
+from snapline.coordinator.jobmaster.operations import JobOperation, JobSubmitted, OperationFailed, Reply, RequestID
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus, JobStatusChanged
 
 JOB_MASTER_RESTARTS = 3
 """How often a JobMaster that broke is started again before its job is given up."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.jobmaster.operations import JobOperation, Reply, RequestID
-from dataflow.ids import JobID
-from dataflow.jobgraph import JobGraph
+from snapline.coordinator.jobmaster.operations import JobOperation, Reply, RequestID
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import JobGraph
 
 
 @dataclass(frozen=True, slots=True)

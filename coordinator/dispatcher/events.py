@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.jobmaster.operations import JobOperation, RequestID
-from dataflow.failures import SerializedFailure
-from dataflow.ids import JobID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus, JobStatusChanged
+from snapline.coordinator.jobmaster.operations import JobOperation, RequestID
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus, JobStatusChanged
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from coordinator.execution.execution_graph import Execution, ExecutionGraph, subtasks_of
-from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from dataflow.jobgraph import JobEdge, JobVertex
-from dataflow.messages import (
+from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, subtasks_of
+from snapline.dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex
+from snapline.dataflow.messages import (
     InputGateDescriptor,
     OperatorDescriptor,
     ResultPartitionDescriptor,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dataflow.failures import SerializedFailure
-from dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from dataflow.jobgraph import JobGraph, JobVertex
-from dataflow.messages import ExecutionState, JobStatus
-from runtime.machine import InvariantViolation, check
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph, JobVertex
+from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.runtime.machine import InvariantViolation, check
 
 _TERMINAL = frozenset(state for state in ExecutionState if state.is_terminal)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.execution.deployment import producers_of_consumer
-from coordinator.execution.execution_graph import subtasks_of
-from dataflow.ids import ExecutionVertexID, JobVertexID
-from dataflow.jobgraph import JobGraph, JobVertex
+from snapline.coordinator.execution.deployment import producers_of_consumer
+from snapline.coordinator.execution.execution_graph import subtasks_of
+from snapline.dataflow.ids import ExecutionVertexID, JobVertexID
+from snapline.dataflow.jobgraph import JobGraph, JobVertex
 
 
 class FailoverRegions:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.execution.execution_graph import with_parallelism
-from coordinator.execution.slot_sharing import required_slots
-from dataflow.ids import JobVertexID
-from dataflow.jobgraph import JobGraph, JobVertex
+from snapline.coordinator.execution.execution_graph import with_parallelism
+from snapline.coordinator.execution.slot_sharing import required_slots
+from snapline.dataflow.ids import JobVertexID
+from snapline.dataflow.jobgraph import JobGraph, JobVertex
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     RESTART_EXPONENTIAL_ATTEMPTS,
     RESTART_EXPONENTIAL_INITIAL,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dataflow.ids import AllocationID, ResourceID
-from dataflow.messages import SlotOffer, SlotsHeld
-from runtime.machine import check
+from snapline.dataflow.ids import AllocationID, ResourceID
+from snapline.dataflow.messages import SlotOffer, SlotsHeld
+from snapline.runtime.machine import check
 
 
 @dataclass(frozen=True, slots=True)

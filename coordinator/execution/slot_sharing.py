@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from coordinator.execution.slot_pool import AllocatedSlot, SlotPool
-from dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
-from dataflow.jobgraph import JobGraph
-from runtime.machine import InvariantViolation, check
+from snapline.coordinator.execution.slot_pool import AllocatedSlot, SlotPool
+from snapline.dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.runtime.machine import InvariantViolation, check
 
 
 class SharedSlotKey(NamedTuple):

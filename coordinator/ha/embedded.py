@@ -24,14 +24,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
-from coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
-from dataflow.ids import CheckpointID, JobID, LeaderSessionID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_graph, encode_job_graph
-from protos import job_pb2
-from runtime.storage import Storage, StorageAlreadyExists, StorageError, StorageNotFound
+from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
+from snapline.coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
+from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_graph, encode_job_graph
+from snapline.protos import job_pb2
+from snapline.runtime.storage import Storage, StorageAlreadyExists, StorageError, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
 NS_PER_MS = 1_000_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from coordinator.high_availability import LeadershipLost
-from runtime.leader_retrieval import LeaderTable, encode_leader_table
-from runtime.logs import Logger
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.runtime.leader_retrieval import LeaderTable, encode_leader_table
+from snapline.runtime.logs import Logger
 
 RETRY_SECONDS = 0.5
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID
-from dataflow.ids import CheckpointID
-from dataflow.messages import JobStatus
+from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import JobStatus
 
 
 class StandaloneCheckpointIDCounter:

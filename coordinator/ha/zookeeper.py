@@ -7,7 +7,7 @@ writes. Below `<root>/<cluster id>`:
 
     identity                    the storage directory of the cluster: another cluster with this id is refused
     leader/candidates/<n>       ephemeral; the oldest leads
-    leader/table                where the leaders are (runtime.leader_election, runtime.zookeeper_leader_retrieval)
+    leader/table                where the leaders are (snapline.runtime.leader_election, snapline.runtime.zookeeper_leader_retrieval)
     jobs/<job>                  time of submission, and path of the graph in the storage
     counters/<job>              the next checkpoint id
     pointers/<job>/<id>         where a completed checkpoint lies
@@ -28,17 +28,17 @@ from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
-from coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
-from dataflow.errors import SnaplineError
-from dataflow.ids import CheckpointID, JobID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_graph, encode_job_graph
-from protos import job_pb2
-from runtime.leader_election import TABLE, Leadership
-from runtime.storage import Storage, StorageNotFound
-from runtime.zookeeper import Answer, SessionOver, ZooKeeperSession
+from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
+from snapline.coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_graph, encode_job_graph
+from snapline.protos import job_pb2
+from snapline.runtime.leader_election import TABLE, Leadership
+from snapline.runtime.storage import Storage, StorageNotFound
+from snapline.runtime.zookeeper import Answer, SessionOver, ZooKeeperSession
 
 _SUBMITTED = struct.Struct(">q")
 NS_PER_MS = 1_000_000

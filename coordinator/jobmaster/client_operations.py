@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coordinator.checkpoint.effects import CheckpointRequestCompleted, CheckpointRequestFailed
-from coordinator.checkpoint.events import CheckpointRequested, CheckpointRequestID, StopWithSavepointRequested
-from coordinator.jobmaster.operations import (
+from snapline.coordinator.checkpoint.effects import CheckpointRequestCompleted, CheckpointRequestFailed
+from snapline.coordinator.checkpoint.events import CheckpointRequested, CheckpointRequestID, StopWithSavepointRequested
+from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
     JobOperation,
@@ -24,15 +24,15 @@ from coordinator.jobmaster.operations import (
     TakeCheckpoint,
     TakeSavepoint,
 )
-from coordinator.jobmaster.pending_operations import PendingOperations, refused
-from coordinator.jobmaster.rescaling import Rescaling, RescalingEffect, TakeRescaleCheckpoint, is_own
-from coordinator.jobmaster.scheduler import Scheduler
-from coordinator.jobmaster.scheduler_effects import SchedulerEffect
-from coordinator.jobmaster.settings import JobMasterSettings
-from dataflow.elements import SnapshotType
-from dataflow.ids import JobVertexID
-from dataflow.messages import JobStatus
-from runtime.machine import CancelTimer, StartTimer
+from snapline.coordinator.jobmaster.pending_operations import PendingOperations, refused
+from snapline.coordinator.jobmaster.rescaling import Rescaling, RescalingEffect, TakeRescaleCheckpoint, is_own
+from snapline.coordinator.jobmaster.scheduler import Scheduler
+from snapline.coordinator.jobmaster.scheduler_effects import SchedulerEffect
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import JobVertexID
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.machine import CancelTimer, StartTimer
 
 STOPPING = "the job is being stopped with a savepoint: ask again if that fails"
 

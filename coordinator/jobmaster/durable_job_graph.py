@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.jobmaster.effects import UpdateJobGraph
-from dataflow.ids import JobVertexID
-from dataflow.jobgraph import JobGraph
-from runtime.machine import check
+from snapline.coordinator.jobmaster.effects import UpdateJobGraph
+from snapline.dataflow.ids import JobVertexID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.runtime.machine import check
 
 
 class DurableJobGraph:

@@ -2,10 +2,10 @@
 
 Besides these:
 
-* `runtime.connections`: OpenConnection (to the ResourceManager), Send, SendToTasks, CloseConnection.
+* `snapline.runtime.connections`: OpenConnection (to the ResourceManager), Send, SendToTasks, CloseConnection.
 * `StartTimer`, `CancelTimer`. Timers of the checkpoint core come out as they are too; keys do not collide.
-* `coordinator.jobmaster.operations.Reply`.
-* Every effect of `coordinator.checkpoint.effects` that needs the outside (draw an id, store metadata, discard state, ...):
+* `snapline.coordinator.jobmaster.operations.Reply`.
+* Every effect of `snapline.coordinator.checkpoint.effects` that needs the outside (draw an id, store metadata, discard state, ...):
   handed out as it is; the shell answers with the event named there. Those that speak to tasks never come out: the
   JobMaster has turned them into `SendToTasks`.
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.checkpoint.effects import CheckpointCoordinatorEffect
-from coordinator.jobmaster.operations import Reply
-from dataflow.failures import SerializedFailure
-from dataflow.ids import JobID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus, JobStatusChanged
-from runtime.connections import ConnectionEffect
-from runtime.machine import CancelTimer, StartTimer
+from snapline.coordinator.checkpoint.effects import CheckpointCoordinatorEffect
+from snapline.coordinator.jobmaster.operations import Reply
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus, JobStatusChanged
+from snapline.runtime.connections import ConnectionEffect
+from snapline.runtime.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 Besides these:
 
-* `runtime.connections`: ResourceManagerLeaderChanged; MessageReceived and ConnectionLost for the TaskManagers that dial in;
+* `snapline.runtime.connections`: ResourceManagerLeaderChanged; MessageReceived and ConnectionLost for the TaskManagers that dial in;
   ConnectionOpened, ConnectionLost and MessageReceived for the connection to the ResourceManager, which the core dials.
 * `TimerFired`.
-* Every event of `coordinator.checkpoint.events` that answers an effect of `coordinator.checkpoint.effects` (a checkpoint
+* Every event of `snapline.coordinator.checkpoint.events` that answers an effect of `snapline.coordinator.checkpoint.effects` (a checkpoint
   id was drawn, metadata is stored, ...), and StartCheckpointScheduler and StopCheckpointScheduler of the DeActivator:
   handed in as they are, the core passes them on to its CheckpointCoordinator.
 """
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.checkpoint.events import CheckpointCoordinatorEvent
-from coordinator.jobmaster.operations import JobOperation, RequestID
-from dataflow.handles import CheckpointMetadata
-from dataflow.messages import AcknowledgeCheckpoint
-from runtime.connections import ConnectionEvent, ResourceManagerLeaderChanged
-from runtime.machine import TimerFired
+from snapline.coordinator.checkpoint.events import CheckpointCoordinatorEvent
+from snapline.coordinator.jobmaster.operations import JobOperation, RequestID
+from snapline.dataflow.handles import CheckpointMetadata
+from snapline.dataflow.messages import AcknowledgeCheckpoint
+from snapline.runtime.connections import ConnectionEvent, ResourceManagerLeaderChanged
+from snapline.runtime.machine import TimerFired
 
 
 @dataclass(frozen=True, slots=True)

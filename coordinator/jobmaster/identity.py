@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.checkpoint.events import CheckpointRequestID
-from dataflow.ids import CheckpointID, LeaderSessionID
+from snapline.coordinator.checkpoint.events import CheckpointRequestID
+from snapline.dataflow.ids import CheckpointID, LeaderSessionID
 
 RECONCILING_ROUND = 0
 """Stands for no round: what was completed is asked for, nothing is deployed."""

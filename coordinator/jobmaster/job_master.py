@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.effects import (
     CheckpointCoordinatorEffect,
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
@@ -30,7 +30,7 @@ from coordinator.checkpoint.effects import (
     SendTriggerCheckpoint,
     StateRestored,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointCoordinatorEvent,
     CheckpointRequestID,
@@ -43,22 +43,22 @@ from coordinator.checkpoint.events import (
     StartCheckpointScheduler,
     TopologyChanged,
 )
-from coordinator.execution.deployment import RestoredTasks
-from coordinator.execution.restart_strategy import RestartStrategy
-from coordinator.jobmaster.client_operations import (
+from snapline.coordinator.execution.deployment import RestoredTasks
+from snapline.coordinator.execution.restart_strategy import RestartStrategy
+from snapline.coordinator.jobmaster.client_operations import (
     AskForSnapshot,
     ClientOperations,
     ClientOperationsEffect,
     Scheduled,
 )
-from coordinator.jobmaster.effects import (
+from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobMasterEffect,
     JobReachedTerminalState,
     LoadSavepoint,
     ReportJobStatus,
 )
-from coordinator.jobmaster.events import (
+from snapline.coordinator.jobmaster.events import (
     JobGraphForgotten,
     JobGraphUpdated,
     JobMasterEvent,
@@ -68,7 +68,7 @@ from coordinator.jobmaster.events import (
     SavepointLoaded,
     SavepointLoadFailed,
 )
-from coordinator.jobmaster.identity import (
+from snapline.coordinator.jobmaster.identity import (
     NO_CHECKPOINT,
     RECONCILING_ROUND,
     RESTORE_PREFIX,
@@ -77,15 +77,18 @@ from coordinator.jobmaster.identity import (
     ReconciliationTimer,
     round_of,
 )
-from coordinator.jobmaster.notifications import Notification, message_for_tasks
-from coordinator.jobmaster.pending_operations import refused
-from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
-from coordinator.jobmaster.rescaling import (
+from snapline.coordinator.jobmaster.notifications import Notification, message_for_tasks
+from snapline.coordinator.jobmaster.pending_operations import refused
+from snapline.coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
+from snapline.coordinator.jobmaster.rescaling import (
     RescaleTimer,
 )
-from coordinator.jobmaster.resource_manager_connection import ResourceManagerConnection, ResourceManagerConnectionEffect
-from coordinator.jobmaster.scheduler import Scheduler
-from coordinator.jobmaster.scheduler_effects import (
+from snapline.coordinator.jobmaster.resource_manager_connection import (
+    ResourceManagerConnection,
+    ResourceManagerConnectionEffect,
+)
+from snapline.coordinator.jobmaster.scheduler import Scheduler
+from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
     GiveUpTaskManager,
@@ -98,14 +101,14 @@ from coordinator.jobmaster.scheduler_effects import (
     TellExecutions,
     TellTopology,
 )
-from coordinator.jobmaster.settings import JobMasterSettings
-from coordinator.jobmaster.task_managers import TaskManagerTable
-from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.handles import CheckpointMetadata
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import (
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.coordinator.jobmaster.task_managers import TaskManagerTable
+from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.handles import CheckpointMetadata
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
     DeclineCheckpoint,
@@ -130,7 +133,7 @@ from dataflow.messages import (
     TaskMetrics,
     TaskStateChanged,
 )
-from runtime.connections import (
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -144,7 +147,7 @@ from runtime.connections import (
     SendToTasks,
     TogetherReceived,
 )
-from runtime.heartbeat import (
+from snapline.runtime.heartbeat import (
     HeartbeatEvent,
     HeartbeatMonitor,
     HeartbeatReceived,
@@ -157,8 +160,8 @@ from runtime.heartbeat import (
     TargetUnreachable,
     UnmonitorTarget,
 )
-from runtime.machine import CancelTimer, Machine, StartTimer, TimerFired
-from runtime.registration import (
+from snapline.runtime.machine import CancelTimer, Machine, StartTimer, TimerFired
+from snapline.runtime.registration import (
     LeaderGone,
     RegisterAt,
     StopRegistration,

@@ -1,17 +1,17 @@
 """What tasks are told of a checkpoint: one message for all of them, made from one decision.
 
-With acknowledgements the hot path of a large job: a message for each is made when it is written, of pieces (`dataflow.wire_bytes`).
+With acknowledgements the hot path of a large job: a message for each is made when it is written, of pieces (`snapline.dataflow.wire_bytes`).
 """
 
 from __future__ import annotations
 
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.effects import (
     SendNotifyCheckpointAborted,
     SendNotifyCheckpointComplete,
     SendTriggerCheckpoint,
 )
-from dataflow.ids import JobID
-from dataflow.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 
 Notification = SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted
 Message = TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType
 
-from dataflow.failures import SerializedFailure
-from dataflow.ids import CheckpointID, JobID, JobVertexID
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID
 
 RequestID = NewType("RequestID", str)
 """One request of one client."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.checkpoint.events import CheckpointRequestID
-from coordinator.execution.execution_graph import with_parallelism
-from coordinator.jobmaster.operations import Acknowledged, OperationFailed, Reply, RequestID, SnapshotCompleted
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import CheckpointID, JobVertexID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus
+from snapline.coordinator.checkpoint.events import CheckpointRequestID
+from snapline.coordinator.execution.execution_graph import with_parallelism
+from snapline.coordinator.jobmaster.operations import Acknowledged, OperationFailed, Reply, RequestID, SnapshotCompleted
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from dataflow.failures import SerializedFailure
-from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
-from dataflow.messages import AcknowledgeCheckpoint, ExecutionReport, ExecutionState
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
+from snapline.dataflow.messages import AcknowledgeCheckpoint, ExecutionReport, ExecutionState
 
 ADOPTABLE = frozenset(
     {ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED}

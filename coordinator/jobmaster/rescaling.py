@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from coordinator.checkpoint.events import CheckpointRequestID
-from coordinator.execution.execution_graph import with_parallelism
-from coordinator.execution.slot_sharing import required_slots
-from coordinator.jobmaster.operations import Acknowledged, Reply, RequestID
-from coordinator.jobmaster.pending_operations import refused
-from coordinator.jobmaster.scheduler import Scheduler
-from coordinator.jobmaster.settings import JobMasterSettings
-from dataflow.ids import JobVertexID
-from dataflow.messages import JobStatus
-from runtime.machine import CancelTimer, StartTimer
+from snapline.coordinator.checkpoint.events import CheckpointRequestID
+from snapline.coordinator.execution.execution_graph import with_parallelism
+from snapline.coordinator.execution.slot_sharing import required_slots
+from snapline.coordinator.jobmaster.operations import Acknowledged, Reply, RequestID
+from snapline.coordinator.jobmaster.pending_operations import refused
+from snapline.coordinator.jobmaster.scheduler import Scheduler
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.dataflow.ids import JobVertexID
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.machine import CancelTimer, StartTimer
 
 OWN_PREFIX = "reactive-"
 """Of the ids of checkpoints that nobody asked for."""

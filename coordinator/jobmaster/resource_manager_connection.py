@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.execution.slot_pool import SlotPool
-from dataflow.messages import (
+from snapline.coordinator.execution.slot_pool import SlotPool
+from snapline.dataflow.messages import (
     DeclareRequiredSlots,
     Disconnect,
     HeartbeatRequest,
@@ -19,10 +19,10 @@ from dataflow.messages import (
     NotifyTaskManagerLost,
     RegisterJobMaster,
 )
-from runtime.connections import CloseConnection, ConnectionID, OpenConnection, Send
-from runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
-from runtime.machine import CancelTimer, StartTimer
-from runtime.registration import (
+from snapline.runtime.connections import CloseConnection, ConnectionID, OpenConnection, Send
+from snapline.runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
+from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.runtime.registration import (
     Registered,
     RegistrationEvent,
     RegistrationFailed,

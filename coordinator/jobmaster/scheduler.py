@@ -23,17 +23,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from coordinator.checkpoint.events import ExecutionChange
-from coordinator.execution.deployment import NOTHING_RESTORED, RestoredTasks, TaskDeploymentDescriptorFactory
-from coordinator.execution.execution_graph import Execution, ExecutionGraph, with_parallelism
-from coordinator.execution.failover import FailoverRegions
-from coordinator.execution.reactive import ReactiveParallelism
-from coordinator.execution.restart_strategy import RestartStrategy
-from coordinator.execution.slot_pool import SlotPool
-from coordinator.execution.slot_sharing import SlotSharing, required_slots
-from coordinator.jobmaster.durable_job_graph import DurableJobGraph
-from coordinator.jobmaster.reconciliation import ReportedExecution
-from coordinator.jobmaster.scheduler_effects import (
+from snapline.coordinator.checkpoint.events import ExecutionChange
+from snapline.coordinator.execution.deployment import NOTHING_RESTORED, RestoredTasks, TaskDeploymentDescriptorFactory
+from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, with_parallelism
+from snapline.coordinator.execution.failover import FailoverRegions
+from snapline.coordinator.execution.reactive import ReactiveParallelism
+from snapline.coordinator.execution.restart_strategy import RestartStrategy
+from snapline.coordinator.execution.slot_pool import SlotPool
+from snapline.coordinator.execution.slot_sharing import SlotSharing, required_slots
+from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
+from snapline.coordinator.jobmaster.reconciliation import ReportedExecution
+from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
     GiveUpTaskManager,
@@ -46,12 +46,12 @@ from coordinator.jobmaster.scheduler_effects import (
     TellExecutions,
     TellTopology,
 )
-from coordinator.jobmaster.settings import JobMasterSettings
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer, check
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, check
 
 EXCEPTION_HISTORY_SIZE = 16
 """Failures that are remembered (Flink: web.exception-history-size)."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.checkpoint.events import ExecutionChange
-from coordinator.jobmaster.effects import UpdateJobGraph
-from dataflow.failures import SerializedFailure
-from dataflow.ids import ExecutionAttemptID, JobVertexID, ResourceID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus, SubmitTasks
-from runtime.machine import CancelTimer, StartTimer
+from snapline.coordinator.checkpoint.events import ExecutionChange
+from snapline.coordinator.jobmaster.effects import UpdateJobGraph
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import ExecutionAttemptID, JobVertexID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus, SubmitTasks
+from snapline.runtime.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     RECONCILIATION_TIMEOUT,
     RESOURCE_STABILIZATION_TIMEOUT,
     SAVEPOINT_DIRECTORY,
@@ -17,8 +17,8 @@ from dataflow.config import (
     TASK_CANCELLATION_TIMEOUT,
     Configuration,
 )
-from runtime.heartbeat import HeartbeatSettings
-from runtime.registration import RegistrationSettings
+from snapline.runtime.heartbeat import HeartbeatSettings
+from snapline.runtime.registration import RegistrationSettings
 
 CANCELLATION_GRACE_MS = 30_000
 """What a TaskManager gets beyond `task.cancellation.timeout`, after which it should have ended its process, before the

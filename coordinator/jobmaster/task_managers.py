@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dataflow.ids import ResourceID
-from dataflow.messages import TaskManagerInfo, TaskMetrics
-from runtime.connections import ConnectionID
-from runtime.machine import check
+from snapline.dataflow.ids import ResourceID
+from snapline.dataflow.messages import TaskManagerInfo, TaskMetrics
+from snapline.runtime.connections import ConnectionID
+from snapline.runtime.machine import check
 
 
 @dataclass(slots=True)

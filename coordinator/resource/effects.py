@@ -1,15 +1,15 @@
 """What the ResourceManager core asks for.
 
-Besides these: `Send` and `CloseConnection` of `runtime.connections`, `StartTimer` and `CancelTimer`.
+Besides these: `Send` and `CloseConnection` of `snapline.runtime.connections`, `StartTimer` and `CancelTimer`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.ids import ResourceID
-from runtime.connections import CloseConnection, Send
-from runtime.machine import CancelTimer, StartTimer
+from snapline.dataflow.ids import ResourceID
+from snapline.runtime.connections import CloseConnection, Send
+from snapline.runtime.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect
-from coordinator.resource.events import (
+from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect
+from snapline.coordinator.resource.events import (
     ResourceManagerEvent,
     ResourceManagerStarted,
     WorkerEnded,
     WorkerPoolClosed,
     WorkersUnavailable,
 )
-from coordinator.resource.slot_manager import ManagedTaskManager, SlotManager
-from dataflow.config import RESOURCEMANAGER_TASKMANAGER_TIMEOUT, SLOTMANAGER_REQUIREMENT_CHECK_DELAY, Configuration
-from dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID, SlotID
-from dataflow.messages import (
+from snapline.coordinator.resource.slot_manager import ManagedTaskManager, SlotManager
+from snapline.dataflow.config import (
+    RESOURCEMANAGER_TASKMANAGER_TIMEOUT,
+    SLOTMANAGER_REQUIREMENT_CHECK_DELAY,
+    Configuration,
+)
+from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID, SlotID
+from snapline.dataflow.messages import (
     DeclareRequiredSlots,
     Disconnect,
     Fenced,
@@ -46,8 +50,8 @@ from dataflow.messages import (
     SlotReport,
     SlotRequestRejected,
 )
-from runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
-from runtime.heartbeat import (
+from snapline.runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
+from snapline.runtime.heartbeat import (
     HeartbeatEvent,
     HeartbeatMonitor,
     HeartbeatReceived,
@@ -60,7 +64,7 @@ from runtime.heartbeat import (
     TargetUnreachable,
     UnmonitorTarget,
 )
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dataflow.ids import AllocationID, JobID, ResourceID, SlotID
-from dataflow.messages import SlotReport, SlotsHeld, TaskManagerInfo
-from runtime.machine import check
+from snapline.dataflow.ids import AllocationID, JobID, ResourceID, SlotID
+from snapline.dataflow.messages import SlotReport, SlotsHeld, TaskManagerInfo
+from snapline.runtime.machine import check
 
 
 class SlotState(Enum):

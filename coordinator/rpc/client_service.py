@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 import grpc
 import grpc.aio
 
-from coordinator.jobmaster.operations import (
+from snapline.coordinator.jobmaster.operations import (
     Answer,
     CancelJob,
     JobOperation,
@@ -24,12 +24,12 @@ from coordinator.jobmaster.operations import (
     TakeCheckpoint,
     TakeSavepoint,
 )
-from dataflow.failures import Blame
-from dataflow.ids import JobID, JobVertexID
-from dataflow.jobgraph import JobGraph
-from dataflow.wire import WireError, decode_job_graph, decode_job_status
-from protos import checkpoint_pb2, client_pb2_grpc
-from protos import client_pb2 as pb
+from snapline.dataflow.failures import Blame
+from snapline.dataflow.ids import JobID, JobVertexID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.wire import WireError, decode_job_graph, decode_job_status
+from snapline.protos import checkpoint_pb2, client_pb2_grpc
+from snapline.protos import client_pb2 as pb
 
 WATCH_INTERVAL_SECONDS = 0.2
 """How often a watcher looks when nobody tells it that something changed."""

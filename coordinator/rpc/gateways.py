@@ -17,18 +17,18 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from coordinator.rpc.switchboard import Operation, Switchboard, Tell
-from dataflow.ids import JobID
-from dataflow.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
-from dataflow.wire import WireError, decode_envelope
-from dataflow.wire_bytes import serialize_envelope
-from protos import cluster_pb2
-from runtime.actor import Events, Incoming
-from runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
-from runtime.dialing import MAX_QUEUED_MESSAGES, take_envelope
-from runtime.grpc_channels import STREAM_IS_OPEN
-from runtime.logs import Logger
-from runtime.rpc_server import retrieve_exception
+from snapline.coordinator.rpc.switchboard import Operation, Switchboard, Tell
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
+from snapline.dataflow.wire import WireError, decode_envelope
+from snapline.dataflow.wire_bytes import serialize_envelope
+from snapline.protos import cluster_pb2
+from snapline.runtime.actor import Events, Incoming
+from snapline.runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
+from snapline.runtime.dialing import MAX_QUEUED_MESSAGES, take_envelope
+from snapline.runtime.grpc_channels import STREAM_IS_OPEN
+from snapline.runtime.logs import Logger
+from snapline.runtime.rpc_server import retrieve_exception
 
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, bytes]
 

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from dataflow.ids import JobID
-from protos import cluster_pb2, cluster_pb2_grpc
-from runtime.leader_retrieval import LeaderAddress, LeaderTable, encode_leader_table
+from snapline.dataflow.ids import JobID
+from snapline.protos import cluster_pb2, cluster_pb2_grpc
+from snapline.runtime.leader_retrieval import LeaderAddress, LeaderTable, encode_leader_table
 
 
 class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from coordinator.jobmaster.operations import Answer, OperationFailed, Reply, RequestID
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import JobID
+from snapline.coordinator.jobmaster.operations import Answer, OperationFailed, Reply, RequestID
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import JobID
 
 
 class PendingReplies:

@@ -1,6 +1,6 @@
-"""RelayGateway: where relays dial in (`runtime.relay`), each with the streams of many TaskManagers on one.
+"""RelayGateway: where relays dial in (`snapline.runtime.relay`), each with the streams of many TaskManagers on one.
 
-To everybody else in this process a relayed stream is a served one like those of `coordinator.rpc.gateways`: it has a connection
+To everybody else in this process a relayed stream is a served one like those of `snapline.coordinator.rpc.gateways`: it has a connection
 id, an owner, a queue with a bound, and an end of its own. What is different is the cost: the frames of many TaskManagers come
 in one message, and what there is to say to all of them leaves in one. A relay that is gone takes its streams with it: each
 owner is told ConnectionLost, as if every TaskManager behind it had been cut off.
@@ -16,16 +16,16 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from coordinator.rpc.gateways import Refused, ServedStream, ServedStreams
-from dataflow.wire import WireError
-from dataflow.wire_bytes import serialize_envelope
-from protos import cluster_pb2, relay_pb2, relay_pb2_grpc
-from runtime.connections import ConnectionID, PeerKind
-from runtime.dialing import take_envelope
-from runtime.grpc_channels import STREAM_IS_OPEN
-from runtime.logs import Logger
-from runtime.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
-from runtime.rpc_server import retrieve_exception
+from snapline.coordinator.rpc.gateways import Refused, ServedStream, ServedStreams
+from snapline.dataflow.wire import WireError
+from snapline.dataflow.wire_bytes import serialize_envelope
+from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
+from snapline.runtime.connections import ConnectionID, PeerKind
+from snapline.runtime.dialing import take_envelope
+from snapline.runtime.grpc_channels import STREAM_IS_OPEN
+from snapline.runtime.logs import Logger
+from snapline.runtime.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
+from snapline.runtime.rpc_server import retrieve_exception
 
 Context = grpc.aio.ServicerContext[relay_pb2.RelayFrames, relay_pb2.RelayFrames]
 

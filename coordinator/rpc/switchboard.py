@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from dataflow.ids import JobID, LeaderSessionID
-from dataflow.messages import Fenced
-from runtime.actor import Incoming, Performer
-from runtime.connections import (
+from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.messages import Fenced
+from snapline.runtime.actor import Incoming, Performer
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -32,7 +32,7 @@ from runtime.connections import (
     Send,
     SendToTasks,
 )
-from runtime.dialing import Dialer
+from snapline.runtime.dialing import Dialer
 
 Tell = Callable[[Any], bool]
 """Tell an actor; False: it has stopped."""
@@ -41,7 +41,7 @@ Operation = Send | SendToTasks | CloseConnection
 
 
 class Streams(Protocol):
-    """The served side: `coordinator.rpc.gateways`."""
+    """The served side: `snapline.coordinator.rpc.gateways`."""
 
     def apply(self, operations: list[Operation]) -> None:
         """Perform on the loop, in order; from any thread."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.connector_api import (
+from snapline.dataflow.connector_api import (
     Committable,
     Committer,
     InputStatus,
@@ -25,7 +25,7 @@ from dataflow.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from dataflow.errors import ConnectorError
+from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1024
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from dataflow.errors import ConnectorError
+from snapline.dataflow.errors import ConnectorError
 
 S3_SCHEMES = ("s3", "s3a")
 S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")

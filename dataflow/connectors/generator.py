@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.connector_api import InputStatus, Polled, Source, SourceContextInfo, SourceReader, SourceSplit
-from dataflow.connectors.rate_limit import RateLimiter
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import InputStatus, Polled, Source, SourceContextInfo, SourceReader, SourceSplit
+from snapline.dataflow.connectors.rate_limit import RateLimiter
+from snapline.dataflow.errors import ConnectorError
 
 MULTIPLIER = 2_654_435_761
 """Knuth's: spreads consecutive numbers over the keys."""

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from dataflow.connectors.filesystems import Location, advice, first_line, locate
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connectors.filesystems import Location, advice, first_line, locate
+from snapline.dataflow.errors import ConnectorError
 
 MAKE_DIRECTORY_ATTEMPTS = 5
 """Another subtask may remove an empty staging directory between our making it and our first file in it."""

@@ -1,6 +1,6 @@
 """Parquet: exactly-once from files (`ParquetSource`) and into files (`ParquetSink`)."""
 
-from dataflow.connectors.parquet_sink import ParquetSink
-from dataflow.connectors.parquet_source import ParquetSource
+from snapline.dataflow.connectors.parquet_sink import ParquetSink
+from snapline.dataflow.connectors.parquet_source import ParquetSource
 
 __all__ = ["ParquetSink", "ParquetSource"]

@@ -24,11 +24,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataflow.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
-from dataflow.connectors.filesystems import absolute, first_line
-from dataflow.connectors.output_files import failures, open_output
-from dataflow.connectors.parquet_source import PathLike
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.connectors.filesystems import absolute, first_line
+from snapline.dataflow.connectors.output_files import failures, open_output
+from snapline.dataflow.connectors.parquet_source import PathLike
+from snapline.dataflow.errors import ConnectorError
 
 STAGING = "_staging"
 IN_PROGRESS = ".inprogress"

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from dataflow.connector_api import InputStatus, Polled, Source, SourceContextInfo, SourceReader, SourceSplit
-from dataflow.connectors.filesystems import Location, absolute, advice, first_line, locate
-from dataflow.connectors.rate_limit import RateLimiter
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import InputStatus, Polled, Source, SourceContextInfo, SourceReader, SourceSplit
+from snapline.dataflow.connectors.filesystems import Location, absolute, advice, first_line, locate
+from snapline.dataflow.connectors.rate_limit import RateLimiter
+from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 16_384
 SUFFIXES = (".parquet", ".parq", ".pq")

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dataflow.connector_api import InputStatus, Polled, Source, SourceContextInfo, SourceReader, SourceSplit
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import InputStatus, Polled, Source, SourceContextInfo, SourceReader, SourceSplit
+from snapline.dataflow.errors import ConnectorError
 
 
 class ScriptedAbort(RuntimeError):

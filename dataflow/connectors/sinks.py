@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 
 PERCENTILES = (("p50", 50.0), ("p99", 99.0), ("p999", 99.9))
 BUCKETS_PER_OCTAVE = 32

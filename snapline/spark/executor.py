@@ -93,7 +93,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         wait_for_the_original(launch, token, lambda: os.getppid() != host)
         return TaskManagerExit(launch.resource_id, "refused", f"attempt {attempt} of a TaskManager that was lost")
     try:
-        from taskmanager.process import TaskManagerConfig, run_task_manager
+        from snapline.taskmanager.process import TaskManagerConfig, run_task_manager
     except ImportError as error:
         return TaskManagerExit(
             launch.resource_id,
@@ -124,15 +124,15 @@ def wait_for_the_original(launch: TaskManagerLaunch, token: str, host_is_gone: C
     """A second start that comes while the first one lives is Spark's speculation, and the first of both to return wins: the other one
     is killed. So this one does not return before the first is known to be gone. After a loss, that is at once. One that nobody
     knows may only be starting, or its coordinator is: it ends itself when it cannot register, and is waited for as long."""
-    from dataflow.config import (
+    from snapline.client import ClusterClient
+    from snapline.dataflow.config import (
         COORDINATOR_ADDRESS,
         RESOURCEMANAGER_ADDRESS,
         SECURITY_TOKEN,
         TASKMANAGER_REGISTRATION_TIMEOUT,
         Configuration,
     )
-    from dataflow.errors import SnaplineError
-    from snapline.client import ClusterClient
+    from snapline.dataflow.errors import SnaplineError
 
     values = {**launch.settings, **({SECURITY_TOKEN.key: token} if token else {})}
     registered_at = launch.settings.get(RESOURCEMANAGER_ADDRESS.key) or launch.coordinator_address

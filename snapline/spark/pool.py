@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dataflow.errors import SnaplineError
+from snapline.dataflow.errors import SnaplineError
 from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch, run
 
 if TYPE_CHECKING:

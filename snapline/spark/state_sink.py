@@ -24,9 +24,9 @@ from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructType
 
-from dataflow.config import Configuration
-from runtime.machine import check
-from runtime.object_storage import open_storage
+from snapline.dataflow.config import Configuration
+from snapline.runtime.machine import check
+from snapline.runtime.object_storage import open_storage
 from snapline.state_writer import KeyedStatePlan, StateWriteError, SubtaskFiles, WrittenFile
 
 FORMAT = "snapline_state_sink"

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dataflow.errors import SnaplineError
-from runtime.logs import Logger
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import Logger
 from snapline.spark.pool import Capacity
 
 INTERVAL_S = 1.0

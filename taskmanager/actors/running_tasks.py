@@ -1,6 +1,6 @@
 """The tasks that run in one TaskManager: starts, cancels and feeds them, and reads their counters.
 
-Performs the effects of the TaskExecutor that concern tasks. Each task has a thread of its own (`taskmanager.task_thread`);
+Performs the effects of the TaskExecutor that concern tasks. Each task has a thread of its own (`snapline.taskmanager.task_thread`);
 everything that goes to it is mail. A task that cannot even be built reports FAILED like one that failed later. Thread-safe.
 """
 
@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from dataflow.config import LOCAL_RECOVERY
-from dataflow.failures import SerializedFailure
-from dataflow.ids import CheckpointID, ExecutionAttemptID
-from dataflow.messages import (
+from snapline.dataflow.config import LOCAL_RECOVERY
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
+from snapline.dataflow.messages import (
     AlignWatermarks,
     ExecutionState,
     NotifyCheckpointAborted,
@@ -23,18 +23,18 @@ from dataflow.messages import (
     TaskMetrics,
     TriggerCheckpoint,
 )
-from runtime.clock import Clock
-from runtime.logs import Logger
-from runtime.state_storages import StateStorages
-from taskmanager.actors.task_environment import TaskEnvironment
-from taskmanager.executor.events import TaskEnteredState
-from taskmanager.network.contract import Exchange
-from taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
-from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
-from taskmanager.task.stream_task import StreamTask
-from taskmanager.task.task_failure import InputPosition, serialize_failure
-from taskmanager.task_thread import TaskThread
-from taskmanager.turns import Turns
+from snapline.runtime.clock import Clock
+from snapline.runtime.logs import Logger
+from snapline.runtime.state_storages import StateStorages
+from snapline.taskmanager.actors.task_environment import TaskEnvironment
+from snapline.taskmanager.executor.events import TaskEnteredState
+from snapline.taskmanager.network.contract import Exchange
+from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
+from snapline.taskmanager.task.stream_task import StreamTask
+from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
+from snapline.taskmanager.task_thread import TaskThread
+from snapline.taskmanager.turns import Turns
 
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""

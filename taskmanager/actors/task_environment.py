@@ -1,6 +1,6 @@
 """What one task gets from its TaskManager: exchange, uploads, state to restore from, and the way to its JobMaster.
 
-Implements `taskmanager.task.environment.Environment`. Everything that the task says becomes an event of the TaskExecutor, in
+Implements `snapline.taskmanager.task.environment.Environment`. Everything that the task says becomes an event of the TaskExecutor, in
 the order in which it was said.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dataflow.config import FILE_THRESHOLD
-from dataflow.handles import StreamStateHandle
-from dataflow.messages import (
+from snapline.dataflow.config import FILE_THRESHOLD
+from snapline.dataflow.handles import StreamStateHandle
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
@@ -19,19 +19,19 @@ from dataflow.messages import (
     TaskDeploymentDescriptor,
     TaskStateChanged,
 )
-from runtime.clock import Clock
-from runtime.state_storages import StateStorages
-from taskmanager.executor.events import TaskEnteredState, TaskSaid
-from taskmanager.network.contract import Exchange
-from taskmanager.operators.push_source import PushSourceRunner
-from taskmanager.push_source import ThreadedPushSource
-from taskmanager.snapshots.local_recovery import JobLocalRecovery
-from taskmanager.snapshots.restore import BytesRead, StateReader
-from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
-from taskmanager.state.key_value_store import KeyValueStore
-from taskmanager.state.rocksdb import RocksDBStore
-from taskmanager.task.environment import StateBlob
-from taskmanager.unpickling import unpickle_alone
+from snapline.runtime.clock import Clock
+from snapline.runtime.state_storages import StateStorages
+from snapline.taskmanager.executor.events import TaskEnteredState, TaskSaid
+from snapline.taskmanager.network.contract import Exchange
+from snapline.taskmanager.operators.push_source import PushSourceRunner
+from snapline.taskmanager.push_source import ThreadedPushSource
+from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery
+from snapline.taskmanager.snapshots.restore import BytesRead, StateReader
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
+from snapline.taskmanager.state.key_value_store import KeyValueStore
+from snapline.taskmanager.state.rocksdb import RocksDBStore
+from snapline.taskmanager.task.environment import StateBlob
+from snapline.taskmanager.unpickling import unpickle_alone
 
 
 class TaskEnvironment:

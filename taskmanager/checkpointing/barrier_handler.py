@@ -11,16 +11,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
-from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from dataflow.messages import CheckpointMetrics
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.taskmanager.checkpointing.contract import (
     AbortCheckpointOnBarrier,
     BarrierHandlerEffect,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 NO_CHECKPOINT = CheckpointID(-1)
 """`latest_checkpoint_id` before the first barrier."""

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from dataflow.messages import CheckpointMetrics
-from runtime.machine import check
-from taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.runtime.machine import check
+from snapline.taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
+from snapline.taskmanager.checkpointing.contract import (
     BarrierHandlerEffect,
     ResumeConsumption,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 MAX_CHECKPOINTS_TO_TRACK = 50
 

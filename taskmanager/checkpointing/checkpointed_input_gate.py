@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     CancelCheckpointMarker,
     CheckpointBarrier,
     EndOfChannelState,
     EndOfPartition,
     EventAnnouncement,
 )
-from dataflow.ids import CheckpointID
-from taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
+from snapline.taskmanager.checkpointing.contract import (
     BarrierHandlerEffect,
     BlockConsumption,
     CheckpointStarted,
@@ -37,8 +37,8 @@ from taskmanager.checkpointing.contract import (
     ResumeConsumption,
     TaskEffect,
 )
-from taskmanager.network.contract import InputChannelInfo
-from taskmanager.network.input_gate import BufferOrEvent, UnionInputGate
+from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.input_gate import BufferOrEvent, UnionInputGate
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from dataflow.messages import CheckpointMetrics
-from runtime.machine import CancelTimer, StartTimer
-from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
 
 # --- effects of barrier handlers on the input gates --------------------------------------------------------------------
 

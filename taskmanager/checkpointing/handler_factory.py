@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dataflow.config import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNED, ConfigurationError
-from taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
-from taskmanager.checkpointing.barrier_states import BarrierState
-from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from taskmanager.network.contract import InputChannelInfo
+from snapline.dataflow.config import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNED, ConfigurationError
+from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
+from snapline.taskmanager.checkpointing.barrier_states import BarrierState
+from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 EXACTLY_ONCE = "EXACTLY_ONCE"
 AT_LEAST_ONCE = "AT_LEAST_ONCE"

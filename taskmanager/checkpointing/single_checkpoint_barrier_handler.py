@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
-from dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from runtime.machine import CancelTimer, StartTimer, check
-from taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
-from taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import CancelTimer, StartTimer, check
+from snapline.taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
+from snapline.taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
+from snapline.taskmanager.checkpointing.contract import (
     AllBarriersReceived,
     BarrierHandlerEffect,
     BlockConsumption,
@@ -31,7 +31,7 @@ from taskmanager.checkpointing.contract import (
     ReleaseConsumption,
     ResumeConsumption,
 )
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 MAX_GIVEN_UP = 128
 """As many aborted checkpoints as Flink's SubtaskCheckpointCoordinator remembers."""

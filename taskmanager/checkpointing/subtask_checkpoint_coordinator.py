@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, CheckpointOptions
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from dataflow.messages import CheckpointMetrics
-from runtime.machine import CancelTimer, StartTimer
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.taskmanager.checkpointing.contract import (
     Acknowledge,
     AllBarriersReceived,
     BroadcastBarrier,
@@ -40,7 +40,7 @@ from taskmanager.checkpointing.contract import (
     TimeOutBarrier,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
 
 DEFAULT_MAX_RECORD_ABORTED_CHECKPOINTS = 128
 """Aborts of checkpoints that this task has not seen the trigger of; the oldest is forgotten first."""

@@ -20,13 +20,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataflow import config
-from taskmanager.exchange.flight_server import ExchangeError, ExchangeServer
-from taskmanager.exchange.frames import OpenChannel
-from taskmanager.exchange.inbound_stream import InboundStream, Peer
-from taskmanager.exchange.pending_requests import PendingRequests
-from taskmanager.network.contract import InputChannel, InputChannelListener
-from taskmanager.network.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
+from snapline.dataflow import config
+from snapline.taskmanager.exchange.flight_server import ExchangeError, ExchangeServer
+from snapline.taskmanager.exchange.frames import OpenChannel
+from snapline.taskmanager.exchange.inbound_stream import InboundStream, Peer
+from snapline.taskmanager.exchange.pending_requests import PendingRequests
+from snapline.taskmanager.network.contract import InputChannel, InputChannelListener
+from snapline.taskmanager.network.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
 
 CLOSE_SECONDS = 2.0
 MAX_RELEASED_REMEMBERED = 4096

@@ -12,10 +12,10 @@ import threading
 import time
 from typing import Any
 
-from dataflow.errors import SnaplineError
-from taskmanager.exchange.frames import ProtocolError, edge_of_descriptor
-from taskmanager.exchange.outbound_stream import OpenServedChannel, OutboundStream
-from taskmanager.exchange.tcp_connections import is_free, notice_lost_hosts, reset_connections
+from snapline.dataflow.errors import SnaplineError
+from snapline.taskmanager.exchange.frames import ProtocolError, edge_of_descriptor
+from snapline.taskmanager.exchange.outbound_stream import OpenServedChannel, OutboundStream
+from snapline.taskmanager.exchange.tcp_connections import is_free, notice_lost_hosts, reset_connections
 
 GOODBYE_SECONDS = 0.5
 """How long peers have to hang up."""

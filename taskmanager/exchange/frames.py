@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     CancelCheckpointMarker,
     CheckpointBarrier,
     EndOfChannelState,
@@ -24,10 +24,10 @@ from dataflow.elements import (
     Watermark,
     WatermarkStatus,
 )
-from dataflow.ids import CheckpointID
-from dataflow.wire_checkpoint import decode_options, encode_options
-from protos import checkpoint_pb2
-from taskmanager.network.contract import BufferAndBacklog
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.wire_checkpoint import decode_options, encode_options
+from snapline.protos import checkpoint_pb2
+from snapline.taskmanager.network.contract import BufferAndBacklog
 
 PROTOCOL = "snapline.exchange/1"
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from taskmanager.exchange import frames
-from taskmanager.exchange.remote_input_channel import RemoteInputChannel
-from taskmanager.exchange.tcp_connections import connect_error
-from taskmanager.network.contract import InputChannelListener
+from snapline.taskmanager.exchange import frames
+from snapline.taskmanager.exchange.remote_input_channel import RemoteInputChannel
+from snapline.taskmanager.exchange.tcp_connections import connect_error
+from snapline.taskmanager.network.contract import InputChannelListener
 
 CONNECT_TIMEOUT_MS = 1500
 """How long one attempt waits for the peer's greeting; closing waits for it, too."""

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from dataflow.elements import EndOfPartition
-from runtime.machine import InvariantViolation
-from taskmanager.exchange import frames
-from taskmanager.exchange.partition_request_queue import PartitionRequestQueue, Turn
-from taskmanager.network.contract import BufferAndBacklog, InputChannelListener
+from snapline.dataflow.elements import EndOfPartition
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.exchange import frames
+from snapline.taskmanager.exchange.partition_request_queue import PartitionRequestQueue, Turn
+from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelListener
 
 
 class ServedChannel(Protocol):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runtime.machine import check
-from taskmanager.network.credit import SenderCredit
-from taskmanager.network.prioritized_deque import PrioritizedDeque
+from snapline.runtime.machine import check
+from snapline.taskmanager.network.credit import SenderCredit
+from snapline.taskmanager.network.prioritized_deque import PrioritizedDeque
 
 
 @dataclass(slots=True, eq=False)

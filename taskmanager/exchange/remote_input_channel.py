@@ -12,12 +12,18 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
-from dataflow.ids import CheckpointID
-from taskmanager.exchange.frames import AddCredit, OpenChannel, ReleaseChannel, ResumeConsumption, UpstreamFrame
-from taskmanager.network.contract import BufferAndBacklog, InputChannelListener
-from taskmanager.network.credit import ReceiverCredit
-from taskmanager.network.input_channel import InputChannelCore
+from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.exchange.frames import (
+    AddCredit,
+    OpenChannel,
+    ReleaseChannel,
+    ResumeConsumption,
+    UpstreamFrame,
+)
+from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelListener
+from snapline.taskmanager.network.credit import ReceiverCredit
+from snapline.taskmanager.network.input_channel import InputChannelCore
 
 Send = Callable[[UpstreamFrame], None]
 

@@ -1,15 +1,15 @@
 """What the TaskExecutor core asks for.
 
-Besides these: OpenConnection, CloseConnection and Send of `runtime.connections`, StartTimer, CancelTimer.
+Besides these: OpenConnection, CloseConnection and Send of `snapline.runtime.connections`, StartTimer, CancelTimer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.failures import SerializedFailure
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID
-from dataflow.messages import (
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID
+from snapline.dataflow.messages import (
     AlignWatermarks,
     HeartbeatResponse,
     NotifyCheckpointAborted,
@@ -17,8 +17,8 @@ from dataflow.messages import (
     TaskDeploymentDescriptor,
     TriggerCheckpoint,
 )
-from runtime.connections import CloseConnection, ConnectionID, OpenConnection, Send
-from runtime.machine import CancelTimer, StartTimer
+from snapline.runtime.connections import CloseConnection, ConnectionID, OpenConnection, Send
+from snapline.runtime.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

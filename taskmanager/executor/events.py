@@ -1,6 +1,6 @@
 """What the TaskExecutor core of one TaskManager is told.
 
-Besides these: ResourceManagerLeaderChanged, ConnectionOpened, ConnectionLost and MessageReceived of `runtime.connections`
+Besides these: ResourceManagerLeaderChanged, ConnectionOpened, ConnectionLost and MessageReceived of `snapline.runtime.connections`
 (the TaskManager dials all its connections), and `TimerFired`.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.failures import SerializedFailure
-from dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
-from dataflow.messages import (
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
@@ -18,8 +18,8 @@ from dataflow.messages import (
     ReportWatermark,
     TaskMetrics,
 )
-from runtime.connections import ConnectionLost, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged
-from runtime.machine import TimerFired
+from snapline.runtime.connections import ConnectionLost, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged
+from snapline.runtime.machine import TimerFired
 
 
 @dataclass(frozen=True, slots=True)

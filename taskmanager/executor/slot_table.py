@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dataflow.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
-from dataflow.messages import SlotOffer, SlotReport, SlotStatus
-from runtime.machine import check
+from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
+from snapline.dataflow.messages import SlotOffer, SlotReport, SlotStatus
+from snapline.runtime.machine import check
 
 
 class TaskSlotState(Enum):

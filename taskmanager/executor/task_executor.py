@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     HEARTBEAT_TIMEOUT,
     TASK_CANCELLATION_INTERVAL,
     TASK_CANCELLATION_TIMEOUT,
@@ -35,9 +35,16 @@ from dataflow.config import (
     ConfigOption,
     Configuration,
 )
-from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
-from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, LeaderSessionID
-from dataflow.messages import (
+from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
+from snapline.dataflow.ids import (
+    AllocationID,
+    CheckpointID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    JobID,
+    LeaderSessionID,
+)
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -67,7 +74,7 @@ from dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from runtime.connections import (
+from snapline.runtime.connections import (
     RELAY_TIMEOUT_MS,
     CloseConnection,
     ConnectionID,
@@ -80,9 +87,9 @@ from runtime.connections import (
     ResourceManagerLeaderChanged,
     Send,
 )
-from runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
-from runtime.machine import CancelTimer, StartTimer, TimerFired
-from runtime.registration import (
+from snapline.runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.registration import (
     LeaderGone,
     RegisterAt,
     Registered,
@@ -94,7 +101,7 @@ from runtime.registration import (
     Reregister,
     StopRegistration,
 )
-from taskmanager.executor.effects import (
+from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
     FailTaskExecution,
@@ -105,7 +112,7 @@ from taskmanager.executor.effects import (
     TaskExecutorEffect,
     TerminateTaskManager,
 )
-from taskmanager.executor.events import (
+from snapline.taskmanager.executor.events import (
     JobMasterLeaderChanged,
     ShutDownRequested,
     TaskEnteredState,
@@ -113,7 +120,7 @@ from taskmanager.executor.events import (
     TaskExecutorStarted,
     TaskSaid,
 )
-from taskmanager.executor.slot_table import TaskSlot, TaskSlotState, TaskSlotTable
+from snapline.taskmanager.executor.slot_table import TaskSlot, TaskSlotState, TaskSlotTable
 
 NO_CHECKPOINT = CheckpointID(0)
 NOT_NEEDED = 0

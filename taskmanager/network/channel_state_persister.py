@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID
 
 _NOTHING = CheckpointID(-1)
 

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, StreamElement
-from dataflow.ids import CheckpointID
-from taskmanager.network.buffer_debloater import Consumption
+from snapline.dataflow.elements import CheckpointBarrier, StreamElement
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.network.buffer_debloater import Consumption
 
 
 class InputChannelInfo(NamedTuple):

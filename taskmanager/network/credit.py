@@ -9,7 +9,7 @@ a whole batch, not a buffer.
 
 from __future__ import annotations
 
-from runtime.machine import check
+from snapline.runtime.machine import check
 
 DEFAULT_EXCLUSIVE_CREDITS = 2
 DEFAULT_MAXIMUM_CREDITS = 8

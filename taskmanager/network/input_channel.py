@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, EndOfChannelState, EventAnnouncement, StreamElement
-from taskmanager.network.contract import BufferAndBacklog
-from taskmanager.network.prioritized_deque import PrioritizedDeque
+from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, EventAnnouncement, StreamElement
+from snapline.taskmanager.network.contract import BufferAndBacklog
+from snapline.taskmanager.network.prioritized_deque import PrioritizedDeque
 
 
 @dataclass(frozen=True, slots=True)

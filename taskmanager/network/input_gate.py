@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement
-from dataflow.ids import CheckpointID
-from runtime.machine import check
-from taskmanager.network.channel_state_persister import ChannelStatePersister
-from taskmanager.network.contract import BufferAndBacklog, InputChannel, InputChannelInfo
-from taskmanager.network.prioritized_deque import PrioritizedDeque
+from snapline.dataflow.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import check
+from snapline.taskmanager.network.channel_state_persister import ChannelStatePersister
+from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannel, InputChannelInfo
+from snapline.taskmanager.network.prioritized_deque import PrioritizedDeque
 
 RESTORED_SEQUENCE_NUMBER = -1
 """Of restored batches: they were numbered in another life."""

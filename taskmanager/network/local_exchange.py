@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
-from dataflow.ids import CheckpointID
-from runtime.machine import check
-from taskmanager.network.buffer_debloater import Consumption
-from taskmanager.network.contract import BufferAndBacklog, InputChannelListener
-from taskmanager.network.pipelined_subpartition import PipelinedSubpartition
+from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import check
+from snapline.taskmanager.network.buffer_debloater import Consumption
+from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelListener
+from snapline.taskmanager.network.pipelined_subpartition import PipelinedSubpartition
 
 LockFactory = Callable[[], AbstractContextManager[Any]]
 

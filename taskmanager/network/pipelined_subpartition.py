@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, EndOfChannelState, EndOfPartition, StreamElement
-from dataflow.ids import CheckpointID
-from runtime.machine import check
-from taskmanager.network.buffer_debloater import Consumption
-from taskmanager.network.contract import BufferAndBacklog
-from taskmanager.network.prioritized_deque import PrioritizedDeque
+from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, EndOfPartition, StreamElement
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import check
+from snapline.taskmanager.network.buffer_debloater import Consumption
+from snapline.taskmanager.network.contract import BufferAndBacklog
+from snapline.taskmanager.network.prioritized_deque import PrioritizedDeque
 
 DEFAULT_MAX_QUEUED_BATCHES = 16
 DEFAULT_MAX_QUEUED_BYTES = 16 * 1024 * 1024

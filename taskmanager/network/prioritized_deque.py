@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from runtime.machine import check
+from snapline.runtime.machine import check
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
-from runtime.machine import check
+from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.runtime.machine import check
 
 
 @dataclass(slots=True)

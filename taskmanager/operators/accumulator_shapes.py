@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dataflow.config import DROP_STATE_COLUMNS
-from dataflow.handles import OperatorStateMode
-from dataflow.state import StateError
-from taskmanager.operators.aggregates import Shape
-from taskmanager.operators.keyed_operator import KeyedOperator
-from taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.dataflow.config import DROP_STATE_COLUMNS
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.state import StateError
+from snapline.taskmanager.operators.aggregates import Shape
+from snapline.taskmanager.operators.keyed_operator import KeyedOperator
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
 
 SHAPES_STATE = "accumulators"
 

@@ -1,6 +1,6 @@
 """Aggregates over columns: which accumulators they need, and their results from these.
 
-Decides how the named functions of `dataflow.windows.Aggregate` map to accumulators (one set of count, sum, min, max per
+Decides how the named functions of `snapline.dataflow.windows.Aggregate` map to accumulators (one set of count, sum, min, max per
 input column, shared by all aggregates over it; one count of rows), which types are refused, and the types of the results.
 Decides, too, how they go on from those of a snapshot: an aggregate that is new gets an accumulator of its own, which starts empty; one
 that is gone takes its accumulator with it, with leave. It does not know where accumulators lie. Nulls as in SQL: they are skipped, and
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dataflow.aggregate_types import check_aggregate_type
-from dataflow.arrow_columns import bitmap_of
-from dataflow.config import DROP_STATE_COLUMNS
-from dataflow.state import RunningAggregateDescriptor, StateError
-from dataflow.state_evolution import widens
-from dataflow.windows import Aggregate
+from snapline.dataflow.aggregate_types import check_aggregate_type
+from snapline.dataflow.arrow_columns import bitmap_of
+from snapline.dataflow.config import DROP_STATE_COLUMNS
+from snapline.dataflow.state import RunningAggregateDescriptor, StateError
+from snapline.dataflow.state_evolution import widens
+from snapline.dataflow.windows import Aggregate
 
 Numbers = np.ndarray[Any, Any]
 ROWS = "rows"

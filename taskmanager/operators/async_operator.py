@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from dataflow.elements import Watermark
-from dataflow.functions import Row
-from dataflow.handles import OperatorStateMode
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import AsyncSpec
-from taskmanager.operators.co_process import ARROW
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState
-from taskmanager.operators.function_operator import FunctionOperator
-from taskmanager.operators.rows import RowBatcher, rows_of
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.functions import Row
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import AsyncSpec
+from snapline.taskmanager.operators.co_process import ARROW
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.function_operator import FunctionOperator
+from snapline.taskmanager.operators.rows import RowBatcher, rows_of
 
 STATE_NAME = "async-rows-under-way"
 ROWS_PER_BATCH = 4_096

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from taskmanager.state.slots import Slots, grown
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.taskmanager.state.slots import Slots, grown
 
 _NOWHERE = -(2**63)
 _MANY_PIECES = 64

@@ -13,20 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import Row, SideOutput
-from dataflow.handles import OperatorStateMode
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import CoProcessSpec, KeyedProcessSpec
-from dataflow.state import MapStateDescriptor, StateError, register_serializer
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState
-from taskmanager.operators.failure import RowFailure, row_being_read
-from taskmanager.operators.function_operator import FunctionOperator
-from taskmanager.operators.keyed_process import KeyedProcessContext, KeyedProcessOperator
-from taskmanager.operators.rows import rows_of
-from taskmanager.operators.stateless import conform
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.keyed_state import PythonValues
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import Row, SideOutput
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import CoProcessSpec, KeyedProcessSpec
+from snapline.dataflow.state import MapStateDescriptor, StateError, register_serializer
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.function_operator import FunctionOperator
+from snapline.taskmanager.operators.keyed_process import KeyedProcessContext, KeyedProcessOperator
+from snapline.taskmanager.operators.rows import rows_of
+from snapline.taskmanager.operators.stateless import conform
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.keyed_state import PythonValues
 
 BROADCAST_PREFIX = "broadcast-"
 ARROW = "arrow"
@@ -229,7 +229,7 @@ def create_co_process_operator(spec: CoProcessSpec) -> Any:
     if not spec.key_columns[0]:
         return CoProcessOperator(spec)
     if spec.batches:
-        from taskmanager.operators.keyed_batches import KeyedBatchesOperator
+        from snapline.taskmanager.operators.keyed_batches import KeyedBatchesOperator
 
         return KeyedBatchesOperator(
             tuple(zip(spec.key_columns, spec.event_time_columns, strict=True)),

@@ -14,11 +14,17 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from dataflow.connector_api import InputStatus
-from dataflow.elements import SnapshotType, Watermark, WatermarkStatus
-from dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorStateMode, StreamStateHandle, TaskStateSnapshot
-from dataflow.ids import CheckpointID, JobID, OperatorID
-from taskmanager.state.key_value_store import KeyValueStore
+from snapline.dataflow.connector_api import InputStatus
+from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
+from snapline.dataflow.handles import (
+    KeyedStateHandle,
+    KeyGroupRange,
+    OperatorStateMode,
+    StreamStateHandle,
+    TaskStateSnapshot,
+)
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.taskmanager.state.key_value_store import KeyValueStore
 
 
 class Output(Protocol):
@@ -138,7 +144,7 @@ class KeyedSnapshotPart(Protocol):
         ...
 
     def encode(self) -> bytes | memoryview:
-        """The file, in the format of `dataflow.state_format`. Runs in an upload thread, once."""
+        """The file, in the format of `snapline.dataflow.state_format`. Runs in an upload thread, once."""
         ...
 
     def release(self) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
-from dataflow.kernel import VOID, I64s, RO_I32s, kernel
-from dataflow.state import ValueStateDescriptor
-from dataflow.windows import GlobalWindows
-from taskmanager.operators.window_contents import ContentsMaker, ContentsState, FiredWindows, WindowContents
-from taskmanager.operators.window_operator import WindowOperator
-from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.slots import SlotAllocator, Slots, grown
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.kernel import VOID, I64s, RO_I32s, kernel
+from snapline.dataflow.state import ValueStateDescriptor
+from snapline.dataflow.windows import GlobalWindows
+from snapline.taskmanager.operators.window_contents import ContentsMaker, ContentsState, FiredWindows, WindowContents
+from snapline.taskmanager.operators.window_operator import WindowOperator
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.slots import SlotAllocator, Slots, grown
 
 STATE_PREFIX = "global-window-"
 SINCE_FIRED = "rows_since_fired"

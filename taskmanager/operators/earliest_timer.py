@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskmanager.operators.contract import ProcessingTimeService
+from snapline.taskmanager.operators.contract import ProcessingTimeService
 
 
 class EarliestTimer:

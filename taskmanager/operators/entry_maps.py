@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
-from dataflow.gather import gather_values
-from dataflow.state import MapStateDescriptor
-from taskmanager.state.chains import FrozenChains
-from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.copy_on_write import FrozenArrays
-from taskmanager.state.slots import Slots
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.state import MapStateDescriptor
+from snapline.taskmanager.state.chains import FrozenChains
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.copy_on_write import FrozenArrays
+from snapline.taskmanager.state.slots import Slots
 
 Numbers = np.ndarray[Any, Any]
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataflow.elements import MIN_WATERMARK_MS
-from dataflow.watermarks import WatermarkStrategy
+from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.watermarks import WatermarkStrategy
 
 _PER_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 """Unit to (multiplier, divisor) that make milliseconds."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import cloudpickle
 
-from dataflow.errors import JobDefinitionError
-from dataflow.operator_specs import (
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.operator_specs import (
     AsyncSpec,
     CoProcessSpec,
     CustomOperatorSpec,
@@ -36,19 +36,19 @@ from dataflow.operator_specs import (
     WindowJoinSpec,
     WindowProcessSpec,
 )
-from taskmanager.operators.contract import StreamOperator
-from taskmanager.operators.push_source import PushSourceOperator, PushSourceRunner
-from taskmanager.operators.sink_function_operator import SinkFunctionOperator
-from taskmanager.operators.sink_operator import SinkOperator
-from taskmanager.operators.source_operator import SourceOperator
-from taskmanager.operators.stateless import (
+from snapline.taskmanager.operators.contract import StreamOperator
+from snapline.taskmanager.operators.push_source import PushSourceOperator, PushSourceRunner
+from snapline.taskmanager.operators.sink_function_operator import SinkFunctionOperator
+from snapline.taskmanager.operators.sink_operator import SinkOperator
+from snapline.taskmanager.operators.source_operator import SourceOperator
+from snapline.taskmanager.operators.stateless import (
     FilterOperator,
     FilterRowsOperator,
     FlatMapRowsOperator,
     MapBatchesOperator,
     MapRowsOperator,
 )
-from taskmanager.operators.watermark_operator import WatermarkOperator
+from snapline.taskmanager.operators.watermark_operator import WatermarkOperator
 
 
 def load_spec(payload: bytes, operator_uid: str, unpickle: Callable[[bytes], Any] = cloudpickle.loads) -> Any:
@@ -87,12 +87,12 @@ def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourc
         case KeyedBatchProcessSpec() | CoProcessSpec() | WindowJoinSpec() | IntervalJoinSpec() | TemporalJoinSpec():
             return _create_operator_of_two(spec)
         case TableLookupSpec():
-            from taskmanager.operators.table_lookup import TableLookupOperator
+            from snapline.taskmanager.operators.table_lookup import TableLookupOperator
 
             return TableLookupOperator(spec)
         case AsyncSpec():
-            from taskmanager.async_calls import EventLoopCalls
-            from taskmanager.operators.async_operator import AsyncOperator
+            from snapline.taskmanager.async_calls import EventLoopCalls
+            from snapline.taskmanager.operators.async_operator import AsyncOperator
 
             return AsyncOperator(spec, EventLoopCalls)
         case SinkSpec():
@@ -110,15 +110,15 @@ def _create_keyed_operator(
     # Imported late: these bring a compiler, which stateless tasks do without.
     match spec:
         case RunningAggregateSpec():
-            from taskmanager.operators.running_aggregate import RunningAggregateOperator
+            from snapline.taskmanager.operators.running_aggregate import RunningAggregateOperator
 
             return RunningAggregateOperator(spec)
         case WindowAggregateSpec() | WindowProcessSpec():
-            from taskmanager.operators.window_factory import create_window_operator
+            from snapline.taskmanager.operators.window_factory import create_window_operator
 
             return create_window_operator(spec)
         case KeyedProcessSpec():
-            from taskmanager.operators.keyed_process import KeyedProcessOperator
+            from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
 
             return KeyedProcessOperator(spec)
 
@@ -128,25 +128,25 @@ def _create_operator_of_two(
 ) -> StreamOperator:
     match spec:
         case KeyedBatchProcessSpec():
-            from taskmanager.operators.keyed_batches import KeyedBatchesOperator
+            from snapline.taskmanager.operators.keyed_batches import KeyedBatchesOperator
 
             inputs = [(spec.key_columns, spec.event_time_column)]
             return KeyedBatchesOperator(inputs, [spec.function.process_batch], spec.function, spec.output_schema)
         case CoProcessSpec():
-            from taskmanager.operators.co_process import create_co_process_operator
+            from snapline.taskmanager.operators.co_process import create_co_process_operator
 
             operator: StreamOperator = create_co_process_operator(spec)
             return operator
         case WindowJoinSpec():
-            from taskmanager.operators.window_join import create_window_join
+            from snapline.taskmanager.operators.window_join import create_window_join
 
             return create_window_join(spec)
         case IntervalJoinSpec():
-            from taskmanager.operators.joins import IntervalJoinOperator
+            from snapline.taskmanager.operators.joins import IntervalJoinOperator
 
             return IntervalJoinOperator(spec)
         case TemporalJoinSpec():
-            from taskmanager.operators.joins import TemporalJoinOperator
+            from snapline.taskmanager.operators.joins import TemporalJoinOperator
 
             return TemporalJoinOperator(spec)
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import (
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import (
     CheckpointedFunction,
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
     OperatorStateStore,
 )
-from dataflow.ids import CheckpointID
-from taskmanager.operators.contract import OperatorContext, OperatorSnapshot, RestoredState, StreamOperator
-from taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.contract import OperatorContext, OperatorSnapshot, RestoredState, StreamOperator
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dataflow.config import INCREMENTAL_CHECKPOINTS, ROCKSDB_DIRECTORY, ROCKSDB_MEMORY, STATE_BACKEND
-from dataflow.elements import SnapshotType
-from dataflow.ids import CheckpointID
-from taskmanager.operators.contract import KeyedSnapshotPart
-from taskmanager.operators.keyed_operator import KeyedOperator
-from taskmanager.state.adopted_state import NOTHING_DUE
-from taskmanager.state.incremental import IncrementalSnapshots
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.dataflow.config import INCREMENTAL_CHECKPOINTS, ROCKSDB_DIRECTORY, ROCKSDB_MEMORY, STATE_BACKEND
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.contract import KeyedSnapshotPart
+from snapline.taskmanager.operators.keyed_operator import KeyedOperator
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE
+from snapline.taskmanager.state.incremental import IncrementalSnapshots
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 
 
 class IncrementalKeyedOperator(KeyedOperator):

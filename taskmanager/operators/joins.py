@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.elements import MIN_WATERMARK_MS, Watermark
-from dataflow.kernel import I64, I64s, RO_I64s, kernel
-from dataflow.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
-from dataflow.state_format import KeyedStateHeader
-from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
-from taskmanager.operators.stateless import conform
-from taskmanager.operators.timed_rows import TimedRows
-from taskmanager.state.adopted_state import reduce_lists
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.slots import Slots
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.kernel import I64, I64s, RO_I64s, kernel
+from snapline.dataflow.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
+from snapline.dataflow.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.event_time import event_times_ms
+from snapline.taskmanager.operators.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.operators.stateless import conform
+from snapline.taskmanager.operators.timed_rows import TimedRows
+from snapline.taskmanager.state.adopted_state import reduce_lists
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.slots import Slots
 
 ROWS_PER_SLICE = 16_384
 SIDE_NAMES = ("left", "right")

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.declared_states import declared_states
-from dataflow.elements import Watermark
-from dataflow.functions import CheckpointedFunction
-from dataflow.ids import CheckpointID
-from dataflow.state import (
+from snapline.dataflow.declared_states import declared_states
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.functions import CheckpointedFunction
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -27,16 +27,20 @@ from dataflow.state import (
     StateError,
     ValueStateDescriptor,
 )
-from dataflow.state_format import KeyedStateHeader
-from taskmanager.operators.co_process import emit_result
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState
-from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.function_operator import FunctionRuntimeContext, InitializationContext, SnapshotContext
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
-from taskmanager.state.batch_scope import number_slots
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.keyed_timers import timer_times
-from taskmanager.state.slots import Slots, grown
+from snapline.dataflow.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.co_process import emit_result
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.event_time import event_times_ms
+from snapline.taskmanager.operators.function_operator import (
+    FunctionRuntimeContext,
+    InitializationContext,
+    SnapshotContext,
+)
+from snapline.taskmanager.operators.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.state.batch_scope import number_slots
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.keyed_timers import timer_times
+from snapline.taskmanager.state.slots import Slots, grown
 
 TIMERS_PER_SLICE = 16_384
 _NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, np.int64)

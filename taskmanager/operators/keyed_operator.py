@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dataflow.config import DROP_STATE_COLUMNS, ConfigOption
-from dataflow.elements import MIN_WATERMARK_MS
-from dataflow.handles import OperatorStateMode
-from dataflow.ids import CheckpointID
-from dataflow.state_format import KeyedStateHeader, read_header
-from taskmanager.operators.contract import KeyedSnapshotPart, OperatorSnapshot, RestoredState, StreamOperator
-from taskmanager.operators.function_operator import FunctionRuntimeContext
-from taskmanager.operators.operator_state import OperatorStateBackend
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.slots import Slots
+from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
+from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.state_format import KeyedStateHeader, read_header
+from snapline.taskmanager.operators.contract import KeyedSnapshotPart, OperatorSnapshot, RestoredState, StreamOperator
+from snapline.taskmanager.operators.function_operator import FunctionRuntimeContext
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.slots import Slots
 
 T = TypeVar("T")
 WATERMARK_STATE = "operator-watermark"

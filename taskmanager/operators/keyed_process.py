@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.elements import Watermark
-from dataflow.functions import CheckpointedFunction, CheckpointListener, KeyedProcessFunction, Row
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import KeyedProcessSpec
-from dataflow.state import (
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.functions import CheckpointedFunction, CheckpointListener, KeyedProcessFunction, Row
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import KeyedProcessSpec
+from snapline.dataflow.state import (
     AggregatingState,
     AggregatingStateDescriptor,
     ListState,
@@ -30,17 +30,21 @@ from dataflow.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from dataflow.state_format import KeyedStateHeader
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState
-from taskmanager.operators.earliest_timer import EarliestTimer
-from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.failure import RowFailure, row_being_read
-from taskmanager.operators.function_operator import FunctionRuntimeContext, InitializationContext, SnapshotContext
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
-from taskmanager.operators.rows import RowBatcher, rows_of
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
-from taskmanager.state.timers import TimerQueue
+from snapline.dataflow.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.earliest_timer import EarliestTimer
+from snapline.taskmanager.operators.event_time import event_times_ms
+from snapline.taskmanager.operators.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.function_operator import (
+    FunctionRuntimeContext,
+    InitializationContext,
+    SnapshotContext,
+)
+from snapline.taskmanager.operators.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.operators.rows import RowBatcher, rows_of
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
+from snapline.taskmanager.state.timers import TimerQueue
 
 TIMERS_PER_SLICE = 1_000
 

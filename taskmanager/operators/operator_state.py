@@ -1,6 +1,6 @@
 """Operator (not keyed) state of one operator: named lists of elements that are redistributed one by one.
 
-Decides how elements become bytes (a named serializer of `dataflow.state`) and that a name keeps its mode and serializer
+Decides how elements become bytes (a named serializer of `snapline.dataflow.state`) and that a name keeps its mode and serializer
 for the life of the operator. It does not know who redistributes. Mirrors Flink's DefaultOperatorStateBackend and
 PartitionableListState.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dataflow.functions import OperatorListState
-from dataflow.handles import OperatorStateMode
-from dataflow.state import StateError, serializer_named
-from taskmanager.operators.contract import OperatorListSnapshot
+from snapline.dataflow.functions import OperatorListState
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.state import StateError, serializer_named
+from snapline.taskmanager.operators.contract import OperatorListSnapshot
 
 
 class ListStateOfOperator:

@@ -18,17 +18,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import Int64Array
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
-from dataflow.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
-from taskmanager.operators.earliest_timer import EarliestTimer
-from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
-from taskmanager.operators.window_operator import KEYS_PER_LOAD, WindowOperator
-from taskmanager.operators.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
-from taskmanager.state.adopted_state import NOTHING_DUE
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.slots import Slots
+from snapline.dataflow.arrow_columns import Int64Array
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
+from snapline.taskmanager.operators.earliest_timer import EarliestTimer
+from snapline.taskmanager.operators.event_time import event_times_ms
+from snapline.taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.window_operator import KEYS_PER_LOAD, WindowOperator
+from snapline.taskmanager.operators.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.slots import Slots
 
 STATE_PREFIX = "windows-"
 WINDOWS_PER_SLICE = 1_024

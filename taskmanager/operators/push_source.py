@@ -16,15 +16,15 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from dataflow.connector_api import InputStatus
-from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.functions import Row, SourceContext
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import SourceFunctionSpec
-from taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot, RestoredState
-from taskmanager.operators.function_operator import FunctionOperator
-from taskmanager.operators.rows import RowBatcher
-from taskmanager.operators.watermarked_source import WatermarkedSource
+from snapline.dataflow.connector_api import InputStatus
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.functions import Row, SourceContext
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import SourceFunctionSpec
+from snapline.taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.function_operator import FunctionOperator
+from snapline.taskmanager.operators.rows import RowBatcher
+from snapline.taskmanager.operators.watermarked_source import WatermarkedSource
 
 ROWS_PER_BATCH = 4096
 MAX_WAITING_ROWS = 64 * 1024

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.functions import ProcessWindowFunction, Row, SideOutput
-from dataflow.state import StateError
-from dataflow.windows import TimeWindow
-from taskmanager.operators.contract import Output
-from taskmanager.operators.row_store import RowStore, stored_schema
-from taskmanager.operators.rows import RowBatcher, column_values, rows_of
-from taskmanager.operators.stateless import conform
-from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
-from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.slots import Slots
+from snapline.dataflow.functions import ProcessWindowFunction, Row, SideOutput
+from snapline.dataflow.state import StateError
+from snapline.dataflow.windows import TimeWindow
+from snapline.taskmanager.operators.contract import Output
+from snapline.taskmanager.operators.row_store import RowStore, stored_schema
+from snapline.taskmanager.operators.rows import RowBatcher, column_values, rows_of
+from snapline.taskmanager.operators.stateless import conform
+from snapline.taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.slots import Slots
 
 ROWS = "rows"
 REDUCED = "reduced"

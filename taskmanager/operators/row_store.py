@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
-from taskmanager.operators.stateless import conform
-from taskmanager.state.chains import Chains, FrozenChains
-from taskmanager.state.columns import FrozenColumn, make_column
-from taskmanager.state.slots import SlotAllocator, Slots
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of
+from snapline.taskmanager.operators.stateless import conform
+from snapline.taskmanager.state.chains import Chains, FrozenChains
+from snapline.taskmanager.state.columns import FrozenColumn, make_column
+from snapline.taskmanager.state.slots import SlotAllocator, Slots
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.functions import Row
+from snapline.dataflow.functions import Row
 
 RowMaker = Callable[..., list[Row]]
 

@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from dataflow.elements import Watermark
-from dataflow.handles import OperatorStateMode
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import RunningAggregateSpec
-from dataflow.state import RunningAggregateDescriptor, descriptor_of
-from dataflow.state_format import KeyedStateHeader
-from taskmanager.operators.accumulator_shapes import keep_shapes, restored_shapes, start_from
-from taskmanager.operators.aggregates import (
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import RunningAggregateSpec
+from snapline.dataflow.state import RunningAggregateDescriptor, descriptor_of
+from snapline.dataflow.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.accumulator_shapes import keep_shapes, restored_shapes, start_from
+from snapline.taskmanager.operators.aggregates import (
     ROWS,
     Accumulator,
     AggregatePlan,
@@ -30,11 +30,11 @@ from taskmanager.operators.aggregates import (
     check_widens,
     counts_and_totals,
 )
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.keyed_state import RunningAggregateState
-from taskmanager.state.slots import Slots
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.keyed_state import RunningAggregateState
+from snapline.taskmanager.state.slots import Slots
 
 COUNTED_BY_STATE = "rows-counted-by"
 _ROWS_DESCRIPTOR = RunningAggregateDescriptor(ROWS, pa.int64(), ())

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.gather import gather_values
-from dataflow.kernel import I64, I64s, RO_I32s, RO_I64s, kernel
-from dataflow.state import MapStateDescriptor
-from taskmanager.operators.calendar import Calendar
-from taskmanager.operators.entry_maps import FrozenEntryMaps, by_start, entry_maps
-from taskmanager.operators.window_contents import ContentsState, WindowContents
-from taskmanager.state.adopted_state import elements_of, reduce_lists
-from taskmanager.state.chains import Chains
-from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.copy_on_write import CopyOnWrite
-from taskmanager.state.slots import SlotAllocator, Slots, grown
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.kernel import I64, I64s, RO_I32s, RO_I64s, kernel
+from snapline.dataflow.state import MapStateDescriptor
+from snapline.taskmanager.operators.calendar import Calendar
+from snapline.taskmanager.operators.entry_maps import FrozenEntryMaps, by_start, entry_maps
+from snapline.taskmanager.operators.window_contents import ContentsState, WindowContents
+from snapline.taskmanager.state.adopted_state import elements_of, reduce_lists
+from snapline.taskmanager.state.chains import Chains
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.copy_on_write import CopyOnWrite
+from snapline.taskmanager.state.slots import SlotAllocator, Slots, grown
 
 END, FIRED = "end", "fired"
 NEW = -1

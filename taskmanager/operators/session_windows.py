@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.elements import Watermark
-from dataflow.windows import EventTimeSessionWindows
-from taskmanager.operators.event_time import event_times_ms
-from taskmanager.operators.session_state import END, FIRED, SessionState
-from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
-from taskmanager.operators.window_operator import KEYS_PER_LOAD, WindowOperator
-from taskmanager.state.slots import Slots
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.windows import EventTimeSessionWindows
+from snapline.taskmanager.operators.event_time import event_times_ms
+from snapline.taskmanager.operators.session_state import END, FIRED, SessionState
+from snapline.taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.window_operator import KEYS_PER_LOAD, WindowOperator
+from snapline.taskmanager.state.slots import Slots
 
 STATE_PREFIX = "sessions-"
 _NO_ENTRIES: Slots = np.zeros(0, np.int32)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import SinkFunctionSpec
-from taskmanager.operators.contract import RestoredState
-from taskmanager.operators.failure import RowFailure, row_being_read
-from taskmanager.operators.function_operator import FunctionOperator, SnapshotContext
-from taskmanager.operators.rows import rows_of
-from taskmanager.operators.sink_operator import waits_for_final_checkpoint
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import SinkFunctionSpec
+from snapline.taskmanager.operators.contract import RestoredState
+from snapline.taskmanager.operators.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.function_operator import FunctionOperator, SnapshotContext
+from snapline.taskmanager.operators.rows import rows_of
+from snapline.taskmanager.operators.sink_operator import waits_for_final_checkpoint
 
 
 class SinkFunctionOperator(FunctionOperator):

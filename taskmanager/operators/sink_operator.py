@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from dataflow.config import CHECKPOINTING_AFTER_TASKS_FINISH, CHECKPOINTING_INTERVAL
-from dataflow.connector_api import Committable, Committer, SinkWriter
-from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.handles import OperatorStateMode
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import SinkSpec
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState, StreamOperator
-from taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.dataflow.config import CHECKPOINTING_AFTER_TASKS_FINISH, CHECKPOINTING_INTERVAL
+from snapline.dataflow.connector_api import Committable, Committer, SinkWriter
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import SinkSpec
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState, StreamOperator
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
 
 COMMITTABLES_STATE = "sink-committables"
 WRITER_STATE = "sink-writer-state"

@@ -13,15 +13,15 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow.connector_api import InputStatus, SourceReader, SourceSplit
-from dataflow.elements import Watermark
-from dataflow.handles import OperatorStateMode
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import SourceSpec
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState
-from taskmanager.operators.event_time import WatermarkGenerator
-from taskmanager.operators.operator_state import OperatorStateBackend
-from taskmanager.operators.watermarked_source import WatermarkedSource
+from snapline.dataflow.connector_api import InputStatus, SourceReader, SourceSplit
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import SourceSpec
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.taskmanager.operators.watermarked_source import WatermarkedSource
 
 SPLITS_STATE = "source-splits"
 KNOWN_STATE = "source-known-splits"

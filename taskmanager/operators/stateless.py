@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataflow.functions import Row, SideOutput
-from dataflow.operator_specs import FilterRowsSpec, FilterSpec, FlatMapRowsSpec, MapBatchesSpec, MapRowsSpec
-from taskmanager.operators.failure import RowFailure, row_being_read
-from taskmanager.operators.function_operator import FunctionOperator
-from taskmanager.operators.rows import RowBatcher, rows_of
+from snapline.dataflow.functions import Row, SideOutput
+from snapline.dataflow.operator_specs import FilterRowsSpec, FilterSpec, FlatMapRowsSpec, MapBatchesSpec, MapRowsSpec
+from snapline.taskmanager.operators.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.function_operator import FunctionOperator
+from snapline.taskmanager.operators.rows import RowBatcher, rows_of
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dataflow.errors import JobDefinitionError
-from dataflow.gather import gather_values
-from dataflow.operator_specs import TableLookupSpec
-from taskmanager.operators.contract import StreamOperator
-from taskmanager.state.key_index import KeyIndex
-from taskmanager.state.slots import Slots
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.operator_specs import TableLookupSpec
+from snapline.taskmanager.operators.contract import StreamOperator
+from snapline.taskmanager.state.key_index import KeyIndex
+from snapline.taskmanager.state.slots import Slots
 
 
 class TableLookupOperator(StreamOperator):

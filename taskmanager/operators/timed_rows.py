@@ -12,14 +12,14 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.gather import gather_values
-from dataflow.state import ListStateDescriptor
-from taskmanager.operators.calendar import Calendar
-from taskmanager.operators.row_store import RowStore, stored_schema
-from taskmanager.state.adopted_state import AdoptedState, elements_of
-from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.slots import Slots, grown
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.state import ListStateDescriptor
+from snapline.taskmanager.operators.calendar import Calendar
+from snapline.taskmanager.operators.row_store import RowStore, stored_schema
+from snapline.taskmanager.state.adopted_state import AdoptedState, elements_of
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.slots import Slots, grown
 
 TIME = "__time"
 BUCKET_MS = 1_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from dataflow.watermarks import WatermarkAlignmentParams
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.watermarks import WatermarkAlignmentParams
 
 ReportWatermarkCallback = Callable[[str, int, int], None]
 """(group, watermark, how far ahead of the group this source may be)"""

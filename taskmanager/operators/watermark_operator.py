@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataflow.config import WATERMARK_INTERVAL
-from dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
-from dataflow.handles import OperatorStateMode
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import WatermarkSpec
-from taskmanager.operators.contract import (
+from snapline.dataflow.config import WATERMARK_INTERVAL
+from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import WatermarkSpec
+from snapline.taskmanager.operators.contract import (
     OperatorContext,
     OperatorSnapshot,
     Output,
@@ -24,9 +24,9 @@ from taskmanager.operators.contract import (
     RestoredState,
     StreamOperator,
 )
-from taskmanager.operators.earliest_timer import EarliestTimer
-from taskmanager.operators.event_time import WatermarkGenerator
-from taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.taskmanager.operators.earliest_timer import EarliestTimer
+from snapline.taskmanager.operators.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
 
 STATE_NAME = "watermark-greatest-event-time"
 

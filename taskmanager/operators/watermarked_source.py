@@ -6,13 +6,13 @@ SourceOperator that deals with watermarks and their alignment.
 
 from __future__ import annotations
 
-from dataflow.handles import OperatorStateMode
-from dataflow.watermarks import WatermarkStrategy
-from taskmanager.operators.contract import RestoredState, SourceOperatorContract
-from taskmanager.operators.event_time import WatermarkGenerator
-from taskmanager.operators.operator_state import OperatorStateBackend
-from taskmanager.operators.watermark_alignment import WatermarkAligner
-from taskmanager.operators.watermark_operator import WatermarkCadence, watermark_interval_ms
+from snapline.dataflow.handles import OperatorStateMode
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.taskmanager.operators.contract import RestoredState, SourceOperatorContract
+from snapline.taskmanager.operators.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.taskmanager.operators.watermark_alignment import WatermarkAligner
+from snapline.taskmanager.operators.watermark_operator import WatermarkCadence, watermark_interval_ms
 
 DRAINED_STATE = "source-drained"
 """The job that was drained. Its windows and timers have fired: rows that came after that would be late, or counted twice."""

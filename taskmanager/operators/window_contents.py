@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import Int64Array
-from dataflow.gather import gather_values
-from dataflow.state import StateError
-from taskmanager.operators.aggregates import Accumulator, AggregatePlan, Numbers, Shape, check_widens
-from taskmanager.operators.contract import Output
-from taskmanager.state.adopted_state import AdoptedState
-from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.running_aggregate import AggregateColumn
-from taskmanager.state.slots import Slots
+from snapline.dataflow.arrow_columns import Int64Array
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.state import StateError
+from snapline.taskmanager.operators.aggregates import Accumulator, AggregatePlan, Numbers, Shape, check_widens
+from snapline.taskmanager.operators.contract import Output
+from snapline.taskmanager.state.adopted_state import AdoptedState
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.running_aggregate import AggregateColumn
+from snapline.taskmanager.state.slots import Slots
 
 INPUT_TYPE_METADATA = b"snapline.aggregate.input"
 WINDOW_TIME = pa.timestamp("ms")

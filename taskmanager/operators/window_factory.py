@@ -9,15 +9,21 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
-from dataflow.windows import EventTimeSessionWindows, GlobalWindows
-from taskmanager.operators.aggregates import AggregatePlan
-from taskmanager.operators.count_windows import CountWindowOperator
-from taskmanager.operators.keyed_operator import KeyedOperator
-from taskmanager.operators.pane_windows import PaneWindowOperator
-from taskmanager.operators.row_contents import BatchWindowCall, ReducedContents, RowContents, RowMaker, RowWindowCall
-from taskmanager.operators.session_windows import SessionWindowOperator
-from taskmanager.operators.window_contents import AccumulatorMaker, ContentsMaker, WindowContents
+from snapline.dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
+from snapline.dataflow.windows import EventTimeSessionWindows, GlobalWindows
+from snapline.taskmanager.operators.aggregates import AggregatePlan
+from snapline.taskmanager.operators.count_windows import CountWindowOperator
+from snapline.taskmanager.operators.keyed_operator import KeyedOperator
+from snapline.taskmanager.operators.pane_windows import PaneWindowOperator
+from snapline.taskmanager.operators.row_contents import (
+    BatchWindowCall,
+    ReducedContents,
+    RowContents,
+    RowMaker,
+    RowWindowCall,
+)
+from snapline.taskmanager.operators.session_windows import SessionWindowOperator
+from snapline.taskmanager.operators.window_contents import AccumulatorMaker, ContentsMaker, WindowContents
 
 
 def create_window_operator(spec: WindowAggregateSpec | WindowProcessSpec) -> KeyedOperator:

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import Int64Array
-from dataflow.errors import JobDefinitionError
-from dataflow.operator_specs import WindowJoinSpec
-from dataflow.windows import EventTimeSessionWindows, GlobalWindows
-from taskmanager.operators.contract import Output
-from taskmanager.operators.pane_windows import PaneWindowOperator
-from taskmanager.operators.row_contents import check_same_columns
-from taskmanager.operators.row_store import RowStore
-from taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
-from taskmanager.state.columns import FrozenColumn
-from taskmanager.state.slots import Slots
+from snapline.dataflow.arrow_columns import Int64Array
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.operator_specs import WindowJoinSpec
+from snapline.dataflow.windows import EventTimeSessionWindows, GlobalWindows
+from snapline.taskmanager.operators.contract import Output
+from snapline.taskmanager.operators.pane_windows import PaneWindowOperator
+from snapline.taskmanager.operators.row_contents import check_same_columns
+from snapline.taskmanager.operators.row_store import RowStore
+from snapline.taskmanager.operators.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.slots import Slots
 
 PAIRS_PER_BATCH = 65_536
 

@@ -13,15 +13,15 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from dataflow.ids import CheckpointID
-from dataflow.state import StateError
-from dataflow.state_format import KeyedStateHeader
-from taskmanager.operators.accumulator_shapes import keep_shapes, restored_shapes, start_from
-from taskmanager.operators.contract import OperatorSnapshot, RestoredState
-from taskmanager.operators.incremental_operator import IncrementalKeyedOperator
-from taskmanager.operators.window_contents import ContentsMaker, ContentsState, WindowContents
-from taskmanager.state.adopted_state import NOTHING_DUE
-from taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.state import StateError
+from snapline.dataflow.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.accumulator_shapes import keep_shapes, restored_shapes, start_from
+from snapline.taskmanager.operators.contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.operators.window_contents import ContentsMaker, ContentsState, WindowContents
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 KEYS_PER_LOAD = 16_384
 """So many keys that are due come into memory between two looks at the control mail."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
     OperatorStateEntry,
@@ -23,11 +23,11 @@ from dataflow.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import OperatorID
-from runtime.machine import check
-from runtime.storage import Buffer
-from taskmanager.checkpointing.contract import ChannelState
-from taskmanager.operators.contract import (
+from snapline.dataflow.ids import OperatorID
+from snapline.runtime.machine import check
+from snapline.runtime.storage import Buffer
+from snapline.taskmanager.checkpointing.contract import ChannelState
+from snapline.taskmanager.operators.contract import (
     KeyedSnapshotPart,
     OperatorListSnapshot,
     OperatorSnapshot,

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataflow.ids import JobID, ResourceID
-from runtime.storage import Buffer
+from snapline.dataflow.ids import JobID, ResourceID
+from snapline.runtime.storage import Buffer
 
 LOCK = "lock"
 """In each directory; and in each root, held while directories change hands."""

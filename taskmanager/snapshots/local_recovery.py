@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dataflow.handles import SegmentStateHandle, TaskStateSnapshot
-from dataflow.ids import CheckpointID, JobID
-from runtime.logs import Logger
-from runtime.storage import Buffer
-from taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy, LocalFile, checksums, open_part
-from taskmanager.snapshots.local_state_retention import (
+from snapline.dataflow.handles import SegmentStateHandle, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.runtime.logs import Logger
+from snapline.runtime.storage import Buffer
+from snapline.taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy, LocalFile, checksums, open_part
+from snapline.taskmanager.snapshots.local_state_retention import (
     CopiesInherited,
     CopyWritten,
     DeleteCopies,

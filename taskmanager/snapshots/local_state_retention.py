@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.ids import CheckpointID, JobID
 
 NO_CHECKPOINT = CheckpointID(0)
 

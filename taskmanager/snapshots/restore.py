@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from dataflow.handles import ByteStreamStateHandle, StreamStateHandle
-from runtime.state_storages import StateStorages, is_absolute
-from runtime.storage import Storage, StorageError
-from taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy
-from taskmanager.snapshots.local_recovery import JobLocalRecovery
+from snapline.dataflow.handles import ByteStreamStateHandle, StreamStateHandle
+from snapline.runtime.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage import Storage, StorageError
+from snapline.taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy
+from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery
 
 FETCH_WHOLE_BYTES = 1 << 20
 CHECKED_WHOLE_BYTES = 64 << 20

@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from dataflow.handles import ByteStreamStateHandle, SegmentStateHandle, StreamStateHandle
-from dataflow.ids import CheckpointID, JobID, ResourceID
-from runtime.machine import check
-from runtime.storage import Buffer
+from snapline.dataflow.handles import ByteStreamStateHandle, SegmentStateHandle, StreamStateHandle
+from snapline.dataflow.ids import CheckpointID, JobID, ResourceID
+from snapline.runtime.machine import check
+from snapline.runtime.storage import Buffer
 
 SEGMENT_BYTES = 64 << 20
 """A segment is begun without waiting for other subtasks once so much has gathered."""

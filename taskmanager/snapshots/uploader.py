@@ -19,16 +19,16 @@ from typing import Any
 
 import xxhash
 
-from dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
-from dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
-from runtime.state_storages import StateStorages, is_absolute
-from runtime.storage import StorageError, put_parts
-from taskmanager.checkpointing.contract import ChannelState
-from taskmanager.operators.contract import OperatorSnapshot
-from taskmanager.snapshots.blobs import BlobPlan, assemble, merged, plan_blobs
-from taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
-from taskmanager.snapshots.local_state_retention import OriginalDeleted
-from taskmanager.snapshots.segment_planner import (
+from snapline.dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
+from snapline.runtime.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage import StorageError, put_parts
+from snapline.taskmanager.checkpointing.contract import ChannelState
+from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.taskmanager.snapshots.blobs import BlobPlan, assemble, merged, plan_blobs
+from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
+from snapline.taskmanager.snapshots.local_state_retention import OriginalDeleted
+from snapline.taskmanager.snapshots.segment_planner import (
     BlobEncoded,
     CompleteSnapshot,
     DeleteSegment,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import Int64Array
-from taskmanager.state.keyed_state import KeyedState
+from snapline.dataflow.arrow_columns import Int64Array
+from snapline.taskmanager.state.keyed_state import KeyedState
 
 NEVER_DUE = 2**63 - 1
 NOTHING_DUE = 2**63

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.arrow_columns import BoolArray, BytesArray, Int64Array
-from dataflow.gather import gather_binary
-from dataflow.kernel import (
+from snapline.dataflow.arrow_columns import BoolArray, BytesArray, Int64Array
+from snapline.dataflow.gather import gather_binary
+from snapline.dataflow.kernel import (
     I64,
     U64,
     VOID,
@@ -34,9 +34,9 @@ from dataflow.kernel import (
     load_u64,
     prefetch,
 )
-from dataflow.key_hash import xxh64
-from taskmanager.state.copy_on_write import CopyOnWrite
-from taskmanager.state.slots import (
+from snapline.dataflow.key_hash import xxh64
+from snapline.taskmanager.state.copy_on_write import CopyOnWrite
+from snapline.taskmanager.state.slots import (
     FREE,
     HIGH,
     NO_SLOT,

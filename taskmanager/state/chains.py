@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.gather import gather_values
-from dataflow.kernel import VOID, I32s, RO_I32s, RO_I64s, kernel
-from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from taskmanager.state.slots import Slots, grown
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.kernel import VOID, I32s, RO_I32s, RO_I64s, kernel
+from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.slots import Slots, grown
 
 _END = -1
 

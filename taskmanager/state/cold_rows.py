@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import Int64Array
-from dataflow.key_groups import assign_to_key_groups
-from taskmanager.state.cell_encoding import decode_rows, encode_rows, join_rows, split_rows
-from taskmanager.state.key_value_store import KeyValueStore
+from snapline.dataflow.arrow_columns import Int64Array
+from snapline.dataflow.key_groups import assign_to_key_groups
+from snapline.taskmanager.state.cell_encoding import decode_rows, encode_rows, join_rows, split_rows
+from snapline.taskmanager.state.key_value_store import KeyValueStore
 
 _ROW, _TIMER, _CHANGE = b"\x00", b"\x01", b"\x02"
 _END = b"\x03"

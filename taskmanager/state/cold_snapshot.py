@@ -1,6 +1,6 @@
 """Snapshot parts of rows that lie in a key-value store: written in upload threads, from views that do not move.
 
-A part is a file like any other of keyed state (`dataflow.state_format`), for some key groups, or for the keys that were
+A part is a file like any other of keyed state (`snapline.dataflow.state_format`), for some key groups, or for the keys that were
 changed. It may hold rows that are out of date because the key is in memory: the part with what is in memory follows as a
 delta, and what comes last counts. Takes the place of Flink's RocksFullSnapshotStrategy and its iterators.
 """
@@ -13,9 +13,9 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from dataflow.handles import KeyGroupRange
-from dataflow.state_format import DELTA_METADATA, TIMERS_COLUMN, column_role, encode_keyed_state
-from taskmanager.state.cold_rows import ColdRows, RowColumns
+from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.state_format import DELTA_METADATA, TIMERS_COLUMN, column_role, encode_keyed_state
+from snapline.taskmanager.state.cold_rows import ColdRows, RowColumns
 
 _CHUNK_ROWS = 8192
 Entry = tuple[bytes, bytes | None]

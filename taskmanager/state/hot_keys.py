@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.arrow_columns import BoolArray, BytesArray
-from dataflow.kernel import I64, U64, I32s, RO_I32s, U8s, kernel
-from taskmanager.state.slots import Slots, grow_in_place
+from snapline.dataflow.arrow_columns import BoolArray, BytesArray
+from snapline.dataflow.kernel import I64, U64, I32s, RO_I32s, U8s, kernel
+from snapline.taskmanager.state.slots import Slots, grow_in_place
 
 LOADED, CHANGED, USED, STORED = 1, 2, 4, 8
 """Its row was looked for outside; it may differ from what lies outside; it was used since the hand came by; outside there is

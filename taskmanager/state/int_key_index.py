@@ -18,11 +18,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import Int64Array, column_words, fixed_array, validity, words_to_values
-from dataflow.gather import gather_values
-from dataflow.kernel import I32, I64, U64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel, prefetch
-from taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from taskmanager.state.slots import FREE, HIGH, NO_SLOT, SlotAllocator, Slots, grow_in_place, next_slot, release_slot
+from snapline.dataflow.arrow_columns import Int64Array, column_words, fixed_array, validity, words_to_values
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.kernel import I32, I64, U64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel, prefetch
+from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.slots import (
+    FREE,
+    HIGH,
+    NO_SLOT,
+    SlotAllocator,
+    Slots,
+    grow_in_place,
+    next_slot,
+    release_slot,
+)
 
 _PHI = np.uint64(0x9E3779B97F4A7C15)
 _MIN_BITS = 8

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from dataflow.arrow_columns import (
+from snapline.dataflow.arrow_columns import (
     BoolArray,
     binary_array,
     binary_buffers,
@@ -22,10 +22,10 @@ from dataflow.arrow_columns import (
     plain_type,
     validity,
 )
-from dataflow.row_encoding import RowEncoding
-from taskmanager.state.bytes_key_index import BytesKeyIndex, FrozenBytes
-from taskmanager.state.int_key_index import IntKeyIndex
-from taskmanager.state.slots import SlotAllocator, Slots
+from snapline.dataflow.row_encoding import RowEncoding
+from snapline.taskmanager.state.bytes_key_index import BytesKeyIndex, FrozenBytes
+from snapline.taskmanager.state.int_key_index import IntKeyIndex
+from snapline.taskmanager.state.slots import SlotAllocator, Slots
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 

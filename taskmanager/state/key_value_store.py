@@ -2,7 +2,7 @@
 
 A store belongs to one operator of one attempt, is written by the task's thread alone and thrown away at the end: what has to
 last is in snapshots. Reading for a snapshot happens in upload threads, from views that do not move while the task writes on.
-`taskmanager.state.rocksdb` is the real one. Takes the place of the RocksDB handle in Flink's RocksDBKeyedStateBackend.
+`snapline.taskmanager.state.rocksdb` is the real one. Takes the place of the RocksDB handle in Flink's RocksDBKeyedStateBackend.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray
-from dataflow.handles import KeyGroupRange
-from dataflow.state import (
+from snapline.dataflow.arrow_columns import BoolArray
+from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -28,8 +28,8 @@ from dataflow.state import (
     ValueStateDescriptor,
     descriptor_of,
 )
-from dataflow.state_evolution import convert, evolution_of, key_problem
-from dataflow.state_format import (
+from snapline.dataflow.state_evolution import convert, evolution_of, key_problem
+from snapline.dataflow.state_format import (
     STATE_COLUMN,
     TIMERS_COLUMN,
     KeyedStateHeader,
@@ -37,26 +37,26 @@ from dataflow.state_format import (
     read_header,
     with_role,
 )
-from runtime.machine import check
-from taskmanager.state.adopted_state import NOTHING_DUE, AdoptedState
-from taskmanager.state.batch_scope import BatchScope
-from taskmanager.state.columns import FrozenState
-from taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
-from taskmanager.state.key_index import Column, KeyIndex
-from taskmanager.state.keyed_list_state import KeyedListState
-from taskmanager.state.keyed_map_state import KeyedMapState
-from taskmanager.state.keyed_snapshot import FrozenField, FrozenRows, FrozenSelection, KeyedSnapshot
-from taskmanager.state.keyed_state import (
+from snapline.runtime.machine import check
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE, AdoptedState
+from snapline.taskmanager.state.batch_scope import BatchScope
+from snapline.taskmanager.state.columns import FrozenState
+from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
+from snapline.taskmanager.state.key_index import Column, KeyIndex
+from snapline.taskmanager.state.keyed_list_state import KeyedListState
+from snapline.taskmanager.state.keyed_map_state import KeyedMapState
+from snapline.taskmanager.state.keyed_snapshot import FrozenField, FrozenRows, FrozenSelection, KeyedSnapshot
+from snapline.taskmanager.state.keyed_state import (
     KeyedAggregatingState,
     KeyedReducingState,
     KeyedState,
     KeyedValueState,
     RunningAggregateState,
 )
-from taskmanager.state.keyed_timers import KeyedTimers
-from taskmanager.state.slots import Slots
-from taskmanager.state.timers import TIMERS_TYPE
-from taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
+from snapline.taskmanager.state.keyed_timers import KeyedTimers
+from snapline.taskmanager.state.slots import Slots
+from snapline.taskmanager.state.timers import TIMERS_TYPE
+from snapline.taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
 FIRST_SWEEP_KEYS = 1 << 16
 """Below this many keys, empty ones are not worth looking for."""

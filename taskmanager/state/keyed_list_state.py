@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, bitmap_of
-from dataflow.state import ListStateDescriptor, StateError
-from taskmanager.state.batch_scope import BatchScope
-from taskmanager.state.chains import Chains, FrozenChains
-from taskmanager.state.columns import Column, FrozenColumn, make_column
-from taskmanager.state.keyed_state import KeyedState, python_values
-from taskmanager.state.lookahead import Lookahead
-from taskmanager.state.slots import SlotAllocator, Slots
+from snapline.dataflow.arrow_columns import BoolArray, bitmap_of
+from snapline.dataflow.state import ListStateDescriptor, StateError
+from snapline.taskmanager.state.batch_scope import BatchScope
+from snapline.taskmanager.state.chains import Chains, FrozenChains
+from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
+from snapline.taskmanager.state.keyed_state import KeyedState, python_values
+from snapline.taskmanager.state.lookahead import Lookahead
+from snapline.taskmanager.state.slots import SlotAllocator, Slots
 
 
 class KeyedListState(KeyedState):
-    """dataflow.state.ListState."""
+    """snapline.dataflow.state.ListState."""
 
     __slots__ = (
         "_added", "_ahead", "_allocator", "_chains", "_lists", "_lookahead", "_python", "_replaced", "_scope", "_values",

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray
-from dataflow.gather import gather_values
-from dataflow.state import (
+from snapline.dataflow.arrow_columns import BoolArray
+from snapline.dataflow.gather import gather_values
+from snapline.dataflow.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ReduceFunction,
@@ -28,11 +28,11 @@ from dataflow.state import (
     ValueStateDescriptor,
     serializer_named,
 )
-from dataflow.state_ttl import VALUE_FIELD
-from taskmanager.state.batch_scope import BatchScope
-from taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
-from taskmanager.state.running_aggregate import AggregateColumn, Numbers
-from taskmanager.state.slots import Slots
+from snapline.dataflow.state_ttl import VALUE_FIELD
+from snapline.taskmanager.state.batch_scope import BatchScope
+from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
+from snapline.taskmanager.state.running_aggregate import AggregateColumn, Numbers
+from snapline.taskmanager.state.slots import Slots
 
 
 class KeyedState(ABC):
@@ -229,7 +229,7 @@ class _SlotState(KeyedState):
 
 
 class KeyedValueState(_SlotState):
-    """dataflow.state.ValueState."""
+    """snapline.dataflow.state.ValueState."""
 
     __slots__ = ()
 
@@ -252,7 +252,7 @@ class KeyedValueState(_SlotState):
 
 
 class KeyedReducingState(_SlotState):
-    """dataflow.state.ReducingState."""
+    """snapline.dataflow.state.ReducingState."""
 
     __slots__ = ("_reduce",)
 
@@ -283,7 +283,7 @@ class KeyedReducingState(_SlotState):
 
 
 class KeyedAggregatingState(_SlotState):
-    """dataflow.state.AggregatingState."""
+    """snapline.dataflow.state.AggregatingState."""
 
     __slots__ = ("_function",)
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.arrow_columns import Int64Array
-from dataflow.state import StateError
-from taskmanager.state.batch_scope import BatchScope
-from taskmanager.state.timers import VOID_NAMESPACE, TimerQueue
+from snapline.dataflow.arrow_columns import Int64Array
+from snapline.dataflow.state import StateError
+from snapline.taskmanager.state.batch_scope import BatchScope
+from snapline.taskmanager.state.timers import VOID_NAMESPACE, TimerQueue
 
 EVENT_TIME: Final = "event"
 PROCESSING_TIME: Final = "processing"

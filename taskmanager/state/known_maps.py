@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskmanager.state.slots import Slots
+from snapline.taskmanager.state.slots import Slots
 
 KNOWN_PAIRS = 1 << 19
 """Pairs that are kept as Python objects between batches, per state and subtask: some 80 MB."""

@@ -16,8 +16,8 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from dataflow.state import StateError
-from taskmanager.state.key_value_store import Lookup
+from snapline.dataflow.state import StateError
+from snapline.taskmanager.state.key_value_store import Lookup
 
 PREFIX = "snapline-rocksdb-"
 _ORPHAN_AGE_S = 600

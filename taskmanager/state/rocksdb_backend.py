@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.handles import KeyGroupRange
-from dataflow.state import StateDescriptor, descriptor_of
-from dataflow.state_evolution import convert
-from dataflow.state_format import (
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.state import StateDescriptor, descriptor_of
+from snapline.dataflow.state_evolution import convert
+from snapline.dataflow.state_format import (
     KEY_COLUMN,
     STATE_COLUMN,
     KeyedStateHeader,
@@ -29,19 +29,25 @@ from dataflow.state_format import (
     read_header,
     with_role,
 )
-from taskmanager.state.adopted_state import NEVER_DUE, NOTHING_DUE, AdoptedState
-from taskmanager.state.cell_encoding import check_encodable, encode_rows
-from taskmanager.state.cold_rows import ColdRows, RowColumns
-from taskmanager.state.cold_snapshot import ColdSnapshot
-from taskmanager.state.hot_keys import CHANGED, LOADED, STORED, HotKeys
-from taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
-from taskmanager.state.key_index import Column
-from taskmanager.state.key_value_store import KeyValueStore
-from taskmanager.state.keyed_backend import FIRST_SWEEP_KEYS, KeyedStateBackend, KeyedStateInput, is_alike, timers_field
-from taskmanager.state.keyed_state import KeyedState
-from taskmanager.state.keyed_timers import KeyedTimers
-from taskmanager.state.slots import Slots
-from taskmanager.state.spilled_timers import SpilledTimerQueue
+from snapline.taskmanager.state.adopted_state import NEVER_DUE, NOTHING_DUE, AdoptedState
+from snapline.taskmanager.state.cell_encoding import check_encodable, encode_rows
+from snapline.taskmanager.state.cold_rows import ColdRows, RowColumns
+from snapline.taskmanager.state.cold_snapshot import ColdSnapshot
+from snapline.taskmanager.state.hot_keys import CHANGED, LOADED, STORED, HotKeys
+from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
+from snapline.taskmanager.state.key_index import Column
+from snapline.taskmanager.state.key_value_store import KeyValueStore
+from snapline.taskmanager.state.keyed_backend import (
+    FIRST_SWEEP_KEYS,
+    KeyedStateBackend,
+    KeyedStateInput,
+    is_alike,
+    timers_field,
+)
+from snapline.taskmanager.state.keyed_state import KeyedState
+from snapline.taskmanager.state.keyed_timers import KeyedTimers
+from snapline.taskmanager.state.slots import Slots
+from snapline.taskmanager.state.spilled_timers import SpilledTimerQueue
 
 PART_BYTES = 24 << 20
 """What lies outside is written in files of about this size, as far as key groups allow."""

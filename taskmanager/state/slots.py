@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.arrow_columns import BoolArray, Int64Array
-from dataflow.kernel import VOID, BOOLs, I32s, I64s, RO_I32s, inlined, kernel
-from runtime.machine import check
+from snapline.dataflow.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.kernel import VOID, BOOLs, I32s, I64s, RO_I32s, inlined, kernel
+from snapline.runtime.machine import check
 
 Slots = np.ndarray[Any, np.dtype[np.int32]]
 

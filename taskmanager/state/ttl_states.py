@@ -13,15 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.state import StateDescriptor, StateError, StateKind
-from dataflow.state_ttl import StateTtlConfig
-from runtime.machine import check
-from taskmanager.state.batch_scope import BatchScope
-from taskmanager.state.columns import Column, NumpyColumn, StructColumn
-from taskmanager.state.keyed_list_state import KeyedListState
-from taskmanager.state.keyed_map_state import KeyedMapState
-from taskmanager.state.keyed_state import KeyedAggregatingState, KeyedReducingState, KeyedState, KeyedValueState
-from taskmanager.state.slots import Slots
+from snapline.dataflow.state import StateDescriptor, StateError, StateKind
+from snapline.dataflow.state_ttl import StateTtlConfig
+from snapline.runtime.machine import check
+from snapline.taskmanager.state.batch_scope import BatchScope
+from snapline.taskmanager.state.columns import Column, NumpyColumn, StructColumn
+from snapline.taskmanager.state.keyed_list_state import KeyedListState
+from snapline.taskmanager.state.keyed_map_state import KeyedMapState
+from snapline.taskmanager.state.keyed_state import (
+    KeyedAggregatingState,
+    KeyedReducingState,
+    KeyedState,
+    KeyedValueState,
+)
+from snapline.taskmanager.state.slots import Slots
 
 CLEANUP_SLOTS = 4096
 """So many keys are looked at when a batch ends."""
@@ -107,7 +112,7 @@ class _TtlSlotState(TtlState):
 
 
 class TtlValueState(_TtlSlotState, KeyedValueState):
-    """dataflow.state.ValueState."""
+    """snapline.dataflow.state.ValueState."""
 
     __slots__ = ("ttl",)
 
@@ -119,7 +124,7 @@ class TtlValueState(_TtlSlotState, KeyedValueState):
 
 
 class TtlReducingState(_TtlSlotState, KeyedReducingState):
-    """dataflow.state.ReducingState."""
+    """snapline.dataflow.state.ReducingState."""
 
     __slots__ = ("ttl",)
 
@@ -134,7 +139,7 @@ class TtlReducingState(_TtlSlotState, KeyedReducingState):
 
 
 class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):
-    """dataflow.state.AggregatingState."""
+    """snapline.dataflow.state.AggregatingState."""
 
     __slots__ = ("ttl",)
 
@@ -149,7 +154,7 @@ class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):
 
 
 class TtlListState(TtlState, KeyedListState):
-    """dataflow.state.ListState; every element lives by itself."""
+    """snapline.dataflow.state.ListState; every element lives by itself."""
 
     __slots__ = ("ttl",)
 
@@ -174,7 +179,7 @@ class TtlListState(TtlState, KeyedListState):
 
 
 class TtlMapState(TtlState, KeyedMapState):
-    """dataflow.state.MapState; every pair lives by itself."""
+    """snapline.dataflow.state.MapState; every pair lives by itself."""
 
     __slots__ = ("ttl",)
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dataflow.channel_state import supports_unaligned
-from dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, EndOfChannelState, SnapshotType
-from dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
-from dataflow.ids import CheckpointID, OperatorID
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeploymentDescriptor
-from runtime.machine import CancelTimer, StartTimer
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.channel_state import supports_unaligned
+from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, EndOfChannelState, SnapshotType
+from snapline.dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, OperatorID
+from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeploymentDescriptor
+from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.taskmanager.checkpointing.contract import (
     AbortCheckpointOnBarrier,
     Acknowledge,
     AllBarriersReceived,
@@ -43,15 +43,15 @@ from taskmanager.checkpointing.contract import (
     TimeOutBarrier,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from taskmanager.network.contract import ResultSubpartitionInfo
-from taskmanager.operators.contract import OperatorSnapshot
-from taskmanager.operators.failure import OperatorFailure
-from taskmanager.task.environment import Environment
-from taskmanager.task.mailbox import AsyncSnapshotMail, Mail
-from taskmanager.task.operator_chain import ChainedOperator
-from taskmanager.task.record_writer import RecordWriter
-from taskmanager.task.task_timers import TaskTimers
+from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from snapline.taskmanager.network.contract import ResultSubpartitionInfo
+from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.taskmanager.operators.failure import OperatorFailure
+from snapline.taskmanager.task.environment import Environment
+from snapline.taskmanager.task.mailbox import AsyncSnapshotMail, Mail
+from snapline.taskmanager.task.operator_chain import ChainedOperator
+from snapline.taskmanager.task.record_writer import RecordWriter
+from snapline.taskmanager.task.task_timers import TaskTimers
 
 Overtaken = dict[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
 

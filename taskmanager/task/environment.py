@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from dataflow.handles import StreamStateHandle
-from dataflow.messages import (
+from snapline.dataflow.handles import StreamStateHandle
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
     ReportWatermark,
     TaskStateChanged,
 )
-from taskmanager.network.contract import Exchange
-from taskmanager.operators.contract import SnapshotSink
-from taskmanager.operators.push_source import PushSourceRunner
-from taskmanager.state.key_value_store import KeyValueStore
+from snapline.taskmanager.network.contract import Exchange
+from snapline.taskmanager.operators.contract import SnapshotSink
+from snapline.taskmanager.operators.push_source import PushSourceRunner
+from snapline.taskmanager.state.key_value_store import KeyValueStore
 
 
 class StateBlob(Protocol):

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dataflow.elements import CheckpointOptions
-from dataflow.failures import SerializedFailure
-from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import CheckpointID
+from snapline.dataflow.elements import CheckpointOptions
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,18 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.messages import OperatorDescriptor
-from runtime.machine import InvariantViolation, check
-from taskmanager.operators.contract import OperatorContext, RestoredState, SourceOperatorContract, StreamOperator
-from taskmanager.operators.failure import OperatorFailure
-from taskmanager.task.processing_time import TaskProcessingTime
-from taskmanager.task.record_writer import RecordWriter
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.messages import OperatorDescriptor
+from snapline.runtime.machine import InvariantViolation, check
+from snapline.taskmanager.operators.contract import (
+    OperatorContext,
+    RestoredState,
+    SourceOperatorContract,
+    StreamOperator,
+)
+from snapline.taskmanager.operators.failure import OperatorFailure
+from snapline.taskmanager.task.processing_time import TaskProcessingTime
+from snapline.taskmanager.task.record_writer import RecordWriter
 
 
 @dataclass(slots=True, eq=False)

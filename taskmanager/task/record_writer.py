@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dataflow.elements import CheckpointBarrier, StreamElement, Watermark, WatermarkStatus
-from dataflow.jobgraph import Partitioning
-from dataflow.key_groups import split_batch
-from dataflow.messages import ResultPartitionDescriptor
-from runtime.machine import check
-from taskmanager.network.buffer_debloater import PERIOD_MS, BufferDebloater
-from taskmanager.network.contract import ResultSubpartition
+from snapline.dataflow.elements import CheckpointBarrier, StreamElement, Watermark, WatermarkStatus
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.key_groups import split_batch
+from snapline.dataflow.messages import ResultPartitionDescriptor
+from snapline.runtime.machine import check
+from snapline.taskmanager.network.buffer_debloater import PERIOD_MS, BufferDebloater
+from snapline.taskmanager.network.contract import ResultSubpartition
 
 MAX_BATCH_BYTES = 4 << 20
 """A batch with more is cut, so that one credit, one queue slot and one barrier's wait stay bounded."""

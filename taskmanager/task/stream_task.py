@@ -21,9 +21,9 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from dataflow.config import Configuration
-from dataflow.connector_api import InputStatus
-from dataflow.elements import (
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.connector_api import InputStatus
+from snapline.dataflow.elements import (
     MAX_WATERMARK_MS,
     CheckpointBarrier,
     CheckpointOptions,
@@ -33,16 +33,22 @@ from dataflow.elements import (
     Watermark,
     WatermarkStatus,
 )
-from dataflow.failures import SerializedFailure
-from dataflow.ids import CheckpointID
-from dataflow.messages import EndOfDataReached, ExecutionState, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
-from runtime.machine import InvariantViolation, check
-from taskmanager.network.contract import InputChannel
-from taskmanager.network.input_gate import BufferOrEvent
-from taskmanager.operators.sink_operator import waits_for_final_checkpoint
-from taskmanager.task.batch_size import BatchSizeLimit
-from taskmanager.task.environment import Environment
-from taskmanager.task.mailbox import (
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import (
+    EndOfDataReached,
+    ExecutionState,
+    TaskDeploymentDescriptor,
+    TaskMetrics,
+    TaskStateChanged,
+)
+from snapline.runtime.machine import InvariantViolation, check
+from snapline.taskmanager.network.contract import InputChannel
+from snapline.taskmanager.network.input_gate import BufferOrEvent
+from snapline.taskmanager.operators.sink_operator import waits_for_final_checkpoint
+from snapline.taskmanager.task.batch_size import BatchSizeLimit
+from snapline.taskmanager.task.environment import Environment
+from snapline.taskmanager.task.mailbox import (
     AlignWatermarksMail,
     AsyncSnapshotMail,
     CancelMail,
@@ -55,12 +61,12 @@ from taskmanager.task.mailbox import (
     Mailbox,
     TriggerCheckpointMail,
 )
-from taskmanager.task.processing_time import TaskProcessingTime
-from taskmanager.task.task_completion import DataPhase, TaskCompletion
-from taskmanager.task.task_failure import ChannelFailure, InputPosition, SavepointFailure, serialize_failure
-from taskmanager.task.task_metrics import TaskMeter
-from taskmanager.task.task_restore import TaskRestore
-from taskmanager.task.task_wiring import TaskInput, TaskParts, wire
+from snapline.taskmanager.task.processing_time import TaskProcessingTime
+from snapline.taskmanager.task.task_completion import DataPhase, TaskCompletion
+from snapline.taskmanager.task.task_failure import ChannelFailure, InputPosition, SavepointFailure, serialize_failure
+from snapline.taskmanager.task.task_metrics import TaskMeter
+from snapline.taskmanager.task.task_restore import TaskRestore
+from snapline.taskmanager.task.task_wiring import TaskInput, TaskParts, wire
 
 
 class ProgressKind(Enum):

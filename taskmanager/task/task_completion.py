@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
 
 
 class DataPhase(Enum):

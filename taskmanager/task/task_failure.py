@@ -10,11 +10,11 @@ import traceback
 from dataclasses import dataclass
 from types import TracebackType
 
-from dataflow.config import ConfigurationError
-from dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
-from dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure
-from runtime.machine import InvariantViolation
-from taskmanager.operators.failure import OperatorFailure, RowFailure
+from snapline.dataflow.config import ConfigurationError
+from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
+from snapline.dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.operators.failure import OperatorFailure, RowFailure
 
 OUR_ROOMS = frozenset({"taskmanager", "runtime", "dataflow", "snapline", "pyarrow"})
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dataflow.elements import MIN_WATERMARK_MS
-from dataflow.ids import ExecutionAttemptID
-from dataflow.messages import TaskMetrics
+from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.ids import ExecutionAttemptID
+from snapline.dataflow.messages import TaskMetrics
 
 if TYPE_CHECKING:
-    from taskmanager.task.task_wiring import TaskParts
+    from snapline.taskmanager.task.task_wiring import TaskParts
 
 
 class TaskMeter:

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
     OperatorStateHandle,
     OperatorSubtaskState,
 )
-from dataflow.ids import OperatorID
-from dataflow.messages import TaskDeploymentDescriptor
-from runtime.machine import InvariantViolation
-from taskmanager.operators.contract import RestoredState
-from taskmanager.task.environment import Environment, StateBlob
-from taskmanager.task.task_failure import RestoreFailure
+from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.messages import TaskDeploymentDescriptor
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.operators.contract import RestoredState
+from snapline.taskmanager.task.environment import Environment, StateBlob
+from snapline.taskmanager.task.task_failure import RestoreFailure
 
 
 @dataclass(frozen=True, slots=True)

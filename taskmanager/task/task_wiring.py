@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataflow.channel_state import supports_unaligned
-from dataflow.config import (
+from snapline.dataflow.channel_state import supports_unaligned
+from snapline.dataflow.config import (
     BATCH_TARGET_ROWS,
     BUFFER_DEBLOAT,
     BUFFER_DEBLOAT_TARGET,
@@ -23,27 +23,32 @@ from dataflow.config import (
     CHECKPOINTING_UNALIGNED,
     Configuration,
 )
-from dataflow.elements import CheckpointBarrier, EndOfChannelState
-from dataflow.jobgraph import Partitioning
-from dataflow.key_groups import compute_key_group_range_for_operator_index
-from dataflow.messages import InputGateDescriptor, OperatorDescriptor, ReportWatermark, TaskDeploymentDescriptor
-from runtime.machine import check
-from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
-from taskmanager.checkpointing.handler_factory import create_barrier_handler
-from taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from taskmanager.network.contract import InputChannel
-from taskmanager.network.input_gate import InputGate, UnionInputGate
-from taskmanager.network.watermark_valve import StatusWatermarkValve
-from taskmanager.operators.contract import OperatorContext
-from taskmanager.operators.factory import create_operator, load_spec
-from taskmanager.task.checkpoint_execution import CheckpointExecution
-from taskmanager.task.environment import Environment
-from taskmanager.task.mailbox import ChannelFailedMail, ChannelNonEmptyMail, Mail
-from taskmanager.task.operator_chain import OperatorChain
-from taskmanager.task.processing_time import TaskProcessingTime
-from taskmanager.task.record_writer import RecordWriter
-from taskmanager.task.task_restore import TaskRestore
-from taskmanager.task.task_timers import TaskTimers
+from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.messages import (
+    InputGateDescriptor,
+    OperatorDescriptor,
+    ReportWatermark,
+    TaskDeploymentDescriptor,
+)
+from snapline.runtime.machine import check
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
+from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from snapline.taskmanager.network.contract import InputChannel
+from snapline.taskmanager.network.input_gate import InputGate, UnionInputGate
+from snapline.taskmanager.network.watermark_valve import StatusWatermarkValve
+from snapline.taskmanager.operators.contract import OperatorContext
+from snapline.taskmanager.operators.factory import create_operator, load_spec
+from snapline.taskmanager.task.checkpoint_execution import CheckpointExecution
+from snapline.taskmanager.task.environment import Environment
+from snapline.taskmanager.task.mailbox import ChannelFailedMail, ChannelNonEmptyMail, Mail
+from snapline.taskmanager.task.operator_chain import OperatorChain
+from snapline.taskmanager.task.processing_time import TaskProcessingTime
+from snapline.taskmanager.task.record_writer import RecordWriter
+from snapline.taskmanager.task.task_restore import TaskRestore
+from snapline.taskmanager.task.task_timers import TaskTimers
 
 
 @dataclass(slots=True)
@@ -217,7 +222,7 @@ def own_batches(
     """On a hash edge several subtasks may read the same data in flight after a rescale: each keeps its own rows."""
     if gate.partitioning is not Partitioning.HASH or not gate.key_columns or descriptor.parallelism == 1:
         return batches
-    from taskmanager.checkpointing import channel_state
+    from snapline.taskmanager.checkpointing import channel_state
 
     key_groups = compute_key_group_range_for_operator_index(
         descriptor.max_parallelism, descriptor.parallelism, descriptor.subtask_index
@@ -232,7 +237,7 @@ def replay_output(writer: RecordWriter, subpartition: int, batches: Sequence[pa.
     if descriptor.partitioning is not Partitioning.HASH or len(writer.subpartitions) == 1:
         writer.replay(subpartition, batches)
         return
-    from taskmanager.checkpointing import channel_state
+    from snapline.taskmanager.checkpointing import channel_state
 
     parts = channel_state.spread_by_key(
         batches, descriptor.key_columns, descriptor.target_max_parallelism, descriptor.target_parallelism

@@ -7,8 +7,8 @@ import time
 
 import pyarrow as pa
 
-from dataflow.elements import StreamElement
-from taskmanager.network.contract import BufferAndBacklog, Exchange, InputChannel, ResultSubpartition
+from snapline.dataflow.elements import StreamElement
+from snapline.taskmanager.network.contract import BufferAndBacklog, Exchange, InputChannel, ResultSubpartition
 
 PATIENCE_SECONDS = 20.0
 PRODUCER, CONSUMER, EDGE = "graph_source_0_0", "graph_sink_0_0", "source -> sink"

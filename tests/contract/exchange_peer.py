@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dataflow.elements import EndOfData, EndOfPartition
-from taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
+from snapline.dataflow.elements import EndOfData, EndOfPartition
+from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
 from tests.contract.exchange_channels import Room, TaskSide
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from coordinator.ha.embedded import EmbeddedHighAvailability
-from coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from coordinator.high_availability import HighAvailability
-from dataflow.ids import LeaderSessionID
-from runtime.leader_election import LeaderElection
-from runtime.local_storage import LocalStorage
-from runtime.logs import silent_logger
-from runtime.memory_storage import MemoryStorage
-from runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
+from snapline.coordinator.high_availability import HighAvailability
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.runtime.leader_election import LeaderElection
+from snapline.runtime.local_storage import LocalStorage
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from tests.services.zookeeper import ZooKeeperEnsemble, expire_session
 
 

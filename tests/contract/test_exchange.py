@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -23,10 +23,10 @@ from dataflow.elements import (
     Watermark,
     WatermarkStatus,
 )
-from dataflow.ids import CheckpointID
-from taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
-from taskmanager.network.contract import Exchange
-from taskmanager.network.local_exchange import LocalExchange
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
+from snapline.taskmanager.network.contract import Exchange
+from snapline.taskmanager.network.local_exchange import LocalExchange
 from tests.contract.exchange_channels import EDGE, PRODUCER, Room, TaskSide, batch, number_of
 
 QUEUED, CREDITS = 4, 4

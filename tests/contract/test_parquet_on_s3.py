@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from dataflow.connector_api import Committable, InputStatus
-from dataflow.connectors.filesystems import locate
-from dataflow.connectors.parquet import ParquetSink, ParquetSource
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import Committable, InputStatus
+from snapline.dataflow.connectors.filesystems import locate
+from snapline.dataflow.connectors.parquet import ParquetSink, ParquetSource
+from snapline.dataflow.errors import ConnectorError
 from tests.services.s3 import BUCKET, S3Server
 from tests.unit.dataflow.connectors.places import Place
 

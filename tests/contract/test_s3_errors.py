@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.object_storage import open_storage
-from runtime.storage import StorageError
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.storage import StorageError
 from tests.services.s3 import BUCKET, S3Server
 
 pytestmark = pytest.mark.s3

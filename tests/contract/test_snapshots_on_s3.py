@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dataflow.handles import KeyGroupRange, OperatorStateMode
-from dataflow.ids import CheckpointID, OperatorID, ResourceID
-from runtime.object_storage import open_storage
-from runtime.state_storages import StateStorages
-from runtime.storage import StorageError
-from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
-from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.uploader import SnapshotUploader
+from snapline.dataflow.handles import KeyGroupRange, OperatorStateMode
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import StorageError
+from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from tests.services.s3 import BUCKET, S3Server
 
 pytestmark = pytest.mark.s3

@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from runtime.hadoop_storage import HadoopStorage
-from runtime.local_storage import LocalStorage
-from runtime.memory_storage import MemoryStorage, named_memory_storage
-from runtime.object_storage import open_storage
-from runtime.storage import ScatterStorage, Storage, StorageAlreadyExists, StorageError, StorageNotFound, put_parts
-from runtime.storage_probe import probe_storage
+from snapline.runtime.hadoop_storage import HadoopStorage
+from snapline.runtime.local_storage import LocalStorage
+from snapline.runtime.memory_storage import MemoryStorage, named_memory_storage
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.storage import (
+    ScatterStorage,
+    Storage,
+    StorageAlreadyExists,
+    StorageError,
+    StorageNotFound,
+    put_parts,
+)
+from snapline.runtime.storage_probe import probe_storage
 from tests.services.s3 import BUCKET
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from coordinator.ha.zookeeper import ClusterIdTaken, FencedNodes, claim_cluster_id
-from coordinator.high_availability import LeadershipLost
-from dataflow.config import Configuration
-from dataflow.ids import CheckpointID, JobID
-from runtime.leader_election import LeaderElection, Leadership, leader_name
-from runtime.logs import silent_logger
-from runtime.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
+from snapline.coordinator.ha.zookeeper import ClusterIdTaken, FencedNodes, claim_cluster_id
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.runtime.leader_election import LeaderElection, Leadership, leader_name
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 from tests.contract.high_availability_stores import ZooKeeperPlace
 from tests.services.zookeeper import ZooKeeperEnsemble, expire_session
 

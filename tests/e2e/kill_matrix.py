@@ -29,17 +29,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
 from examples.demo import FLIGHTS
 from examples.flights import build
 from examples.flights_answer import compare_outputs
 from examples.recovery_times import CommittedFiles, recoveries
-from protos import client_pb2 as pb
-from runtime.logs import make_logger
 from snapline import SnaplineError, StreamExecutionEnvironment
 from snapline.client import ClusterClient
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
 from snapline.execution import run_in
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import make_logger
 from snapline.session import EmbeddedCluster, SparkHandle, open_spark, slots_required
 
 SIDES = ("source", "window", "sink")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.config import Configuration
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
-from protos import client_pb2 as pb
-from runtime.logs import silent_logger
-from runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from snapline.dataflow.config import Configuration
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from tests.e2e.programs import MARK, marked
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until

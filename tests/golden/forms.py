@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataflow.state import AggregateFunction
 from snapline import (
     AggregatingStateDescriptor,
     CoProcessFunction,
@@ -33,7 +32,8 @@ from snapline import (
     count,
     mean,
 )
-from taskmanager.operators.function_operator import FunctionOperator
+from snapline.dataflow.state import AggregateFunction
+from snapline.taskmanager.operators.function_operator import FunctionOperator
 
 BUCKET_MS = 2_000
 GAP_MS = 200

@@ -13,9 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataflow.connectors.collection import CollectionSource
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.parquet_sink import ParquetSink
 from snapline import (
     AsyncFunction,
     BroadcastConnectedStream,
@@ -45,6 +42,9 @@ from snapline import (
     min_,
     sum_,
 )
+from snapline.dataflow.connectors.collection import CollectionSource
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.parquet_sink import ParquetSink
 from tests.golden.forms import BUCKET_MS, COUNTS, GAP_MS, PAIRS, more_branches
 
 KEYS = 7

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.functions import KeyedProcessFunction
 from snapline import ValueStateDescriptor
+from snapline.dataflow.functions import KeyedProcessFunction
 
 OUTPUT = pa.schema([("user", pa.int64()), ("total", pa.int64())])
 

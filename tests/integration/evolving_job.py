@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.parquet_sink import ParquetSink
-from dataflow.functions import KeyedProcessFunction
 from snapline import StreamExecutionEnvironment, ValueStateDescriptor, with_default
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.parquet_sink import ParquetSink
+from snapline.dataflow.functions import KeyedProcessFunction
 
 PROFILES = {
     "first": pa.schema([("n", pa.int32()), ("city", pa.string())]),

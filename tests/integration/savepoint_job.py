@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.parquet_sink import ParquetSink
 from snapline import StreamExecutionEnvironment, count, min_, sum_
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.parquet_sink import ParquetSink
 from tests.services.gate import GatedGenerator
 
 KEYS = 40

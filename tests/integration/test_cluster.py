@@ -13,15 +13,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from coordinator.process import CoordinatorProcess, CoordinatorStartError
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.parquet_sink import ParquetSink
-from dataflow.connectors.sinks import DiscardingSink
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from runtime.grpc_channels import Security
 from snapline import count, sum_
 from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, RequestRefused
+from snapline.coordinator.process import CoordinatorProcess, CoordinatorStartError
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.parquet_sink import ParquetSink
+from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.runtime.grpc_channels import Security
 from tests.services.cluster import LocalCluster
 from tests.services.gate import GatedGenerator
 
@@ -240,7 +240,7 @@ worker = os.fork()
 if worker:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(worker, signal.SIGTERM))
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
-from taskmanager.__main__ import main
+from snapline.taskmanager.__main__ import main
 sys.exit(main())
 """
 
@@ -262,7 +262,7 @@ def test_an_idle_task_manager_is_small(tmp_path):
 def test_a_sidecar_ends_with_its_parent(tmp_path):
     """Even when the parent is killed."""
     program = (
-        "import sys; from coordinator.process import CoordinatorProcess\n"
+        "import sys; from snapline.coordinator.process import CoordinatorProcess\n"
         "c = CoordinatorProcess.start()\nprint(c.pid, flush=True)\nsys.stdin.read()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
@@ -302,7 +302,7 @@ def test_why_a_coordinator_does_not_start_is_one_line(tmp_path):
 def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
     """For launchers that chose port 0; the file is gone afterwards."""
     file = tmp_path / "address"
-    command = [sys.executable, "-m", "coordinator", "--bind", "127.0.0.1:0", "--address-file", str(file)]
+    command = [sys.executable, "-m", "snapline.coordinator", "--bind", "127.0.0.1:0", "--address-file", str(file)]
     daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
     assert daemon.stdout is not None
     line = daemon.stdout.readline()
@@ -331,7 +331,7 @@ def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
 def test_a_wrong_command_line_is_one_line_and_exit_code_1(arguments, error):
     """Never a traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", "coordinator", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-m", "snapline.coordinator", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
     )
     assert done.returncode == 1
     assert done.stderr.startswith("coordinator: ") and error in done.stderr

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.__main__ import EXIT_REPLACED
-from coordinator.cluster_entrypoint import ClusterEntrypoint
-from coordinator.config import CoordinatorConfig
-from coordinator.process import CoordinatorProcess
-from dataflow.config import Configuration, ConfigurationError
-from dataflow.ids import JobID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from runtime.grpc_channels import Security
-from runtime.logs import make_logger
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
+from snapline.coordinator.__main__ import EXIT_REPLACED
+from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
+from snapline.coordinator.config import CoordinatorConfig
+from snapline.coordinator.process import CoordinatorProcess
+from snapline.dataflow.config import Configuration, ConfigurationError
+from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.runtime.grpc_channels import Security
+from snapline.runtime.logs import make_logger
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,7 +128,7 @@ def test_a_coordinator_that_was_replaced_in_its_directory_ends(tmp_path):
     """As soon as it is to write, with an exit code of its own: whoever supervises it must not start it again."""
     settings = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
     options = [argument for key, value in settings.items() for argument in ("-D", f"{key}={value}")]
-    command = [sys.executable, "-m", "coordinator", "--bind", "127.0.0.1:0", *options]
+    command = [sys.executable, "-m", "snapline.coordinator", "--bind", "127.0.0.1:0", *options]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
     assert first.stdout is not None
     address = first.stdout.readline().split()[-1]

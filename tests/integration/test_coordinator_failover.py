@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.process import CoordinatorProcess, CoordinatorStartError
-from dataflow.config import Configuration
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from protos import client_pb2 as pb
 from snapline.client import ClusterClient
+from snapline.coordinator.process import CoordinatorProcess, CoordinatorStartError
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.protos import client_pb2 as pb
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
 from tests.services.relay import ALL_OF_TWO, RelayProcess, lines_of, relayed_streams

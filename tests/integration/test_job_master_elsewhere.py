@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.process import CoordinatorProcess
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from runtime.grpc_channels import Security
 from snapline.client import ClusterClient
+from snapline.coordinator.process import CoordinatorProcess
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.runtime.grpc_channels import Security
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, wait_until
 

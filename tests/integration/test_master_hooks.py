@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.checkpoint.metadata import parse_metadata
-from dataflow.connectors.parquet_sink import ParquetSink
-from dataflow.handles import MasterState
-from dataflow.messages import JobStatus
-from protos import client_pb2 as pb
+from snapline.coordinator.checkpoint.metadata import parse_metadata
+from snapline.dataflow.connectors.parquet_sink import ParquetSink
+from snapline.dataflow.handles import MasterState
+from snapline.dataflow.messages import JobStatus
+from snapline.protos import client_pb2 as pb
 from tests.services.cluster import LocalCluster, wait_until
 from tests.services.hooked_source import HookedGenerator, calls_in
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.config import Configuration
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
-from protos import client_pb2 as pb
-from runtime.zookeeper_leader_retrieval import coordinator_address
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.zookeeper_leader_retrieval import coordinator_address
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import wait_until
 from tests.services.network import PrivateNetwork, why_not
@@ -96,10 +96,10 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         hosts = Hosts(tmp_path, network, ensemble.quorum)
         try:
             for host in ("c1", "c2"):
-                hosts.start(host, "coordinator", "--bind", f"{network.address(host)}:6123")
+                hosts.start(host, "snapline.coordinator", "--bind", f"{network.address(host)}:6123")
             for host in ("t1", "t2"):
                 arguments = ("--slots", "1", "--resource-id", host, "--bind-host", network.address(host))
-                hosts.start(host, "taskmanager", *arguments)
+                hosts.start(host, "snapline.taskmanager", *arguments)
             wait_until(lambda: bool(hosts.leader()), "a leader")
             yield hosts
         finally:

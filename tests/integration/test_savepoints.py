@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.checkpoint.metadata import parse_metadata
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.parquet_sink import ParquetSink
-from dataflow.elements import SnapshotType
-from dataflow.messages import JobStatus
 from snapline import TumblingEventTimeWindows, WatermarkStrategy, count
 from snapline.client import RequestRefused
+from snapline.coordinator.checkpoint.metadata import parse_metadata
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.parquet_sink import ParquetSink
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.messages import JobStatus
 from tests.integration.savepoint_job import KEYS, assert_exactly_once, build, committed
 from tests.services.cluster import LocalCluster, files_below, wait_until
 

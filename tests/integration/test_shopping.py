@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.messages import JobStatus
 from examples.shopping import build
 from examples.shopping_answer import compare_outputs
+from snapline.dataflow.messages import JobStatus
 from tests.services.cluster import LocalCluster
 from tests.unit.examples.test_shopping import small_year
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.messages import JobStatus
-from runtime.object_storage import open_storage
 from snapline.client import RequestRefused
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.object_storage import open_storage
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, files_below
 from tests.services.s3 import BUCKET

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from dataflow.connectors.collection import CollectionSource
 from snapline import ParquetSink, StreamExecutionEnvironment, ValueStateDescriptor, state
+from snapline.dataflow.connectors.collection import CollectionSource
 from snapline.session import open_spark
 from snapline.spark.state_source import StateDataSource
 from snapline.state_writer import SavepointWriter, StateWriteError

@@ -7,10 +7,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.connectors.scripted import AwaitCheckpoint, End, ScriptedSource, Stall
-from dataflow.messages import JobStatus
 from snapline import ParquetSink, WatermarkStrategy
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.connectors.scripted import AwaitCheckpoint, End, ScriptedSource, Stall
+from snapline.dataflow.messages import JobStatus
 from tests.services.cluster import LocalCluster, wait_until
 
 STEP_MS, DRIFT_MS, INTERVAL_MS = 10, 500, 20

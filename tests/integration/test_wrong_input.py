@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from coordinator.process import CoordinatorProcess
+from snapline.coordinator.process import CoordinatorProcess
 from tests.services.cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_a_job_cannot_start_from_is_refused(numbers, cluster, 
 
 
 def _generator():
-    from dataflow.connectors.generator import GeneratorSource
+    from snapline.dataflow.connectors.generator import GeneratorSource
 
     return GeneratorSource(keys=5, splits=1, rows_per_second=1000)
 
@@ -196,6 +196,6 @@ def _sum():
 
 
 def _nowhere():
-    from dataflow.connectors.sinks import DiscardingSink
+    from snapline.dataflow.connectors.sinks import DiscardingSink
 
     return DiscardingSink()

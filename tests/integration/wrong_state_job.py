@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataflow.connectors.scripted import AwaitCheckpoint, ScriptedSource, Stall
-from dataflow.connectors.sinks import DiscardingSink
-from dataflow.functions import KeyedProcessFunction
 from snapline import StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
+from snapline.dataflow.connectors.scripted import AwaitCheckpoint, ScriptedSource, Stall
+from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.dataflow.functions import KeyedProcessFunction
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
 GOOD = pa.record_batch({"k": range(10), "v": range(10), "t": range(1000, 1010)}, SCHEMA)

@@ -24,23 +24,23 @@ from collections.abc import Callable, Hashable
 from dataclasses import fields
 from typing import Any
 
-from coordinator.checkpoint import effects as asked
-from coordinator.checkpoint import events as told
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.events import CheckpointRequestID
-from coordinator.checkpoint.master_hooks import MasterHooks
-from coordinator.checkpoint.properties import CheckpointRetentionPolicy
-from coordinator.checkpoint.publication import NO_LIMIT
-from dataflow.elements import SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import KeyedStateHandle, OperatorSubtaskState, SegmentStateHandle, TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
-from dataflow.key_groups import compute_key_group_range_for_operator_index
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.coordinator.checkpoint import effects as asked
+from snapline.coordinator.checkpoint import events as told
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.events import CheckpointRequestID
+from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.publication import NO_LIMIT
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import KeyedStateHandle, OperatorSubtaskState, SegmentStateHandle, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 
 JOB = JobID("job")
 MAX_PARALLELISM = 8

@@ -1,4 +1,4 @@
-"""A real cluster without Spark: a coordinator process and `python -m taskmanager` processes on loopback.
+"""A real cluster without Spark: a coordinator process and `python -m snapline.taskmanager` processes on loopback.
 
     with LocalCluster(tmp_path, slots=(2, 2)) as cluster:
         job_id = cluster.submit(environment, "name")
@@ -21,14 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from coordinator.process import CoordinatorProcess
-from dataflow.config import SECURITY_TOKEN, Configuration
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from protos import client_pb2 as pb
-from runtime.grpc_channels import Security
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
+from snapline.coordinator.process import CoordinatorProcess
+from snapline.dataflow.config import SECURITY_TOKEN, Configuration
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.grpc_channels import Security
 
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.02
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass
 class TaskManagerProcess:
-    """One `python -m taskmanager`."""
+    """One `python -m snapline.taskmanager`."""
 
     resource_id: str
     process: subprocess.Popen[bytes]
@@ -145,7 +145,9 @@ class LocalCluster:
         if self._coordinator is not None:
             self._coordinator.kill()
 
-    def start_task_manager(self, slots: int = 2, program: Sequence[str] = ("-m", "taskmanager")) -> TaskManagerProcess:
+    def start_task_manager(
+        self, slots: int = 2, program: Sequence[str] = ("-m", "snapline.taskmanager")
+    ) -> TaskManagerProcess:
         """One more; `program` is what Python runs."""
         self._started += 1
         name = f"tm-{self._started}"

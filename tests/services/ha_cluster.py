@@ -17,14 +17,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from coordinator.process import CoordinatorProcess
-from dataflow.config import Configuration
-from dataflow.errors import SnaplineError
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
-from runtime.grpc_channels import Security
-from runtime.zookeeper_leader_retrieval import coordinator_address
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
+from snapline.coordinator.process import CoordinatorProcess
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.grpc_channels import Security
+from snapline.runtime.zookeeper_leader_retrieval import coordinator_address
 
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.02
@@ -92,7 +92,7 @@ class HighAvailabilityCluster:
     def start_task_manager(self, slots: int = 2) -> subprocess.Popen[bytes]:
         """One more."""
         name = f"tm-{len(self.task_managers) + 1}"
-        command = [sys.executable, "-m", "taskmanager", "--slots", str(slots), "--resource-id", name]
+        command = [sys.executable, "-m", "snapline.taskmanager", "--slots", str(slots), "--resource-id", name]
         command += ["--bind-host", "127.0.0.1"]
         for key, value in self.settings.items():
             command += ["-D", f"{key}={value}"]

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
 
 
 class JournalHook(MasterTriggerRestoreHook[dict[str, int]]):

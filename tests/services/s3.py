@@ -148,8 +148,8 @@ def _await_bucket(server: S3Server) -> None:
 
 
 def _can_write(server: S3Server) -> bool:
-    from runtime.object_storage import open_storage
-    from runtime.storage import StorageError
+    from snapline.runtime.object_storage import open_storage
+    from snapline.runtime.storage import StorageError
 
     try:
         storage = open_storage(f"s3://{BUCKET}/ready", server.configuration)

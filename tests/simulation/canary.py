@@ -13,34 +13,34 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from coordinator.actors import checkpoint_io
-from coordinator.checkpoint.events import CheckpointStored
-from coordinator.checkpoint.master_hooks import MasterHooks
-from coordinator.execution.restart_strategy import FixedDelayRestartStrategy
-from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
-from coordinator.ha.zookeeper import FencedNodes
-from coordinator.jobmaster.reconciliation import Reconciliation, Refused
-from coordinator.jobmaster.rescaling import Rescaling
-from coordinator.jobmaster.watermark_alignment import WatermarkAlignment
-from dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
-from dataflow.ids import CheckpointID
-from dataflow.jobgraph import Partitioning
-from dataflow.watermarks import WatermarkAlignmentParams
-from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from taskmanager.network import pipelined_subpartition
-from taskmanager.operators.async_operator import AsyncOperator
-from taskmanager.operators.event_time import WatermarkGenerator
-from taskmanager.operators.keyed_process import KeyedProcessOperator
-from taskmanager.operators.sink_operator import SinkOperator
-from taskmanager.operators.source_operator import SourceOperator
-from taskmanager.operators.watermark_operator import WatermarkOperator
-from taskmanager.snapshots import uploader
-from taskmanager.snapshots.blobs import plan_blobs
-from taskmanager.snapshots.local_copy import CopiedPart
-from taskmanager.snapshots.local_recovery import LocalRecovery
-from taskmanager.task import checkpoint_execution, task_wiring
-from taskmanager.task.record_writer import RecordWriter
-from taskmanager.task.task_restore import TaskRestore
+from snapline.coordinator.actors import checkpoint_io
+from snapline.coordinator.checkpoint.events import CheckpointStored
+from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy
+from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
+from snapline.coordinator.ha.zookeeper import FencedNodes
+from snapline.coordinator.jobmaster.reconciliation import Reconciliation, Refused
+from snapline.coordinator.jobmaster.rescaling import Rescaling
+from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
+from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.watermarks import WatermarkAlignmentParams
+from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from snapline.taskmanager.network import pipelined_subpartition
+from snapline.taskmanager.operators.async_operator import AsyncOperator
+from snapline.taskmanager.operators.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
+from snapline.taskmanager.operators.sink_operator import SinkOperator
+from snapline.taskmanager.operators.source_operator import SourceOperator
+from snapline.taskmanager.operators.watermark_operator import WatermarkOperator
+from snapline.taskmanager.snapshots import uploader
+from snapline.taskmanager.snapshots.blobs import plan_blobs
+from snapline.taskmanager.snapshots.local_copy import CopiedPart
+from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
+from snapline.taskmanager.task import checkpoint_execution, task_wiring
+from snapline.taskmanager.task.record_writer import RecordWriter
+from snapline.taskmanager.task.task_restore import TaskRestore
 from tests.simulation.job_plan import Stage
 from tests.simulation.options import (
     RESIZING,

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.effects import (
     DrawCheckpointId,
     RecoverCompletedCheckpoints,
     RemoveCompletedCheckpoint,
@@ -20,7 +20,7 @@ from coordinator.checkpoint.effects import (
     TriggerMasterHook,
     VerifyStoredCheckpoint,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     CheckpointIdCountSet,
     CheckpointIdDrawn,
     CheckpointStored,
@@ -29,8 +29,8 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     MasterHookAnswered,
 )
-from dataflow.ids import CheckpointID, ExecutionAttemptID
-from dataflow.messages import TaskDeploymentDescriptor
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
+from snapline.dataflow.messages import TaskDeploymentDescriptor
 from tests.simulation.network import SimulatedClock
 
 

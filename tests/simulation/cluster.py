@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from coordinator.execution.execution_graph import ExecutionGraph
-from dataflow.config import Configuration
-from dataflow.failures import SerializedFailure
-from dataflow.ids import JobID, LeaderSessionID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import Fenced, ForTasks, JobStatus
-from dataflow.wire import decode_envelope
-from dataflow.wire_bytes import serialize_envelope
-from protos import cluster_pb2
-from runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, MessageReceived, OpenConnection
-from runtime.leader_election import Leadership
-from runtime.leader_retrieval import LeaderTable
-from runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
+from snapline.coordinator.execution.execution_graph import ExecutionGraph
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import Fenced, ForTasks, JobStatus
+from snapline.dataflow.wire import decode_envelope
+from snapline.dataflow.wire_bytes import serialize_envelope
+from snapline.protos import cluster_pb2
+from snapline.runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, MessageReceived, OpenConnection
+from snapline.runtime.leader_election import Leadership
+from snapline.runtime.leader_retrieval import LeaderTable
+from snapline.runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from tests.simulation.coordinator_host import SETTINGS, CoordinatorHost, as_files, is_stored
 from tests.simulation.coordinator_process import CoordinatorProcess
 from tests.simulation.disk import Disk

@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
-from coordinator.dispatcher.dispatcher import Dispatcher
-from coordinator.dispatcher.effects import (
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher
+from snapline.coordinator.dispatcher.effects import (
     DispatcherEffect,
     ForwardToJobMaster,
     RemoveJobGraph,
@@ -25,7 +25,7 @@ from coordinator.dispatcher.effects import (
     StoreJobGraph,
     SuspendJobMaster,
 )
-from coordinator.dispatcher.events import (
+from snapline.coordinator.dispatcher.events import (
     DispatcherEvent,
     DispatcherStarted,
     JobGraphRemoved,
@@ -35,15 +35,15 @@ from coordinator.dispatcher.events import (
     OperateJob,
     SubmitJob,
 )
-from coordinator.execution.restart_strategy import restart_strategy_of
-from coordinator.jobmaster.effects import (
+from snapline.coordinator.execution.restart_strategy import restart_strategy_of
+from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobMasterEffect,
     JobReachedTerminalState,
     ReportJobStatus,
     UpdateJobGraph,
 )
-from coordinator.jobmaster.events import (
+from snapline.coordinator.jobmaster.events import (
     JobGraphForgotten,
     JobGraphUpdated,
     JobMasterEvent,
@@ -51,18 +51,18 @@ from coordinator.jobmaster.events import (
     JobMasterSuspended,
     OperationRequested,
 )
-from coordinator.jobmaster.identity import JobMasterIdentity
-from coordinator.jobmaster.job_master import CheckpointCoordinatorCore, JobMaster
-from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
-from coordinator.jobmaster.settings import JobMasterSettings
-from coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect
-from coordinator.resource.events import ResourceManagerEvent, ResourceManagerStarted
-from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
-from dataflow.config import Configuration
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID, ResourceID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import (
+from snapline.coordinator.jobmaster.identity import JobMasterIdentity
+from snapline.coordinator.jobmaster.job_master import CheckpointCoordinatorCore, JobMaster
+from snapline.coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect
+from snapline.coordinator.resource.events import ResourceManagerEvent, ResourceManagerStarted
+from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     EndOfDataReached,
     ExecutionState,
@@ -73,7 +73,7 @@ from dataflow.messages import (
     TaskManagerInfo,
     TriggerCheckpoint,
 )
-from runtime.connections import (
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -85,10 +85,10 @@ from runtime.connections import (
     Send,
     SendToTasks,
 )
-from runtime.heartbeat import HeartbeatSettings
-from runtime.machine import CancelTimer, StartTimer, TimerFired
-from runtime.registration import RegistrationSettings
-from taskmanager.executor.effects import (
+from snapline.runtime.heartbeat import HeartbeatSettings
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.registration import RegistrationSettings
+from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
     FailTaskExecution,
@@ -99,14 +99,14 @@ from taskmanager.executor.effects import (
     TaskExecutorEffect,
     TerminateTaskManager,
 )
-from taskmanager.executor.events import (
+from snapline.taskmanager.executor.events import (
     JobMasterLeaderChanged,
     TaskEnteredState,
     TaskExecutorEvent,
     TaskExecutorStarted,
     TaskSaid,
 )
-from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from tests.simulation.checkpoint_world import Barriers, CheckpointStore
 from tests.simulation.network import Endpoint, SimulatedClock, SimulatedNetwork, Timers
 

@@ -1,6 +1,6 @@
 """One of several simulated coordinators that share a ZooKeeper: contends, leads, and contends again when leadership is lost.
 
-Plays `coordinator.__main__` (`_stand_by`, `_lead`) without a process: candidacy, election, sessions, stores and the publication of
+Plays `snapline.coordinator.__main__` (`_stand_by`, `_lead`) without a process: candidacy, election, sessions, stores and the publication of
 leaders are the product's own, on `SimulatedEnsemble` and on threads of `threads`. What leads is a `CoordinatorProcess` of its own for
 each leadership; it is on the network where its host is, and dies and freezes with it.
 """
@@ -13,15 +13,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import coordinator.ha.leader_table_writer
-import coordinator.ha.zookeeper
-import runtime.leader_election
-import runtime.zookeeper
-import runtime.zookeeper_leader_retrieval
-from coordinator.candidacy import Candidacy
-from dataflow.ids import JobID
-from runtime.leader_election import Leadership
-from runtime.zookeeper import ZooKeeperSettings
+import snapline.coordinator.ha.leader_table_writer
+import snapline.coordinator.ha.zookeeper
+import snapline.runtime.leader_election
+import snapline.runtime.zookeeper
+import snapline.runtime.zookeeper_leader_retrieval
+from snapline.coordinator.candidacy import Candidacy
+from snapline.dataflow.ids import JobID
+from snapline.runtime.leader_election import Leadership
+from snapline.runtime.zookeeper import ZooKeeperSettings
 from tests.simulation.coordinator_process import HIGH_AVAILABILITY, CoordinatorProcess
 from tests.simulation.disk import Disk
 from tests.simulation.threads import SimulatedEvent, SimulatedThreading, Worker, end_idle_threads
@@ -112,13 +112,13 @@ def zookeeper_in(world: World, ensemble: SimulatedEnsemble) -> Iterator[None]:
 
     with ExitStack() as stack:
         for module in (
-            runtime.zookeeper,
-            runtime.leader_election,
-            runtime.zookeeper_leader_retrieval,
-            coordinator.ha.leader_table_writer,
+            snapline.runtime.zookeeper,
+            snapline.runtime.leader_election,
+            snapline.runtime.zookeeper_leader_retrieval,
+            snapline.coordinator.ha.leader_table_writer,
         ):
             stack.enter_context(patch.object(module, "threading", threads))
-        for module in (runtime.leader_election, coordinator.ha.zookeeper):
+        for module in (snapline.runtime.leader_election, snapline.coordinator.ha.zookeeper):
             stack.enter_context(patch.object(module, "uuid", uuids))
         stack.enter_context(patch.object(ZooKeeperSettings, "client", client))
         try:

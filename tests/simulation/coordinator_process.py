@@ -1,6 +1,6 @@
 """One simulated coordinator: the real Dispatcher, ResourceManager and JobMasters, and the real stores behind their effects.
 
-Plays `coordinator.cluster_entrypoint` and `coordinator.actors.job_master_runner` without threads and sockets: what they do with
+Plays `snapline.coordinator.cluster_entrypoint` and `snapline.coordinator.actors.job_master_runner` without threads and sockets: what they do with
 each effect is done here the same way, with the same `CheckpointIo`, `EmbeddedHighAvailability` and pointer codec on the
 simulated disk. A successor finds what was durable, and nothing else.
 """
@@ -11,17 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from coordinator.actors.checkpoint_io import CheckpointIo
-from coordinator.actors.job_master_runner import STORE_RETRY_MS
-from coordinator.actors.master_hook_runner import MasterHookRunner
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
-from coordinator.cluster_entrypoint import SUSPEND_TIMEOUT_SECONDS
-from coordinator.deletions import Deletions
-from coordinator.dispatcher import effects as dispatching
-from coordinator.dispatcher.dispatcher import Dispatcher
-from coordinator.dispatcher.events import (
+from snapline.coordinator.actors.checkpoint_io import CheckpointIo
+from snapline.coordinator.actors.job_master_runner import STORE_RETRY_MS
+from snapline.coordinator.actors.master_hook_runner import MasterHookRunner
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
+from snapline.coordinator.cluster_entrypoint import SUSPEND_TIMEOUT_SECONDS
+from snapline.coordinator.deletions import Deletions
+from snapline.coordinator.dispatcher import effects as dispatching
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher
+from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
     JobGraphChanged,
@@ -32,33 +32,38 @@ from coordinator.dispatcher.events import (
     JobStatusReported,
     SubmitJob,
 )
-from coordinator.execution.restart_strategy import restart_strategy_of
-from coordinator.ha.embedded import EmbeddedHighAvailability
-from coordinator.ha.leader_table_writer import LeaderTableWriter
-from coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from coordinator.high_availability import HighAvailability, JobStores, LeadershipLost
-from coordinator.jobmaster.effects import ForgetJobGraph, JobReachedTerminalState, ReportJobStatus, UpdateJobGraph
-from coordinator.jobmaster.events import (
+from snapline.coordinator.execution.restart_strategy import restart_strategy_of
+from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
+from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
+from snapline.coordinator.high_availability import HighAvailability, JobStores, LeadershipLost
+from snapline.coordinator.jobmaster.effects import (
+    ForgetJobGraph,
+    JobReachedTerminalState,
+    ReportJobStatus,
+    UpdateJobGraph,
+)
+from snapline.coordinator.jobmaster.events import (
     JobGraphForgotten,
     JobGraphUpdated,
     JobMasterStarted,
     JobMasterSuspended,
     OperationRequested,
 )
-from coordinator.jobmaster.identity import JobMasterIdentity
-from coordinator.jobmaster.job_master import JobMaster
-from coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
-from coordinator.jobmaster.settings import JobMasterSettings
-from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
-from coordinator.resource.events import ResourceManagerStarted
-from coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
-from dataflow.config import Configuration
-from dataflow.failures import SerializedFailure
-from dataflow.ids import AllocationID, JobID, LeaderSessionID
-from dataflow.jobgraph import JobGraph
-from dataflow.master_hooks import create_hooks
-from dataflow.messages import Fenced, ForTasks, JobStatus
-from runtime.connections import (
+from snapline.coordinator.jobmaster.identity import JobMasterIdentity
+from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
+from snapline.coordinator.resource.events import ResourceManagerStarted
+from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.master_hooks import create_hooks
+from snapline.dataflow.messages import Fenced, ForTasks, JobStatus
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -71,10 +76,10 @@ from runtime.connections import (
     Send,
     SendToTasks,
 )
-from runtime.leader_election import Leadership
-from runtime.leader_retrieval import LeaderAddress, LeaderTable
-from runtime.state_storages import StateStorages
-from runtime.version import VERSION
+from snapline.runtime.leader_election import Leadership
+from snapline.runtime.leader_retrieval import LeaderAddress, LeaderTable
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.version import VERSION
 from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.network import Endpoint
 from tests.simulation.oracles.failures import check_error

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from runtime.memory_storage import MemoryStorage
-from runtime.storage import Buffer, StorageAlreadyExists, StorageError
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.storage import Buffer, StorageAlreadyExists, StorageError
 from tests.simulation.world import Process
 
 

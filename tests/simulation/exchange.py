@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dataflow.elements import EndOfPartition
-from dataflow.ids import LeaderSessionID
-from dataflow.messages import Fenced
-from runtime.connections import ConnectionID
-from runtime.machine import InvariantViolation
-from taskmanager.exchange.frames import AddCredit, ChannelFailed, ElementFrame, OpenChannel, ReleaseChannel
-from taskmanager.exchange.partition_request_queue import PartitionRequestQueue
-from taskmanager.exchange.remote_input_channel import RemoteInputChannel
-from taskmanager.network.contract import InputChannel, InputChannelListener
-from taskmanager.network.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
+from snapline.dataflow.elements import EndOfPartition
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.messages import Fenced
+from snapline.runtime.connections import ConnectionID
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.exchange.frames import AddCredit, ChannelFailed, ElementFrame, OpenChannel, ReleaseChannel
+from snapline.taskmanager.exchange.partition_request_queue import PartitionRequestQueue
+from snapline.taskmanager.exchange.remote_input_channel import RemoteInputChannel
+from snapline.taskmanager.network.contract import InputChannel, InputChannelListener
+from snapline.taskmanager.network.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
 from tests.simulation.network import Endpoint
 from tests.simulation.world import Process
 

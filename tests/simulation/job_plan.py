@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from dataflow.config import Configuration
-from dataflow.ids import JobID
-from dataflow.jobgraph import JobGraph, Partitioning
-from dataflow.operator_specs import (
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import JobGraph, Partitioning
+from snapline.dataflow.operator_specs import (
     AsyncSpec,
     CoProcessSpec,
     FilterSpec,
@@ -38,10 +38,10 @@ from dataflow.operator_specs import (
     WindowJoinSpec,
     WindowProcessSpec,
 )
-from dataflow.stream_graph import StreamEdge, StreamGraph
-from dataflow.translation import translate
-from dataflow.watermarks import WatermarkAlignmentParams, WatermarkStrategy
-from dataflow.windows import (
+from snapline.dataflow.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.translation import translate
+from snapline.dataflow.watermarks import WatermarkAlignmentParams, WatermarkStrategy
+from snapline.dataflow.windows import (
     Aggregate,
     EventTimeSessionWindows,
     SlidingEventTimeWindows,

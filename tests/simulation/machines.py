@@ -1,6 +1,6 @@
 """The machines on which TaskManagers run, with disks of their own: what one leaves there the next one finds, unless the machine is lost.
 
-Plays `taskmanager.snapshots.local_directories` on memory: one directory per TaskManager; those of the dead are taken over by whoever starts. What the disk
+Plays `snapline.taskmanager.snapshots.local_directories` on memory: one directory per TaskManager; those of the dead are taken over by whoever starts. What the disk
 makes of copies that nobody synced is a fault (`damage`). Decides nothing that is kept or read.
 """
 
@@ -10,9 +10,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dataflow.ids import JobID
-from runtime.storage import Buffer, StorageNotFound
-from taskmanager.snapshots.restore import InlineBlob, SegmentBlob
+from snapline.dataflow.ids import JobID
+from snapline.runtime.storage import Buffer, StorageNotFound
+from snapline.taskmanager.snapshots.restore import InlineBlob, SegmentBlob
 from tests.simulation.disk import Disk
 from tests.simulation.world import Process, Violation
 

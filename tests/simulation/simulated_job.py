@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dataflow.failures import SerializedFailure
-from dataflow.ids import ExecutionAttemptID, JobID
-from dataflow.messages import JobStatus
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import ExecutionAttemptID, JobID
+from snapline.dataflow.messages import JobStatus
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.disk import Disk
 from tests.simulation.job_plan import JobPlan, build

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-import coordinator.ha.embedded
-import coordinator.ha.zookeeper
-from dataflow.config import HEARTBEAT_TIMEOUT
-from dataflow.failures import SerializedFailure
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_graph, encode_job_graph
-from protos import job_pb2
+import snapline.coordinator.ha.embedded
+import snapline.coordinator.ha.zookeeper
+from snapline.dataflow.config import HEARTBEAT_TIMEOUT
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_graph, encode_job_graph
+from snapline.protos import job_pb2
 from tests.simulation.async_calls import async_calls_in
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
@@ -189,7 +189,7 @@ class Simulation:
     def run(self, *, submit: bool = True) -> None:
         """To the end. Raises Violation, Stuck, or whatever a core raises."""
         with ExitStack() as stack:
-            for module in (coordinator.ha.embedded, coordinator.ha.zookeeper):
+            for module in (snapline.coordinator.ha.embedded, snapline.coordinator.ha.zookeeper):
                 stack.enter_context(patch.object(module, "time", _Time(self.world)))
             stack.enter_context(async_calls_in(self.world))
             if self.options.has_zookeeper:

@@ -1,6 +1,6 @@
 """One simulated TaskManager: the real TaskExecutor, real tasks stepped on the simulated clock, the real snapshot uploader.
 
-Plays what `taskmanager.task_manager`, `running_tasks` and `task_thread` do in production, without threads: a task is stepped
+Plays what `snapline.taskmanager.task_manager`, `running_tasks` and `task_thread` do in production, without threads: a task is stepped
 while it says that it worked, for a few steps at a time, then when it is woken or its time has come. Threads of the
 uploader are delays. Decides nothing that the cores decide.
 """
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from dataflow.config import FILE_THRESHOLD, Configuration
-from dataflow.handles import StreamStateHandle
-from dataflow.ids import CheckpointID, ExecutionAttemptID, ResourceID
-from dataflow.messages import (
+from snapline.dataflow.config import FILE_THRESHOLD, Configuration
+from snapline.dataflow.handles import StreamStateHandle
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ResourceID
+from snapline.dataflow.messages import (
     AlignWatermarks,
     ExecutionState,
     Fenced,
@@ -29,13 +29,19 @@ from dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from runtime.connections import CloseConnection, ConnectionID, OpenConnection, ResourceManagerLeaderChanged, Send
-from runtime.leader_retrieval import LeaderAddress, LeaderTable
-from runtime.state_storages import StateStorages
-from runtime.version import VERSION
-from taskmanager.actors.running_tasks import local_recovery_of
-from taskmanager.actors.task_environment import TaskEnvironment
-from taskmanager.executor.effects import (
+from snapline.runtime.connections import (
+    CloseConnection,
+    ConnectionID,
+    OpenConnection,
+    ResourceManagerLeaderChanged,
+    Send,
+)
+from snapline.runtime.leader_retrieval import LeaderAddress, LeaderTable
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.version import VERSION
+from snapline.taskmanager.actors.running_tasks import local_recovery_of
+from snapline.taskmanager.actors.task_environment import TaskEnvironment
+from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
     FailTaskExecution,
@@ -45,15 +51,15 @@ from taskmanager.executor.effects import (
     StartTask,
     TerminateTaskManager,
 )
-from taskmanager.executor.events import JobMasterLeaderChanged, TaskEnteredState, TaskExecutorStarted
-from taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
-from taskmanager.push_source import TurnTakingPushSource
-from taskmanager.snapshots.local_recovery import LocalRecovery
-from taskmanager.snapshots.restore import InlineBlob, SegmentBlob
-from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
-from taskmanager.state.key_value_store import InMemoryKeyValueStore
-from taskmanager.task.stream_task import ProgressKind, StreamTask
-from taskmanager.task.task_failure import InputPosition, serialize_failure
+from snapline.taskmanager.executor.events import JobMasterLeaderChanged, TaskEnteredState, TaskExecutorStarted
+from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from snapline.taskmanager.push_source import TurnTakingPushSource
+from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
+from snapline.taskmanager.snapshots.restore import InlineBlob, SegmentBlob
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
+from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
+from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
 from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.exchange import SimulatedExchange
 from tests.simulation.machines import CheckedBlob, DiskOfMachine, Machine

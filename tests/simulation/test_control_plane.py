@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from coordinator.jobmaster.operations import (
+from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
     JobSubmitted,
@@ -17,9 +17,9 @@ from coordinator.jobmaster.operations import (
     TakeCheckpoint,
     TakeSavepoint,
 )
-from dataflow.failures import SerializedFailure
-from dataflow.ids import JobVertexID
-from dataflow.messages import ExecutionState, JobStatus
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import JobVertexID
+from snapline.dataflow.messages import ExecutionState, JobStatus
 from tests.simulation.control_plane import Cluster, ClusterSettings, TaskBehaviour
 from tests.simulation.jobs import keyed_job, parallel_job
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID
-from dataflow.messages import CancelTask, Fenced
-from runtime.connections import ConnectionID, MessageReceived
-from taskmanager.executor.effects import CancelTaskExecution
+from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID
+from snapline.dataflow.messages import CancelTask, Fenced
+from snapline.runtime.connections import ConnectionID, MessageReceived
+from snapline.taskmanager.executor.effects import CancelTaskExecution
 from tests.simulation import network
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.network import SimulatedClock

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinator.checkpoint.metadata import parse_metadata
-from coordinator.execution.execution_graph import with_parallelism
-from coordinator.jobmaster.operations import (
+from snapline.coordinator.checkpoint.metadata import parse_metadata
+from snapline.coordinator.execution.execution_graph import with_parallelism
+from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     Answer,
     CancelJob,
@@ -25,9 +25,9 @@ from coordinator.jobmaster.operations import (
     TakeCheckpoint,
     TakeSavepoint,
 )
-from dataflow.elements import SnapshotType
-from dataflow.ids import JobID, JobVertexID
-from dataflow.jobgraph import JobGraph, Partitioning, SavepointRestoreSettings
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import JobID, JobVertexID
+from snapline.dataflow.jobgraph import JobGraph, Partitioning, SavepointRestoreSettings
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_process import CoordinatorProcess
 from tests.simulation.options import Options

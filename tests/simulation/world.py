@@ -2,7 +2,7 @@
 
 Decides how a process dies: `ProcessKilled` unwinds whatever the process is doing at that instant, and nothing that it planned
 happens afterwards. Every random choice comes from a generator named after its purpose, drawn from the one seed, so that a
-choice more in one place leaves the others as they were. Actors here are `runtime.actor.MachineActor` without a thread.
+choice more in one place leaves the others as they were. Actors here are `snapline.runtime.actor.MachineActor` without a thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from tests.simulation.network import SimulatedClock, SimulatedNetwork, Timers
 
 
@@ -220,7 +220,7 @@ class SilentLogger:
 
 
 class WorldClock:
-    """`runtime.clock.Clock` and the part of `TimerService` that shells use, on simulated time."""
+    """`snapline.runtime.clock.Clock` and the part of `TimerService` that shells use, on simulated time."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

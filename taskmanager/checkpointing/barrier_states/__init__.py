@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taskmanager.checkpointing.barrier_states.alternating_collecting_barriers import AlternatingCollectingBarriers
-from taskmanager.checkpointing.barrier_states.alternating_waiting_for_aligned_channels import (
+from snapline.taskmanager.checkpointing.barrier_states.alternating_collecting_barriers import (
+    AlternatingCollectingBarriers,
+)
+from snapline.taskmanager.checkpointing.barrier_states.alternating_waiting_for_aligned_channels import (
     AlternatingWaitingForAlignedChannels,
 )
-from taskmanager.checkpointing.barrier_states.alternating_waiting_for_first_barrier import (
+from snapline.taskmanager.checkpointing.barrier_states.alternating_waiting_for_first_barrier import (
     AlternatingWaitingForFirstBarrier,
 )
-from taskmanager.checkpointing.barrier_states.collecting_barriers import CollectingBarriers
-from taskmanager.checkpointing.barrier_states.collecting_barriers_unaligned import CollectingBarriersUnaligned
-from taskmanager.checkpointing.barrier_states.state import (
+from snapline.taskmanager.checkpointing.barrier_states.collecting_barriers import CollectingBarriers
+from snapline.taskmanager.checkpointing.barrier_states.collecting_barriers_unaligned import CollectingBarriersUnaligned
+from snapline.taskmanager.checkpointing.barrier_states.state import (
     TRANSITIONS,
     BarrierEvent,
     BarrierHandlerState,
     BarrierState,
     Controller,
 )
-from taskmanager.checkpointing.barrier_states.waiting_for_first_barrier import WaitingForFirstBarrier
-from taskmanager.checkpointing.barrier_states.waiting_for_first_barrier_unaligned import (
+from snapline.taskmanager.checkpointing.barrier_states.waiting_for_first_barrier import WaitingForFirstBarrier
+from snapline.taskmanager.checkpointing.barrier_states.waiting_for_first_barrier_unaligned import (
     WaitingForFirstBarrierUnaligned,
 )
 

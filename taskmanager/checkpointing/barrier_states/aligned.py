@@ -3,11 +3,11 @@ Flink's AbstractAlignedBarrierHandlerState."""
 
 from __future__ import annotations
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
-from runtime.machine import check
-from taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
-from taskmanager.network.contract import InputChannelInfo
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import check
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class AlignedBarrierHandlerState(BarrierHandlerState):

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
-from taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
-from taskmanager.checkpointing.barrier_states.unaligned import hold_channel
-from taskmanager.network.contract import InputChannelInfo
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.unaligned import hold_channel
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class AlternatingAlignedBarrierHandlerState(BarrierHandlerState):

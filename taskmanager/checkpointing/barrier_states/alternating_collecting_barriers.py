@@ -3,14 +3,14 @@ AlternatingCollectingBarriers."""
 
 from __future__ import annotations
 
-from dataflow.elements import CheckpointBarrier
-from taskmanager.checkpointing.barrier_states.alternating_aligned import (
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.taskmanager.checkpointing.barrier_states.alternating_aligned import (
     AlternatingAlignedBarrierHandlerState,
     finish_checkpoint,
 )
-from taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
-from taskmanager.checkpointing.barrier_states.unaligned import count_unaligned, start_unaligned
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.unaligned import count_unaligned, start_unaligned
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class AlternatingCollectingBarriers(AlternatingAlignedBarrierHandlerState):

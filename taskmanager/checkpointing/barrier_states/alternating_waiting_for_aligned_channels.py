@@ -4,12 +4,12 @@ can then not be rescaled."""
 
 from __future__ import annotations
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
-from taskmanager.checkpointing.barrier_states.alternating_aligned import finish_checkpoint
-from taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
-from taskmanager.checkpointing.barrier_states.unaligned import hold_channel, start_unaligned, stop_unaligned
-from taskmanager.network.contract import InputChannelInfo
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.checkpointing.barrier_states.alternating_aligned import finish_checkpoint
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.unaligned import hold_channel, start_unaligned, stop_unaligned
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class AlternatingWaitingForAlignedChannels(BarrierHandlerState):

@@ -3,15 +3,15 @@ AlternatingCollectingBarriersUnaligned."""
 
 from __future__ import annotations
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
-from taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
-from taskmanager.checkpointing.barrier_states.unaligned import (
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.unaligned import (
     UnalignedBarrierHandlerState,
     count_unaligned,
     stop_unaligned,
 )
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class CollectingBarriersUnaligned(UnalignedBarrierHandlerState):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskmanager.checkpointing.barrier_states.state import TRANSITIONS, BarrierEvent, BarrierState
+from snapline.taskmanager.checkpointing.barrier_states.state import TRANSITIONS, BarrierEvent, BarrierState
 
 
 def reachable(initial: BarrierState) -> tuple[BarrierState, ...]:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
-from taskmanager.network.contract import InputChannelInfo
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class BarrierState(Enum):

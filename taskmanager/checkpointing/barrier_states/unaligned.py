@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
-from taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
-from taskmanager.network.contract import InputChannelInfo
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class UnalignedBarrierHandlerState(BarrierHandlerState):

@@ -3,9 +3,9 @@ WaitingForFirstBarrier."""
 
 from __future__ import annotations
 
-from taskmanager.checkpointing.barrier_states.aligned import AlignedBarrierHandlerState
-from taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.checkpointing.barrier_states.aligned import AlignedBarrierHandlerState
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class WaitingForFirstBarrier(AlignedBarrierHandlerState):

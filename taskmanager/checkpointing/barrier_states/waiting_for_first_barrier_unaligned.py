@@ -3,16 +3,16 @@ Flink's AlternatingWaitingForFirstBarrierUnaligned."""
 
 from __future__ import annotations
 
-from dataflow.elements import CheckpointBarrier
-from dataflow.ids import CheckpointID
-from taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
-from taskmanager.checkpointing.barrier_states.unaligned import (
+from snapline.dataflow.elements import CheckpointBarrier
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.unaligned import (
     UnalignedBarrierHandlerState,
     count_unaligned,
     hold_channel,
     start_unaligned,
 )
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 
 class WaitingForFirstBarrierUnaligned(UnalignedBarrierHandlerState):

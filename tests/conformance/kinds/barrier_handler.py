@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     NO_ALIGNED_TIMEOUT_MS,
     AlignmentType,
     CancelCheckpointMarker,
@@ -24,27 +24,27 @@ from dataflow.elements import (
     SnapshotType,
     StreamElement,
 )
-from dataflow.ids import CheckpointID
-from runtime.machine import CancelTimer, StartTimer, check
-from taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
-from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import CancelTimer, StartTimer, check
+from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
+from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.contract import (
     AbortCheckpointOnBarrier,
     AllBarriersReceived,
     InputChannelStateCompleted,
     TaskEffect,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.checkpointing.handler_factory import (
+from snapline.taskmanager.checkpointing.handler_factory import (
     alternating_checkpoint_barrier_handler,
     checkpoint_barrier_aligner,
     checkpoint_barrier_unaligner,
 )
-from taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from taskmanager.network.contract import BufferAndBacklog, InputChannelInfo
-from taskmanager.network.input_channel import InputChannelCore
-from taskmanager.network.input_gate import BufferOrEvent, InputGate, UnionInputGate
+from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
+from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelInfo
+from snapline.taskmanager.network.input_channel import InputChannelCore
+from snapline.taskmanager.network.input_gate import BufferOrEvent, InputGate, UnionInputGate
 from tests.conformance.replay import Scenario, difference
 
 HANDLERS = {

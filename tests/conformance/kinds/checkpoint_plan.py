@@ -1,14 +1,14 @@
-"""Adapter: scenarios of kind `checkpoint_plan` against coordinator.checkpoint.plan."""
+"""Adapter: scenarios of kind `checkpoint_plan` against snapline.coordinator.checkpoint.plan."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.events import ExecutionChange
-from coordinator.checkpoint.executions import ExecutionTracker
-from coordinator.checkpoint.plan import DefaultCheckpointPlanCalculator, PlanRefused
-from dataflow.ids import ExecutionAttemptID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.coordinator.checkpoint.events import ExecutionChange
+from snapline.coordinator.checkpoint.executions import ExecutionTracker
+from snapline.coordinator.checkpoint.plan import DefaultCheckpointPlanCalculator, PlanRefused
+from snapline.dataflow.ids import ExecutionAttemptID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
 from tests.conformance.kinds.properties import state_of
 from tests.conformance.replay import ANY, difference
 

@@ -1,29 +1,29 @@
-"""Adapter: scenarios of kind `completed_store` against coordinator.checkpoint.completed_store.
+"""Adapter: scenarios of kind `completed_store` against snapline.coordinator.checkpoint.completed_store.
 
-With `impl: ha` the pointers are those of coordinator.ha.embedded, on one storage for all stores of the scenario; what the shell does
-with a checkpoint that is given up (pointer first, files when nobody holds it) is done here as `coordinator.actors.checkpoint_io` does.
+With `impl: ha` the pointers are those of snapline.coordinator.ha.embedded, on one storage for all stores of the scenario; what the shell does
+with a checkpoint that is given up (pointer first, files when nobody holds it) is done here as `snapline.coordinator.actors.checkpoint_io` does.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.completed_store import CompletedCheckpointStore
-from coordinator.checkpoint.metadata import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.completed_store import CompletedCheckpointStore
+from snapline.coordinator.checkpoint.metadata import (
     MetadataError,
     build_metadata,
     encode_pointer,
     parse_metadata,
     resolve_pointer,
 )
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from coordinator.ha.embedded import EmbeddedPointers, LeadershipFence
-from dataflow.elements import SnapshotType
-from dataflow.ids import CheckpointID, JobID
-from dataflow.messages import JobStatus
-from runtime.machine import InvariantViolation, check
-from runtime.memory_storage import MemoryStorage
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.coordinator.ha.embedded import EmbeddedPointers, LeadershipFence
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.machine import InvariantViolation, check
+from snapline.runtime.memory_storage import MemoryStorage
 from tests.conformance.replay import ANY, difference
 
 JOB = JobID("job")

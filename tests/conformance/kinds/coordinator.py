@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `coordinator` against coordinator.checkpoint.coordinator.
+"""Adapter: scenarios of kind `coordinator` against snapline.coordinator.checkpoint.coordinator.
 
 The harness is the shell: it keeps the clock and the timers, answers effects at once (or later, with `defer` and manual hooks), and
 notes what the tasks, the requests and the job are told. A scenario's `unlimited` tolerance is the configuration's.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
     CloseMasterHook,
@@ -28,7 +28,7 @@ from coordinator.checkpoint.effects import (
     StoreCompletedCheckpoint,
     TriggerMasterHook,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     AbortPendingCheckpoints,
     AcknowledgesReceived,
     CheckpointIdDrawn,
@@ -47,13 +47,13 @@ from coordinator.checkpoint.events import (
     StopCheckpointScheduler,
     TaskFailed,
 )
-from coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
-from coordinator.checkpoint.master_hooks import MasterHooks
-from coordinator.checkpoint.plan import ExplicitRolesPlanCalculator, TaskRoles
-from coordinator.checkpoint.properties import CheckpointRetentionPolicy
-from dataflow.elements import SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
+from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.checkpoint.plan import ExplicitRolesPlanCalculator, TaskRoles
+from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     MasterState,
@@ -61,10 +61,10 @@ from dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobVertex, OperatorNode
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, JobStatus
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobVertex, OperatorNode
+from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, JobStatus
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
 from tests.conformance.kinds.properties import reason_of, state_of
 from tests.conformance.replay import ANY, difference
 

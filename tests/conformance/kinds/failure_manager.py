@@ -1,17 +1,17 @@
-"""Adapter: scenarios of kind `failure_manager` against coordinator.checkpoint.failure_manager."""
+"""Adapter: scenarios of kind `failure_manager` against snapline.coordinator.checkpoint.failure_manager."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.failure_manager import (
+from snapline.coordinator.checkpoint.failure_manager import (
     UNLIMITED_TOLERABLE_FAILURES,
     CheckpointFailureManager,
     FailureVerdict,
 )
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from dataflow.elements import SnapshotType
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID
 from tests.conformance.kinds.properties import reason_of
 from tests.conformance.replay import ANY, difference
 

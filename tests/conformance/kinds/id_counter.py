@@ -1,16 +1,16 @@
-"""Adapter: scenarios of kind `id_counter` against coordinator.ha.standalone and coordinator.ha.embedded."""
+"""Adapter: scenarios of kind `id_counter` against snapline.coordinator.ha.standalone and snapline.coordinator.ha.embedded."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-from coordinator.checkpoint.id_counter import CheckpointIDCounter
-from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
-from coordinator.ha.standalone import StandaloneCheckpointIDCounter
-from dataflow.ids import CheckpointID, JobID
-from dataflow.messages import JobStatus
-from runtime.memory_storage import MemoryStorage
+from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounter
+from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
+from snapline.coordinator.ha.standalone import StandaloneCheckpointIDCounter
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.memory_storage import MemoryStorage
 from tests.conformance.replay import ANY, difference
 
 

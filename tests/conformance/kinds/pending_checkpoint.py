@@ -1,22 +1,22 @@
-"""Adapter: scenarios of kind `pending_checkpoint` against coordinator.checkpoint.pending_checkpoint."""
+"""Adapter: scenarios of kind `pending_checkpoint` against snapline.coordinator.checkpoint.pending_checkpoint."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
-from coordinator.checkpoint.pending_checkpoint import (
+from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
+from snapline.coordinator.checkpoint.pending_checkpoint import (
     PendingCheckpoint,
     PendingCheckpointStatus,
     TaskAcknowledgeResult,
 )
-from coordinator.checkpoint.plan import CheckpointPlan
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from dataflow.elements import SnapshotType
-from dataflow.handles import MasterState
-from dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobVertex, OperatorNode
-from runtime.machine import InvariantViolation
+from snapline.coordinator.checkpoint.plan import CheckpointPlan
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.handles import MasterState
+from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobVertex, OperatorNode
+from snapline.runtime.machine import InvariantViolation
 from tests.conformance.kinds.coordinator import attempt_of, names_in, snapshot_of
 from tests.conformance.kinds.properties import reason_of
 from tests.conformance.replay import ANY, difference

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoints_match
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from dataflow.config import ConfigurationError
-from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID, JobID
-from dataflow.messages import ExecutionState, JobStatus
-from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from taskmanager.checkpointing.handler_factory import create_barrier_handler
-from taskmanager.network.contract import InputChannelInfo
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoints_match
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.dataflow.config import ConfigurationError
+from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
+from snapline.taskmanager.network.contract import InputChannelInfo
 from tests.conformance.replay import ANY, difference
 
 STATUSES = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)

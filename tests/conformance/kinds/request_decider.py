@@ -1,17 +1,17 @@
-"""Adapter: scenarios of kind `request_decider` against coordinator.checkpoint.request_decider."""
+"""Adapter: scenarios of kind `request_decider` against snapline.coordinator.checkpoint.request_decider."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from coordinator.checkpoint.request_decider import (
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.request_decider import (
     CheckpointRequestDecider,
     CheckpointTriggerRequest,
     DeciderInputs,
     Decision,
 )
-from dataflow.elements import SnapshotType
+from snapline.dataflow.elements import SnapshotType
 from tests.conformance.replay import difference
 
 SAVEPOINTS = {"savepoint": SnapshotType.SAVEPOINT, "sync_savepoint": SnapshotType.SAVEPOINT_SUSPEND}

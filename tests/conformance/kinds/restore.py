@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `restore` against coordinator.checkpoint.coordinator.
+"""Adapter: scenarios of kind `restore` against snapline.coordinator.checkpoint.coordinator.
 
 The store of the scenario is what the shell reads back; each operator of the scenario is a vertex of its own, one feeding the next.
 The state of a subtask is one keyed file, one element of list state and one batch in flight, so that every kind is moved.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.effects import (
     CloseMasterHook,
     DrawCheckpointId,
     RecoverCompletedCheckpoints,
@@ -26,7 +26,7 @@ from coordinator.checkpoint.effects import (
     StoreCompletedCheckpoint,
     TriggerMasterHook,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointIdCountSet,
     CheckpointIdDrawn,
@@ -42,10 +42,10 @@ from coordinator.checkpoint.events import (
     RestoreSavepoint,
     Shutdown,
 )
-from coordinator.checkpoint.master_hooks import MasterHooks
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from dataflow.elements import SnapshotType
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.handles import (
     ChannelStateHandle,
     CheckpointMetadata,
     KeyedStateHandle,
@@ -58,10 +58,10 @@ from dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
-from dataflow.key_groups import compute_key_group_range_for_operator_index
-from dataflow.messages import AcknowledgeCheckpoint, ExecutionState, JobStatus
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.messages import AcknowledgeCheckpoint, ExecutionState, JobStatus
 from tests.conformance.replay import ANY, difference
 
 JOB = JobID("job")

@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `shared_state` against coordinator.checkpoint.shared_state_registry.
+"""Adapter: scenarios of kind `shared_state` against snapline.coordinator.checkpoint.shared_state_registry.
 
 On checkpoint level the registry is driven as the publication of completed checkpoints does it.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from coordinator.checkpoint.shared_state_registry import SharedStateRegistry
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.shared_state_registry import SharedStateRegistry
+from snapline.dataflow.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     OperatorState,
@@ -19,8 +19,8 @@ from dataflow.handles import (
     SegmentStateHandle,
     StreamStateHandle,
 )
-from dataflow.ids import CheckpointID, JobID, OperatorID
-from runtime.machine import InvariantViolation
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.runtime.machine import InvariantViolation
 from tests.conformance.replay import ANY, difference
 
 PROPERTIES = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from dataflow.connectors.offsets import CheckpointedOffsets
-from taskmanager.push_source import ThreadedPushSource
+from snapline.dataflow.connectors.offsets import CheckpointedOffsets
+from snapline.taskmanager.push_source import ThreadedPushSource
 from tests.conformance.replay import ANY, difference
 
 

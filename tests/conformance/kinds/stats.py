@@ -1,13 +1,13 @@
-"""Adapter: scenarios of kind `stats` against coordinator.checkpoint.stats."""
+"""Adapter: scenarios of kind `stats` against snapline.coordinator.checkpoint.stats."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker, RestoredCheckpointStats
-from coordinator.checkpoint.stats_summary import StatsSummary
-from dataflow.elements import SnapshotType
-from dataflow.ids import CheckpointID
+from snapline.coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker, RestoredCheckpointStats
+from snapline.coordinator.checkpoint.stats_summary import StatsSummary
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID
 from tests.conformance.replay import ANY, difference
 
 UNKNOWN = 987_654_321

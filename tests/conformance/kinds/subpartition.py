@@ -1,4 +1,4 @@
-"""Adapter: `taskmanager.network.pipelined_subpartition.PipelinedSubpartition`."""
+"""Adapter: `snapline.taskmanager.network.pipelined_subpartition.PipelinedSubpartition`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CheckpointBarrier,
     CheckpointOptions,
@@ -14,9 +14,9 @@ from dataflow.elements import (
     StreamElement,
     Watermark,
 )
-from dataflow.ids import CheckpointID
-from runtime.machine import InvariantViolation
-from taskmanager.network.pipelined_subpartition import PipelinedSubpartition
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.network.pipelined_subpartition import PipelinedSubpartition
 from tests.conformance.replay import Scenario, difference
 
 NEVER_MS = 2**40

@@ -1,4 +1,4 @@
-"""Adapter: `taskmanager.checkpointing.subtask_checkpoint_coordinator.SubtaskCheckpointCoordinator`.
+"""Adapter: `snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator.SubtaskCheckpointCoordinator`.
 
 The harness is the task around it: it performs nothing but the bookkeeping of which background parts run."""
 
@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow.elements import AlignmentType, CheckpointBarrier, CheckpointOptions, SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from dataflow.messages import CheckpointMetrics
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.elements import AlignmentType, CheckpointBarrier, CheckpointOptions, SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.taskmanager.checkpointing.contract import (
     Acknowledge,
     BroadcastBarrier,
     BroadcastCancelCheckpointMarker,
@@ -28,7 +28,7 @@ from taskmanager.checkpointing.contract import (
     SubtaskEffect,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.checkpointing.subtask_checkpoint_coordinator import (
+from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import (
     DEFAULT_MAX_RECORD_ABORTED_CHECKPOINTS,
     SubtaskCheckpointCoordinator,
 )

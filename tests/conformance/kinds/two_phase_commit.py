@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
-from taskmanager.operators.function_operator import InitializationContext, SnapshotContext
-from taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
+from snapline.taskmanager.operators.function_operator import InitializationContext, SnapshotContext
+from snapline.taskmanager.operators.operator_state import OperatorStateBackend
 from tests.conformance.replay import ANY, difference
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.jobmaster.effects import ForgetJobGraph, ReportJobStatus
-from coordinator.jobmaster.events import OperationRequested
-from coordinator.jobmaster.operations import CancelJob, StopWithSavepoint
-from dataflow.ids import JobID
-from dataflow.messages import ExecutionState, JobStatus
-from taskmanager.executor.effects import CancelTaskExecution, FailTaskExecution
-from taskmanager.executor.events import TaskEnteredState
+from snapline.coordinator.jobmaster.effects import ForgetJobGraph, ReportJobStatus
+from snapline.coordinator.jobmaster.events import OperationRequested
+from snapline.coordinator.jobmaster.operations import CancelJob, StopWithSavepoint
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.taskmanager.executor.effects import CancelTaskExecution, FailTaskExecution
+from snapline.taskmanager.executor.events import TaskEnteredState
 from tests.simulation.options import Options
 from tests.simulation.world import Violation
 

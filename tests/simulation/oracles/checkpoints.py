@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.checkpoint.metadata import parse_metadata
-from coordinator.jobmaster.effects import ReportJobStatus
-from dataflow.failures import SerializedFailure
-from dataflow.ids import CheckpointID, JobID
-from dataflow.messages import JobStatus, TriggerCheckpoint
-from runtime.connections import SendToTasks
-from taskmanager.executor.events import TaskEnteredState
+from snapline.coordinator.checkpoint.metadata import parse_metadata
+from snapline.coordinator.jobmaster.effects import ReportJobStatus
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.messages import JobStatus, TriggerCheckpoint
+from snapline.runtime.connections import SendToTasks
+from snapline.taskmanager.executor.events import TaskEnteredState
 from tests.simulation.disk import Disk
 from tests.simulation.options import Options
 from tests.simulation.oracles.failures import check_failure

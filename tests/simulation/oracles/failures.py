@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataflow.errors import SnaplineError
-from dataflow.failures import SerializedFailure
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.failures import SerializedFailure
 from tests.simulation.world import Defect
 
 EXPECTED = frozenset(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.checkpoint.effects import ResetMasterHook, RestoreMasterHook
-from coordinator.checkpoint.events import MasterHookRestored
-from dataflow.messages import SubmitTasks, TriggerCheckpoint
-from runtime.connections import Send, SendToTasks
+from snapline.coordinator.checkpoint.effects import ResetMasterHook, RestoreMasterHook
+from snapline.coordinator.checkpoint.events import MasterHookRestored
+from snapline.dataflow.messages import SubmitTasks, TriggerCheckpoint
+from snapline.runtime.connections import Send, SendToTasks
 from tests.simulation.workload import Ledger
 from tests.simulation.world import Violation
 

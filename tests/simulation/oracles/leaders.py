@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dataflow.ids import JobID
-from runtime.connections import MessageReceived
-from runtime.leader_election import CANDIDATES, SEQUENCE_DIGITS
-from taskmanager.executor.effects import CancelTaskExecution, DeliverToTask, FailTaskExecution, StartTask
+from snapline.dataflow.ids import JobID
+from snapline.runtime.connections import MessageReceived
+from snapline.runtime.leader_election import CANDIDATES, SEQUENCE_DIGITS
+from snapline.taskmanager.executor.effects import CancelTaskExecution, DeliverToTask, FailTaskExecution, StartTask
 from tests.simulation.disk import Disk
 from tests.simulation.world import Violation, World
 from tests.simulation.zookeeper import Operation, SimulatedEnsemble

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataflow.ids import AllocationID, JobID
+from snapline.dataflow.ids import AllocationID, JobID
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.world import Violation
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.nexmark.generator import Nexmark, Streams
 from benchmarks.nexmark.queries import LAST_PRICES, QUERIES, SESSION_GAP_MS, SLIDE_MS, WINDOW_MS, side_input
-from dataflow.elements import AlignmentType
 from snapline import StreamExecutionEnvironment
+from snapline.dataflow.elements import AlignmentType
 from tests.unit.taskmanager.task.local_job import LocalJob, Outside, StagingSink
 
 SETTINGS = Nexmark(events_per_second=400, events=24_000)

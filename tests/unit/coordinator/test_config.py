@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from coordinator.config import parse
-from dataflow.config import CHECKPOINTS_DIRECTORY, HEARTBEAT_INTERVAL, SECURITY_TOKEN, ConfigurationError
+from snapline.coordinator.config import parse
+from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, HEARTBEAT_INTERVAL, SECURITY_TOKEN, ConfigurationError
 
 NOTHING = io.StringIO("")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.deletions import DELETE_PAUSES_MS, Deletions
-from coordinator.high_availability import LeadershipLost
-from runtime.storage import StorageError
+from snapline.coordinator.deletions import DELETE_PAUSES_MS, Deletions
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.runtime.storage import StorageError
 
 
 class Desk:

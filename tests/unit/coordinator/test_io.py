@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from coordinator.high_availability import LeadershipLost
-from coordinator.io import IoExecutor, TookTooLong
-from runtime.clock import SystemClock
-from runtime.logs import silent_logger
-from runtime.timers import TimerService
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.io import IoExecutor, TookTooLong
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.timers import TimerService
 
 
 class Desk:

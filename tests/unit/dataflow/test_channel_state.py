@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from dataflow.channel_state import (
+from snapline.dataflow.channel_state import (
     ChannelStateNotRescalable,
     EdgeRescaling,
     RescaleMappings,
@@ -20,9 +20,9 @@ from dataflow.channel_state import (
     supports_unaligned,
     upstream_state_mapper,
 )
-from dataflow.handles import ByteStreamStateHandle, ChannelStateHandle, KeyGroupRange
-from dataflow.jobgraph import Partitioning
-from taskmanager.checkpointing.channel_state import own_batches, own_rows, spread_by_key
+from snapline.dataflow.handles import ByteStreamStateHandle, ChannelStateHandle, KeyGroupRange
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.taskmanager.checkpointing.channel_state import own_batches, own_rows, spread_by_key
 
 
 def handle(part: int, channel: int, name: str) -> ChannelStateHandle:

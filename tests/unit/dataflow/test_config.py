@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.config import (
+from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTING_MODE,
     FILE_THRESHOLD,

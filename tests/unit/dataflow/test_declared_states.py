@@ -6,17 +6,17 @@ import datetime as dt
 
 import pyarrow as pa
 
-from dataflow.declared_states import declared_schema, declared_states
-from dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from dataflow.state import (
+from snapline.dataflow.declared_states import declared_schema, declared_states
+from snapline.dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
+from snapline.dataflow.state import (
     MIGRATED_METADATA,
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
     descriptor_of,
 )
-from dataflow.state_format import KEY_COLUMN, STATE_COLUMN, column_role
-from dataflow.state_ttl import StateTtlConfig
+from snapline.dataflow.state_format import KEY_COLUMN, STATE_COLUMN, column_role
+from snapline.dataflow.state_ttl import StateTtlConfig
 
 IN_GLOBALS = ValueStateDescriptor("in globals", pa.int64())
 UNUSED = ValueStateDescriptor("unused", pa.int64())

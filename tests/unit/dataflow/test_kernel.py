@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.gather import gather_array
+from snapline.dataflow.gather import gather_array
 
 MODULE = """
-from dataflow.kernel import I64, kernel
+from snapline.dataflow.kernel import I64, kernel
 
 @kernel(I64(I64))
 def doubled(value):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.key_groups import (
+from snapline.dataflow.key_groups import (
     EMPTY_KEY_GROUP_RANGE,
     KeyGroupRange,
     assign_to_key_groups,

@@ -17,8 +17,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.key_groups import assign_to_key_groups, hash_columns
-from dataflow.key_hash import NULL_HASH, hash_column
+from snapline.dataflow.key_groups import assign_to_key_groups, hash_columns
+from snapline.dataflow.key_hash import NULL_HASH, hash_column
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "key-group-hash.md"
 SPELLED = {

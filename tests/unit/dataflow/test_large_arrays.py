@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataflow.large_arrays import HUGE_PAGES_BYTES, copied, empty_array, joined
+from snapline.dataflow.large_arrays import HUGE_PAGES_BYTES, copied, empty_array, joined
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from dataflow.state import (
+from snapline.dataflow.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,

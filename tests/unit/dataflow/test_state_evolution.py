@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.state import (
+from snapline.dataflow.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -20,8 +20,8 @@ from dataflow.state import (
     StateError,
     ValueStateDescriptor,
 )
-from dataflow.state_evolution import Evolution, convert, evolution_of, key_problem, widens, with_default
-from dataflow.state_ttl import StateTtlConfig
+from snapline.dataflow.state_evolution import Evolution, convert, evolution_of, key_problem, widens, with_default
+from snapline.dataflow.state_ttl import StateTtlConfig
 
 OLD = pa.schema([("name", pa.string()), ("age", pa.int32()), ("city", pa.string())])
 ROWS: list[dict[str, Any]] = [{"name": "a", "age": 1, "city": "x"}, {"name": None, "age": 2, "city": None}]

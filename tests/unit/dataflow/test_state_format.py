@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
-from dataflow.state import ValueStateDescriptor
-from dataflow.state_format import (
+from snapline.dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+from snapline.dataflow.state import ValueStateDescriptor
+from snapline.dataflow.state_format import (
     BLOCK_ROWS,
     KEY_COLUMN,
     STATE_COLUMN,

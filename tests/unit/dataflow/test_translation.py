@@ -7,15 +7,15 @@ import threading
 import pyarrow as pa
 import pytest
 
-from dataflow.config import Configuration
-from dataflow.connectors.collection import CollectionSource
-from dataflow.errors import JobDefinitionError
-from dataflow.ids import operator_id_of
-from dataflow.jobgraph import Partitioning
-from dataflow.translation import default_max_parallelism
-from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import TumblingEventTimeWindows
 from snapline.aggregates import count, sum_
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.connectors.collection import CollectionSource
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.ids import operator_id_of
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.translation import default_max_parallelism
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.dataflow.windows import TumblingEventTimeWindows
 from snapline.environment import StreamExecutionEnvironment
 from snapline.stream import DataStream
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
+from snapline.dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
 
 
 class Ledger(TwoPhaseCommitSinkFunction):

@@ -1,4 +1,4 @@
-"""The codec: whatever can be said in dataflow.messages comes back as it was, and what is incomplete is refused by name."""
+"""The codec: whatever can be said in snapline.dataflow.messages comes back as it was, and what is incomplete is refused by name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataflow import messages, wire
-from dataflow.elements import CheckpointOptions
-from dataflow.failures import CheckpointFailureReason, SerializedFailure
-from dataflow.handles import (
+from snapline.dataflow import messages, wire
+from snapline.dataflow.elements import CheckpointOptions
+from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
@@ -25,7 +25,7 @@ from dataflow.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import (
+from snapline.dataflow.ids import (
     AllocationID,
     CheckpointID,
     ExecutionAttemptID,
@@ -35,8 +35,8 @@ from dataflow.ids import (
     OperatorID,
     ResourceID,
 )
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import (
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     ForTasks,
@@ -45,8 +45,8 @@ from dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from dataflow.wire_bytes import serialize_envelope
-from protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
+from snapline.dataflow.wire_bytes import serialize_envelope
+from snapline.protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
 
 JOB = JobID("a" * 32)
 ATTEMPT = ExecutionAttemptID("graph", JobVertexID("c" * 32), 3, 1)
@@ -150,7 +150,7 @@ def test_a_job_graph_survives_the_wire(graph):
 
 
 def test_every_message_of_the_contract_can_travel():
-    """Nobody adds a message to dataflow.messages and forgets the wire."""
+    """Nobody adds a message to snapline.dataflow.messages and forgets the wire."""
     parts = {
         "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "ForTasks", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
         "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dataflow.config import TASKMANAGER_RELAYS, Configuration
-from runtime.settings import from_environment, from_toml, resolve
+from snapline.dataflow.config import TASKMANAGER_RELAYS, Configuration
+from snapline.runtime.settings import from_environment, from_toml, resolve
 from tests.unit.deploy.helm_template import render
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,7 +80,7 @@ def test_there_are_commands_of_every_kind():
 def test_every_command_is_one_of_ours_with_options_that_it_has(where):
     """Against the help of the command itself."""
     _, subcommand, *arguments = COMMANDS[where]
-    module = ["-m", "coordinator"] if subcommand == "coordinator" else ["-m", "snapline.cli", subcommand]
+    module = ["-m", "snapline.coordinator"] if subcommand == "coordinator" else ["-m", "snapline.cli", subcommand]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT, env=environment

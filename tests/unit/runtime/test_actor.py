@@ -9,14 +9,23 @@ from dataclasses import dataclass
 import pykka
 import pytest
 
-from dataflow.ids import LeaderSessionID
-from dataflow.messages import Disconnect, Fenced, ShutDownTaskExecutor
-from runtime.actor import ActorCrashed, EventBatcher, Events, Incoming, MachineActor, Query, describe, tell_if_alive
-from runtime.clock import ManualClock, SystemClock
-from runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
-from runtime.logs import silent_logger
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
-from runtime.timers import TimerService
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.messages import Disconnect, Fenced, ShutDownTaskExecutor
+from snapline.runtime.actor import (
+    ActorCrashed,
+    EventBatcher,
+    Events,
+    Incoming,
+    MachineActor,
+    Query,
+    describe,
+    tell_if_alive,
+)
+from snapline.runtime.clock import ManualClock, SystemClock
+from snapline.runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
+from snapline.runtime.timers import TimerService
 
 
 @dataclass(frozen=True)

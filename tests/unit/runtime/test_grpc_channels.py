@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 from grpc.aio import AioRpcError, Metadata
 
-from runtime.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS, reason_of
+from snapline.runtime.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS, reason_of
 
 
 def test_a_server_allows_the_pings_that_clients_send() -> None:

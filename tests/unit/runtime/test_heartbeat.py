@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.config import Configuration, ConfigurationError
-from runtime.heartbeat import (
+from snapline.dataflow.config import Configuration, ConfigurationError
+from snapline.runtime.heartbeat import (
     DeliveryFailed,
     DeliverySucceeded,
     HeartbeatMonitor,
@@ -23,7 +23,7 @@ from runtime.heartbeat import (
     UnmonitorTarget,
     active_side,
 )
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 
 
 def sender(threshold: int = 2) -> HeartbeatMonitor[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from dataflow.ids import LeaderSessionID
-from dataflow.messages import Fenced, HeartbeatRequest, RegistrationSuccess
-from runtime.connections import (
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.messages import Fenced, HeartbeatRequest, RegistrationSuccess
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -17,10 +17,10 @@ from runtime.connections import (
     PeerKind,
     Send,
 )
-from runtime.heartbeat import HeartbeatTimer
-from runtime.leader_connection import LEADER, LeaderConnection, LeaderSaid
-from runtime.machine import CancelTimer, StartTimer, TimerFired
-from runtime.registration import (
+from snapline.runtime.heartbeat import HeartbeatTimer
+from snapline.runtime.leader_connection import LEADER, LeaderConnection, LeaderSaid
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.registration import (
     RegisterAt,
     Registered,
     RegistrationLost,

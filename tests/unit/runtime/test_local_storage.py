@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.local_storage import LocalStorage
-from runtime.storage import StorageError
+from snapline.runtime.local_storage import LocalStorage
+from snapline.runtime.storage import StorageError
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch
 
 def test_directories_remembered_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long-running job makes a directory per checkpoint; only the last ones are remembered."""
-    monkeypatch.setattr("runtime.local_storage.KNOWN_DIRECTORIES_MAX", 3)
+    monkeypatch.setattr("snapline.runtime.local_storage.KNOWN_DIRECTORIES_MAX", 3)
     storage = LocalStorage(str(tmp_path))
 
     for number in range(10):

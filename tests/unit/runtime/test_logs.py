@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from runtime.logs import REDACTED, capture_standard_logging, logs_debug, make_logger, silent_logger
+from snapline.runtime.logs import REDACTED, capture_standard_logging, logs_debug, make_logger, silent_logger
 
 
 class Terminal(io.StringIO):

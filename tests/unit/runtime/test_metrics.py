@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dataflow.errors import SnaplineError
-from runtime.logs import silent_logger
-from runtime.metrics import MetricsServer, Sample
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.metrics import MetricsServer, Sample
 
 
 def scrape(port: int) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.hadoop_storage import HadoopStorage
-from runtime.local_storage import LocalStorage
-from runtime.memory_storage import MemoryStorage
-from runtime.object_storage import ObjectStorage, open_storage
-from runtime.storage import StorageError
-from runtime.storage_probe import probe_storage
+from snapline.runtime.hadoop_storage import HadoopStorage
+from snapline.runtime.local_storage import LocalStorage
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.object_storage import ObjectStorage, open_storage
+from snapline.runtime.storage import StorageError
+from snapline.runtime.storage_probe import probe_storage
 
 
 def test_paths_and_file_urls_are_local(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from dataflow.ids import LeaderSessionID
-from dataflow.messages import Disconnect, Fenced, RegistrationRejected, RegistrationSuccess
-from runtime.connections import (
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.messages import Disconnect, Fenced, RegistrationRejected, RegistrationSuccess
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -19,8 +19,8 @@ from runtime.connections import (
     PeerKind,
     Send,
 )
-from runtime.machine import CancelTimer, StartTimer, TimerFired
-from runtime.registration import (
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.registration import (
     LeaderGone,
     RegisterAt,
     Registered,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runtime import relay
-from runtime.grpc_channels import Security
-from runtime.logs import silent_logger
-from runtime.relaying import Frame, StreamNumber
+from snapline.runtime import relay
+from snapline.runtime.grpc_channels import Security
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.relaying import Frame, StreamNumber
 
 
 def lingers(

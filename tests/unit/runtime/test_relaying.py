@@ -7,9 +7,9 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime import relaying
-from runtime.connections import PeerKind
-from runtime.relaying import (
+from snapline.runtime import relaying
+from snapline.runtime.connections import PeerKind
+from snapline.runtime.relaying import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from runtime.clock import ManualClock, SystemClock
-from runtime.machine import TimerFired
-from runtime.timers import MIN_CANCELLED_TO_COMPACT, TimerDue, TimerService, TimerTable
+from snapline.runtime.clock import ManualClock, SystemClock
+from snapline.runtime.machine import TimerFired
+from snapline.runtime.timers import MIN_CANCELLED_TO_COMPACT, TimerDue, TimerService, TimerTable
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protos import client_pb2 as pb
-from protos.checkpoint_pb2 import CheckpointMetrics
 from snapline import cli
 from snapline.client import RequestRefused
+from snapline.protos import client_pb2 as pb
+from snapline.protos.checkpoint_pb2 import CheckpointMetrics
 
 
 class Recording:

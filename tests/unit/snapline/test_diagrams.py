@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.config import OPTIONS
+from snapline.dataflow.config import OPTIONS
 from snapline.diagrams import DIAGRAMS, UnknownDiagram, render
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "checkpoints.md"

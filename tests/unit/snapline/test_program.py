@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dataflow.errors import JobDefinitionError
 from snapline import StreamExecutionEnvironment
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.execution import ProgramAborted, translating_only
 from snapline.program import translate_script
 from snapline.reporting import ScriptFailed, print_error
@@ -16,7 +16,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from snapline import StreamExecutionEnvironment
-from dataflow.connectors.sinks import DiscardingSink
+from snapline.dataflow.connectors.sinks import DiscardingSink
 
 env = StreamExecutionEnvironment.get_execution_environment()
 rows = [{"n": int(text)} for text in sys.argv[1:]]

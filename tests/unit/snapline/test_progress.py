@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protos import client_pb2 as pb
-from protos.job_pb2 import JobEdge
 from snapline.progress import RowsRead
+from snapline.protos import client_pb2 as pb
+from snapline.protos.job_pb2 import JobEdge
 
 
 def job(attempt: int, rows: list[int]) -> pb.JobDetails:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.config import ConfigurationError
-from runtime.settings import Setting, default_layers, from_spark, resolve
+from snapline.dataflow.config import ConfigurationError
 from snapline.environment import StreamExecutionEnvironment
 from snapline.reference import render
+from snapline.runtime.settings import Setting, default_layers, from_spark, resolve
 
 INTERVAL = "execution.checkpointing.interval"
 

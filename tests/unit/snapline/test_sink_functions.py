@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.operator_specs import SinkFunctionSpec
 from snapline import SinkFunction, StreamExecutionEnvironment, TwoPhaseCommitSinkFunction
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.operator_specs import SinkFunctionSpec
 
 
 class Plain(SinkFunction):

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from coordinator.checkpoint.metadata import build_metadata
-from dataflow.elements import SnapshotType
-from dataflow.handles import (
+from snapline.cli import cli
+from snapline.coordinator.checkpoint.metadata import build_metadata
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
     KeyedStateHandle,
@@ -22,14 +23,13 @@ from dataflow.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
-from dataflow.ids import CheckpointID, JobID, OperatorID
-from dataflow.key_groups import compute_key_group_range_for_operator_index, split_batch
-from dataflow.state import ListStateDescriptor, ValueStateDescriptor
-from snapline.cli import cli
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index, split_batch
+from snapline.dataflow.state import ListStateDescriptor, ValueStateDescriptor
 from snapline.state import StateReader, StateReadError, diff
-from taskmanager.state.key_value_store import InMemoryKeyValueStore
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 
 MAX_PARALLELISM, PARALLELISM = 32, 2
 KEY = pa.schema([("city", pa.string()), ("day", pa.date32())])

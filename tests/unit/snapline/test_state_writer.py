@@ -8,17 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from coordinator.checkpoint.metadata import parse_metadata
-from dataflow.elements import SnapshotType
-from dataflow.ids import operator_id_of
-from dataflow.state import (
+from snapline.coordinator.checkpoint.metadata import parse_metadata
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import operator_id_of
+from snapline.dataflow.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
     ValueStateDescriptor,
 )
-from dataflow.state_ttl import StateTtlConfig
+from snapline.dataflow.state_ttl import StateTtlConfig
 from snapline.state import StateReader
 from snapline.state_writer import SavepointWriter, StateWriteError
 

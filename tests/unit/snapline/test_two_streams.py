@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.connectors.collection import CollectionSource
-from dataflow.jobgraph import Partitioning
 from snapline import (
     CountTrigger,
     DataStream,
@@ -26,6 +24,8 @@ from snapline import (
     WatermarkStrategy,
     count,
 )
+from snapline.dataflow.connectors.collection import CollectionSource
+from snapline.dataflow.jobgraph import Partitioning
 
 LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.string())])
 RIGHT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("text", pa.string())])

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from runtime.clock import SystemClock
-from runtime.timers import TimerService
-from taskmanager.task.stream_task import Progress, ProgressKind, StreamTask
-from taskmanager.task_thread import TaskThread
-from taskmanager.turns import Turns
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.timers import TimerService
+from snapline.taskmanager.task.stream_task import Progress, ProgressKind, StreamTask
+from snapline.taskmanager.task_thread import TaskThread
+from snapline.taskmanager.turns import Turns
 
 WORKED, OVER = Progress(ProgressKind.WORKED), Progress(ProgressKind.FINISHED)
 

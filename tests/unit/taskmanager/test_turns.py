@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.clock import ManualClock, SystemClock
-from runtime.timers import TimerService
-from taskmanager.turns import LATE_MS, LONG_MS, LOOK_MS, Turn, Turns, TurnTable
+from snapline.runtime.clock import ManualClock, SystemClock
+from snapline.runtime.timers import TimerService
+from snapline.taskmanager.turns import LATE_MS, LONG_MS, LOOK_MS, Turn, Turns, TurnTable
 
 # --- the core ---------------------------------------------------------------------------------------------------------------
 

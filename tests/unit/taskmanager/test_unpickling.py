@@ -7,8 +7,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from taskmanager import unpickling
-from taskmanager.unpickling import unpickle_alone
+from snapline.taskmanager import unpickling
+from snapline.taskmanager.unpickling import unpickle_alone
 
 
 class Looks:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
-from coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
-from dataflow.ids import JobID
-from dataflow.messages import HeartbeatRequest, JobStatus, JobStatusChanged
+from snapline.coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
+from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.messages import HeartbeatRequest, JobStatus, JobStatusChanged
 
 JOB = JobID("j" * 32)
 

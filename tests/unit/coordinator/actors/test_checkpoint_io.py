@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from coordinator import deletions
-from coordinator.actors.checkpoint_io import CheckpointIo
-from coordinator.checkpoint import effects as asked
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.events import (
+from snapline.coordinator import deletions
+from snapline.coordinator.actors.checkpoint_io import CheckpointIo
+from snapline.coordinator.checkpoint import effects as asked
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.events import (
     CheckpointIdCountSet,
     CheckpointIdDrawn,
     CheckpointIdFailed,
@@ -24,24 +24,24 @@ from coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     CompletedCheckpointsRecoveryFailed,
 )
-from coordinator.checkpoint.metadata import build_metadata, parse_metadata
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from coordinator.checkpoint.stats import CheckpointStatsTracker
-from coordinator.ha.embedded import EmbeddedHighAvailability
-from coordinator.io import IoExecutor
-from coordinator.jobmaster.effects import LoadSavepoint
-from coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
-from dataflow.elements import SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import CheckpointMetadata
-from dataflow.ids import CheckpointID, JobID
-from dataflow.messages import JobStatus
-from runtime.clock import SystemClock
-from runtime.logs import silent_logger
-from runtime.memory_storage import MemoryStorage, named_memory_storage
-from runtime.state_storages import StateStorages
-from runtime.storage import StorageError
-from runtime.timers import TimerService
+from snapline.coordinator.checkpoint.metadata import build_metadata, parse_metadata
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.stats import CheckpointStatsTracker
+from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.io import IoExecutor
+from snapline.coordinator.jobmaster.effects import LoadSavepoint
+from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import CheckpointMetadata
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.messages import JobStatus
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.memory_storage import MemoryStorage, named_memory_storage
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import StorageError
+from snapline.runtime.timers import TimerService
 
 JOB = JobID("a" * 32)
 REQUEST = CheckpointRequestID("request")
@@ -154,7 +154,7 @@ def test_a_failure_before_the_pointer_is_certain(desk, monkeypatch):
 
 def test_a_failure_at_the_pointer_is_not(desk, monkeypatch):
     """It may have been written: the core asks to verify, and that is tried until it is certain."""
-    monkeypatch.setattr("coordinator.actors.checkpoint_io.VERIFY_PAUSE_MS", 1)
+    monkeypatch.setattr("snapline.coordinator.actors.checkpoint_io.VERIFY_PAUSE_MS", 1)
     monkeypatch.setattr(desk.store, "create", fail)
     failed = desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3)))
     assert failed == CheckpointStoreFailed(CheckpointID(3), "the network is down", outcome_unknown=True)

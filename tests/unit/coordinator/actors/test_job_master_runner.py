@@ -9,26 +9,26 @@ from unittest.mock import Mock
 
 import pytest
 
-from coordinator.actors.job_master_runner import JobMasterRunner, JobServices
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.events import CheckpointStored, Shutdown
-from coordinator.dispatcher.events import JobMasterEnded
-from coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedJobGraphs
-from coordinator.io import IoExecutor
-from coordinator.jobmaster.events import OperationRequested
-from coordinator.jobmaster.operations import CancelJob, RequestID
-from coordinator.rpc.switchboard import Switchboard
-from dataflow.config import Configuration
-from dataflow.ids import CheckpointID
-from dataflow.messages import JobStatus
-from dataflow.wire import decode_job_status
-from runtime.clock import SystemClock
-from runtime.leader_retrieval import LeaderAddress
-from runtime.logs import silent_logger
-from runtime.memory_storage import MemoryStorage, named_memory_storage
-from runtime.state_storages import StateStorages
-from runtime.storage import StorageError
-from runtime.timers import TimerService
+from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.events import CheckpointStored, Shutdown
+from snapline.coordinator.dispatcher.events import JobMasterEnded
+from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedJobGraphs
+from snapline.coordinator.io import IoExecutor
+from snapline.coordinator.jobmaster.events import OperationRequested
+from snapline.coordinator.jobmaster.operations import CancelJob, RequestID
+from snapline.coordinator.rpc.switchboard import Switchboard
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire import decode_job_status
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.leader_retrieval import LeaderAddress
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.memory_storage import MemoryStorage, named_memory_storage
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import StorageError
+from snapline.runtime.timers import TimerService
 from tests.simulation.jobs import keyed_job
 
 GRAPH = keyed_job()

@@ -10,18 +10,28 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from coordinator.actors.master_hook_runner import MasterHookRunner
-from coordinator.checkpoint.effects import CloseMasterHook, ResetMasterHook, RestoreMasterHook, TriggerMasterHook
-from coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
-from coordinator.io import IoExecutor
-from dataflow.errors import JobDefinitionError
-from dataflow.handles import MasterState
-from dataflow.ids import CheckpointID
-from dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook, create_hooks, functions_with_hooks
-from dataflow.operator_specs import SinkFunctionSpec
-from runtime.clock import SystemClock
-from runtime.logs import silent_logger
-from runtime.timers import TimerService
+from snapline.coordinator.actors.master_hook_runner import MasterHookRunner
+from snapline.coordinator.checkpoint.effects import (
+    CloseMasterHook,
+    ResetMasterHook,
+    RestoreMasterHook,
+    TriggerMasterHook,
+)
+from snapline.coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
+from snapline.coordinator.io import IoExecutor
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.handles import MasterState
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.master_hooks import (
+    MasterTriggerRestoreHook,
+    WithMasterCheckpointHook,
+    create_hooks,
+    functions_with_hooks,
+)
+from snapline.dataflow.operator_specs import SinkFunctionSpec
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.timers import TimerService
 
 ONE = CheckpointID(1)
 

@@ -11,25 +11,25 @@ import random
 from collections.abc import Hashable
 from typing import Any
 
-from coordinator.checkpoint import effects as asked
-from coordinator.checkpoint import events as told
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.events import CheckpointRequestID
-from coordinator.checkpoint.metadata import build_metadata, encode_pointer, parse_metadata, resolve_pointer
-from dataflow.elements import SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import (
+from snapline.coordinator.checkpoint import effects as asked
+from snapline.coordinator.checkpoint import events as told
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.events import CheckpointRequestID
+from snapline.coordinator.checkpoint.metadata import build_metadata, encode_pointer, parse_metadata, resolve_pointer
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID, OperatorID
-from dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID, OperatorID
+from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 from tests.unit.coordinator.checkpoint.small_job import JOB, edge, vertex
 
 TASKS = (("src", 0), ("src", 1), ("sink", 0))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.effects import CheckpointCoordinatorEffect, PersistStatistics
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.effects import CheckpointCoordinatorEffect, PersistStatistics
+from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointIdDrawn,
     CheckpointRequested,
@@ -17,7 +17,7 @@ from coordinator.checkpoint.events import (
     ExecutionsChanged,
     RestoreLatest,
 )
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
@@ -29,10 +29,10 @@ from dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
-from dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
-from dataflow.key_groups import compute_key_group_range_for_operator_index
-from dataflow.messages import AcknowledgeCheckpoint, ExecutionState
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.messages import AcknowledgeCheckpoint, ExecutionState
 
 JOB = JobID("job")
 SOURCE, SINK = JobVertexID("src"), JobVertexID("sink")

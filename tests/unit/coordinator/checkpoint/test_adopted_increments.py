@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     DeleteLeftovers,
     DiscardState,
     FailJob,
     StoreCompletedCheckpoint,
 )
-from coordinator.checkpoint.events import CheckpointRequestID, CheckpointStored, RestoreLatest
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.events import CheckpointRequestID, CheckpointStored, RestoreLatest
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID
 from tests.unit.coordinator.checkpoint.small_job import Coordinator, snapshot
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration, CheckpointingConfigurationError
-from coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
-from coordinator.checkpoint.properties import CheckpointRetentionPolicy
-from dataflow.config import Configuration
+from snapline.coordinator.checkpoint.configuration import (
+    CheckpointCoordinatorConfiguration,
+    CheckpointingConfigurationError,
+)
+from snapline.coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
+from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
+from snapline.dataflow.config import Configuration
 
 
 def test_settings_of_a_job() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
     CheckpointTimeoutKey,
@@ -28,7 +28,7 @@ from coordinator.checkpoint.effects import (
     StoreCompletedCheckpoint,
     VerifyStoredCheckpoint,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     CheckpointIdCountSet,
     CheckpointIdDrawn,
     CheckpointRequested,
@@ -45,13 +45,13 @@ from coordinator.checkpoint.events import (
     StopCheckpointScheduler,
     TopologyChanged,
 )
-from coordinator.checkpoint.publication import NO_LIMIT
-from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import CheckpointMetadata
-from dataflow.ids import CheckpointID, JobID
-from dataflow.messages import DeclineCheckpoint, ExecutionState, JobStatus
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
+from snapline.coordinator.checkpoint.publication import NO_LIMIT
+from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import CheckpointMetadata
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.messages import DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from tests.unit.coordinator.checkpoint.small_job import (
     JOB,
     Coordinator,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
+from snapline.dataflow.handles import (
     KeyGroupRange,
     OperatorState,
     OperatorStateMode,
@@ -11,7 +11,7 @@ from dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from tests.unit.coordinator.checkpoint.small_job import attempt, keyed, listed, snapshot, vertex
 
 UNION = OperatorStateMode.UNION

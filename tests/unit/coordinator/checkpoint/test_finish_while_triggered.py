@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
     CheckpointTimeoutKey,
@@ -12,7 +12,7 @@ from coordinator.checkpoint.effects import (
     SendTriggerCheckpoint,
     StoreCompletedCheckpoint,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     CheckpointIdDrawn,
     CheckpointRequested,
     CheckpointRequestID,
@@ -21,11 +21,11 @@ from coordinator.checkpoint.events import (
     StartCheckpointScheduler,
     StopWithSavepointRequested,
 )
-from dataflow.elements import SnapshotType
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from dataflow.messages import DeclineCheckpoint, ExecutionState
-from runtime.machine import TimerFired
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import DeclineCheckpoint, ExecutionState
+from snapline.runtime.machine import TimerFired
 from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, running
 
 WANTED = CheckpointRequestID("client-1")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.effects import RemoveCompletedCheckpoint, StoreCompletedCheckpoint
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.effects import RemoveCompletedCheckpoint, StoreCompletedCheckpoint
+from snapline.coordinator.checkpoint.events import (
     CheckpointRequestID,
     CheckpointStored,
     CompletedCheckpointRemoved,
     CompletedCheckpointsRecovered,
     RestoreLatest,
 )
-from dataflow.handles import OperatorState, OperatorStateMode, TaskStateSnapshot
-from dataflow.ids import CheckpointID, ExecutionAttemptID
-from dataflow.messages import ExecutionState
+from snapline.dataflow.handles import OperatorState, OperatorStateMode, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
+from snapline.dataflow.messages import ExecutionState
 from tests.unit.coordinator.checkpoint.small_job import Coordinator, attempt, listed, running, snapshot
 
 UNION = OperatorStateMode.UNION

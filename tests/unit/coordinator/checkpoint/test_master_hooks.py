@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from coordinator.checkpoint.coordinator import CheckpointCoordinator
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     CloseMasterHook,
     PersistStatistics,
@@ -19,7 +19,7 @@ from coordinator.checkpoint.effects import (
     StateRestored,
     TriggerMasterHook,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     CheckpointIdDrawn,
     CheckpointRequested,
     CheckpointRequestID,
@@ -30,12 +30,12 @@ from coordinator.checkpoint.events import (
     RestoreLatest,
     Shutdown,
 )
-from coordinator.checkpoint.master_hooks import MasterHooks
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from dataflow.failures import CheckpointFailureReason
-from dataflow.handles import MasterState
-from dataflow.ids import CheckpointID, JobVertexID
-from dataflow.messages import JobStatus
+from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.handles import MasterState
+from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.messages import JobStatus
 from tests.unit.coordinator.checkpoint.small_job import JOB, attempt, edge, running, vertex
 
 FIRST, AGAIN = CheckpointRequestID("first"), CheckpointRequestID("again")

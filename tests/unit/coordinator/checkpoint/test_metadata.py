@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from coordinator.checkpoint.metadata import (
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.metadata import (
     CorruptMetadata,
     MetadataError,
     NotMetadata,
@@ -21,9 +21,9 @@ from coordinator.checkpoint.metadata import (
     pointer_location,
     resolve_pointer,
 )
-from coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from dataflow.elements import SnapshotType
-from dataflow.handles import (
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     ChannelStateHandle,
     CheckpointMetadata,
@@ -37,7 +37,7 @@ from dataflow.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
-from dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 
 
 def metadata_in(directory: str, base: str) -> CheckpointMetadata:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.checkpoint.publication import CheckpointPublication
+from snapline.coordinator.checkpoint.publication import CheckpointPublication
 from tests.unit.coordinator.checkpoint.random_world import RandomWorld
 
 

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from coordinator.checkpoint.state_assignment import (
+from snapline.coordinator.checkpoint.state_assignment import (
     AssignmentRefused,
     StateAssignment,
     assign_states,
     plan_restore,
 )
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     ChannelStateHandle,
     OperatorState,
@@ -22,9 +22,9 @@ from dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
-from dataflow.jobgraph import Partitioning
-from dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from tests.unit.coordinator.checkpoint.small_job import edge, keyed_operator, listed, vertex
 
 

@@ -6,22 +6,22 @@ import math
 
 import pytest
 
-from coordinator.checkpoint.stats import (
+from snapline.coordinator.checkpoint.stats import (
     CheckpointStatsCounts,
     CheckpointStatsStatus,
     CheckpointStatsTracker,
     RestoredCheckpointStats,
 )
-from coordinator.checkpoint.stats_persistence import (
+from snapline.coordinator.checkpoint.stats_persistence import (
     DETAILED_CHECKPOINTS,
     StatisticsUnreadable,
     decode_statistics,
     encode_statistics,
 )
-from coordinator.checkpoint.stats_summary import WINDOW_SIZE, StatsSummary
-from dataflow.elements import SnapshotType
-from dataflow.ids import CheckpointID, JobVertexID
-from dataflow.messages import CheckpointMetrics
+from snapline.coordinator.checkpoint.stats_summary import WINDOW_SIZE, StatsSummary
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.messages import CheckpointMetrics
 
 VERTEX = JobVertexID("v")
 

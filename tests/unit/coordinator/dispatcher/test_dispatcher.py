@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher
-from coordinator.dispatcher.effects import (
+from snapline.coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher
+from snapline.coordinator.dispatcher.effects import (
     ForwardToJobMaster,
     RemoveJobGraph,
     StartJobMaster,
     StoreJobGraph,
     SuspendJobMaster,
 )
-from coordinator.dispatcher.events import (
+from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
     JobGraphRemoved,
@@ -23,11 +23,11 @@ from coordinator.dispatcher.events import (
     OperateJob,
     SubmitJob,
 )
-from coordinator.jobmaster.operations import CancelJob, JobSubmitted, OperationFailed, Reply, RequestID
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import JobID
-from dataflow.jobgraph import JobGraph
-from dataflow.messages import JobStatus, JobStatusChanged
+from snapline.coordinator.jobmaster.operations import CancelJob, JobSubmitted, OperationFailed, Reply, RequestID
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.messages import JobStatus, JobStatusChanged
 from tests.simulation.jobs import job, keyed_job
 
 R = RequestID("r")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.execution.deployment import (
+from snapline.coordinator.execution.deployment import (
     NOTHING_RESTORED,
     RestoredTasks,
     TaskDeploymentDescriptorFactory,
     consumers_of_producer,
     producers_of_consumer,
 )
-from coordinator.execution.execution_graph import ExecutionGraph
-from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import AllocationID, CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
-from dataflow.jobgraph import JobGraph, Partitioning
-from dataflow.messages import ShuffleDescriptor, TaskDeploymentDescriptor
+from snapline.coordinator.execution.execution_graph import ExecutionGraph
+from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.jobgraph import JobGraph, Partitioning
+from snapline.dataflow.messages import ShuffleDescriptor, TaskDeploymentDescriptor
 from tests.simulation.jobs import edge, job, keyed_job, vertex
 
 

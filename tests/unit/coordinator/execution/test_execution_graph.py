@@ -6,16 +6,16 @@ import itertools
 
 import pytest
 
-from coordinator.execution.execution_graph import (
+from snapline.coordinator.execution.execution_graph import (
     EXECUTION_TRANSITIONS,
     JOB_STATUS_TRANSITIONS,
     ExecutionGraph,
     check_job_graph,
 )
-from dataflow.ids import ExecutionVertexID, JobVertexID
-from dataflow.jobgraph import Partitioning
-from dataflow.messages import ExecutionState, JobStatus
-from runtime.machine import InvariantViolation
+from snapline.dataflow.ids import ExecutionVertexID, JobVertexID
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.runtime.machine import InvariantViolation
 from tests.simulation.jobs import edge, job, keyed_job, vertex
 
 SOURCE_0 = ExecutionVertexID(JobVertexID("source"), 0)

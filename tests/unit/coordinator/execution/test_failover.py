@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from coordinator.execution.failover import FailoverRegions
-from dataflow.ids import ExecutionVertexID, JobVertexID
-from dataflow.jobgraph import Partitioning
+from snapline.coordinator.execution.failover import FailoverRegions
+from snapline.dataflow.ids import ExecutionVertexID, JobVertexID
+from snapline.dataflow.jobgraph import Partitioning
 from tests.simulation.jobs import edge, job, keyed_job, parallel_job, vertex
 
 

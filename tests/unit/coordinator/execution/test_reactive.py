@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.execution.execution_graph import with_parallelism
-from coordinator.execution.reactive import ReactiveParallelism
+from snapline.coordinator.execution.execution_graph import with_parallelism
+from snapline.coordinator.execution.reactive import ReactiveParallelism
 from tests.simulation.jobs import job, vertex
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.execution.restart_strategy import (
+from snapline.coordinator.execution.restart_strategy import (
     ExponentialDelayRestartStrategy,
     FailureRateRestartStrategy,
     FixedDelayRestartStrategy,
     NoRestartStrategy,
     restart_strategy_of,
 )
-from dataflow.config import Configuration, ConfigurationError
+from snapline.dataflow.config import Configuration, ConfigurationError
 
 
 def exponential(attempts: int = -1, jitter: float = 0.5, factor: float = 0.0) -> ExponentialDelayRestartStrategy:

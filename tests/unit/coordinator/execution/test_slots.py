@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.execution.slot_pool import AllocatedSlot, OffersAnswered, SlotPool
-from coordinator.execution.slot_sharing import SlotSharing, required_slots
-from dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
-from dataflow.messages import SlotOffer
-from runtime.machine import InvariantViolation
+from snapline.coordinator.execution.slot_pool import AllocatedSlot, OffersAnswered, SlotPool
+from snapline.coordinator.execution.slot_sharing import SlotSharing, required_slots
+from snapline.dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.messages import SlotOffer
+from snapline.runtime.machine import InvariantViolation
 from tests.simulation.jobs import job, keyed_job, vertex
 
 TM, OTHER = ResourceID("tm"), ResourceID("other")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.ha.embedded import EmbeddedCheckpointIDCounter, EmbeddedPointers, LeadershipFence
-from coordinator.high_availability import LeadershipLost
-from dataflow.ids import CheckpointID, JobID, LeaderSessionID
-from runtime.memory_storage import MemoryStorage
+from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, EmbeddedPointers, LeadershipFence
+from snapline.coordinator.high_availability import LeadershipLost
+from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
+from snapline.runtime.memory_storage import MemoryStorage
 
 JOB = JobID("job")
 ONE = CheckpointID(1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.effects import CoordinatorShutDown, StateRestored
-from coordinator.checkpoint.events import ExecutionsChanged, RestoreLatest, Shutdown
-from dataflow.ids import CheckpointID
+from snapline.coordinator.checkpoint.effects import CoordinatorShutDown, StateRestored
+from snapline.coordinator.checkpoint.events import ExecutionsChanged, RestoreLatest, Shutdown
+from snapline.dataflow.ids import CheckpointID
 
 
 class ScriptedCheckpointCoordinator:

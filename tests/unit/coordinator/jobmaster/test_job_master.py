@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
     FailJob,
@@ -18,7 +18,7 @@ from coordinator.checkpoint.effects import (
     SendTriggerCheckpoint,
     StateRestored,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointRequested,
     CheckpointRequestID,
@@ -30,15 +30,15 @@ from coordinator.checkpoint.events import (
     StartCheckpointScheduler,
     StopWithSavepointRequested,
 )
-from coordinator.execution.restart_strategy import FixedDelayRestartStrategy
-from coordinator.jobmaster.effects import (
+from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy
+from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobReachedTerminalState,
     LoadSavepoint,
     ReportJobStatus,
     UpdateJobGraph,
 )
-from coordinator.jobmaster.events import (
+from snapline.coordinator.jobmaster.events import (
     JobGraphForgotten,
     JobGraphUpdated,
     JobMasterStarted,
@@ -47,9 +47,9 @@ from coordinator.jobmaster.events import (
     SavepointLoaded,
     SavepointLoadFailed,
 )
-from coordinator.jobmaster.identity import JobMasterIdentity
-from coordinator.jobmaster.job_master import JobMaster
-from coordinator.jobmaster.operations import (
+from snapline.coordinator.jobmaster.identity import JobMasterIdentity
+from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
     JobOperation,
@@ -62,12 +62,12 @@ from coordinator.jobmaster.operations import (
     TakeCheckpoint,
     TakeSavepoint,
 )
-from coordinator.jobmaster.scheduler_effects import CancellationTimer, RestartDelayTimer, SlotRequestTimer
-from coordinator.jobmaster.settings import JobMasterSettings
-from dataflow.elements import CheckpointOptions, SnapshotType
-from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
-from dataflow.handles import CheckpointMetadata
-from dataflow.ids import (
+from snapline.coordinator.jobmaster.scheduler_effects import CancellationTimer, RestartDelayTimer, SlotRequestTimer
+from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.dataflow.elements import CheckpointOptions, SnapshotType
+from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
+from snapline.dataflow.handles import CheckpointMetadata
+from snapline.dataflow.ids import (
     AllocationID,
     CheckpointID,
     ExecutionAttemptID,
@@ -75,8 +75,8 @@ from dataflow.ids import (
     LeaderSessionID,
     ResourceID,
 )
-from dataflow.jobgraph import JobGraph, SavepointRestoreSettings
-from dataflow.messages import (
+from snapline.dataflow.jobgraph import JobGraph, SavepointRestoreSettings
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -105,7 +105,7 @@ from dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from runtime.connections import (
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -120,9 +120,9 @@ from runtime.connections import (
     SendToTasks,
     TogetherReceived,
 )
-from runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
-from runtime.machine import CancelTimer, StartTimer, TimerFired
-from runtime.registration import RegistrationSettings
+from snapline.runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.registration import RegistrationSettings
 from tests.simulation.jobs import job, parallel_job, vertex
 from tests.unit.coordinator.jobmaster.scripted_checkpoints import ScriptedCheckpointCoordinator
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.checkpoint.effects import StateRestored
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.effects import StateRestored
+from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointRequestID,
     EndOfDataReceived,
     RestoreLatest,
     StartCheckpointScheduler,
 )
-from coordinator.jobmaster.events import JobMasterStarted
-from coordinator.jobmaster.identity import ReconciliationTimer
-from coordinator.jobmaster.operations import CancelJob
-from coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
-from coordinator.jobmaster.scheduler_effects import RestartDelayTimer
-from dataflow.failures import SerializedFailure
-from dataflow.handles import TaskStateSnapshot
-from dataflow.ids import (
+from snapline.coordinator.jobmaster.events import JobMasterStarted
+from snapline.coordinator.jobmaster.identity import ReconciliationTimer
+from snapline.coordinator.jobmaster.operations import CancelJob
+from snapline.coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
+from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.ids import (
     AllocationID,
     CheckpointID,
     ExecutionAttemptID,
@@ -29,7 +29,7 @@ from dataflow.ids import (
     LeaderSessionID,
     ResourceID,
 )
-from dataflow.messages import (
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -50,8 +50,14 @@ from dataflow.messages import (
     SubmitTasks,
     TaskManagerInfo,
 )
-from runtime.connections import ConnectionID, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged, Send
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.connections import (
+    ConnectionID,
+    ConnectionOpened,
+    MessageReceived,
+    ResourceManagerLeaderChanged,
+    Send,
+)
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 from tests.simulation.jobs import job, vertex
 from tests.unit.coordinator.jobmaster.test_job_master import Story, messages, offers, statuses
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.checkpoint.effects import (
+from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
 )
-from coordinator.checkpoint.events import (
+from snapline.coordinator.checkpoint.events import (
     CheckpointRequested,
     CheckpointRequestID,
     StartCheckpointScheduler,
 )
-from coordinator.jobmaster.effects import (
+from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     UpdateJobGraph,
 )
-from coordinator.jobmaster.events import (
+from snapline.coordinator.jobmaster.events import (
     JobGraphUpdated,
     OperationRequested,
 )
-from coordinator.jobmaster.operations import (
+from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
     OperationFailed,
@@ -28,14 +28,14 @@ from coordinator.jobmaster.operations import (
     RequestID,
     RescaleJob,
 )
-from coordinator.jobmaster.rescaling import RescaleTimer
-from coordinator.jobmaster.scheduler_effects import RestartDelayTimer
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.ids import (
+from snapline.coordinator.jobmaster.rescaling import RescaleTimer
+from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.ids import (
     CheckpointID,
     JobVertexID,
 )
-from dataflow.messages import (
+from snapline.dataflow.messages import (
     CancelTask,
     Disconnect,
     ExecutionState,
@@ -43,11 +43,11 @@ from dataflow.messages import (
     OfferSlots,
     SubmitTasks,
 )
-from runtime.connections import (
+from snapline.runtime.connections import (
     ConnectionID,
     ConnectionLost,
 )
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 from tests.unit.coordinator.jobmaster.test_job_master import (
     ONE,
     A,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.jobmaster.watermark_alignment import LOOK_AGAIN_MS, WatermarkAlignment
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from dataflow.ids import ExecutionAttemptID, JobID, JobVertexID
-from dataflow.messages import AlignWatermarks, ReportWatermark
+from snapline.coordinator.jobmaster.watermark_alignment import LOOK_AGAIN_MS, WatermarkAlignment
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID
+from snapline.dataflow.messages import AlignWatermarks, ReportWatermark
 
 JOB = JobID("a" * 32)
 

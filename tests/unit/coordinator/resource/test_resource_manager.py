@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from coordinator.resource.effects import DeclareWorkers, ReleaseWorker
-from coordinator.resource.events import ResourceManagerStarted, WorkerEnded, WorkerPoolClosed, WorkersUnavailable
-from coordinator.resource.resource_manager import (
+from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
+from snapline.coordinator.resource.events import (
+    ResourceManagerStarted,
+    WorkerEnded,
+    WorkerPoolClosed,
+    WorkersUnavailable,
+)
+from snapline.coordinator.resource.resource_manager import (
     IdleTaskManagerTimer,
     RequirementCheckTimer,
     ResourceManager,
     ResourceManagerSettings,
 )
-from dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
-from dataflow.messages import (
+from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.messages import (
     DeclareRequiredSlots,
     Disconnect,
     Fenced,
@@ -35,9 +40,9 @@ from dataflow.messages import (
     SlotStatus,
     TaskManagerInfo,
 )
-from runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
-from runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
-from runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
+from snapline.runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
 
 SESSION, STALE = LeaderSessionID("rm-1"), LeaderSessionID("rm-0")
 JOB, OTHER_JOB = JobID("job"), JobID("other")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.resource.slot_manager import SlotManager
-from dataflow.ids import AllocationID, JobID, ResourceID
-from dataflow.messages import SlotReport, SlotsHeld, SlotStatus, TaskManagerInfo
+from snapline.coordinator.resource.slot_manager import SlotManager
+from snapline.dataflow.ids import AllocationID, JobID, ResourceID
+from snapline.dataflow.messages import SlotReport, SlotsHeld, SlotStatus, TaskManagerInfo
 
 JOB = JobID("job")
 A, B = ResourceID("a"), ResourceID("b")

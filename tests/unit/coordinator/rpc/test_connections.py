@@ -15,13 +15,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from coordinator.rpc.gateways import ServedStreams, add_gateways
-from coordinator.rpc.leaders import LeaderPublisher
-from coordinator.rpc.relays import RelayGateway
-from coordinator.rpc.switchboard import Switchboard
-from dataflow.config import Configuration
-from dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
-from dataflow.messages import (
+from snapline.coordinator.rpc.gateways import ServedStreams, add_gateways
+from snapline.coordinator.rpc.leaders import LeaderPublisher
+from snapline.coordinator.rpc.relays import RelayGateway
+from snapline.coordinator.rpc.switchboard import Switchboard
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     Disconnect,
     Fenced,
@@ -30,11 +30,11 @@ from dataflow.messages import (
     RegisterTaskExecutorAtJobMaster,
     TaskManagerInfo,
 )
-from protos import cluster_pb2_grpc, relay_pb2_grpc
-from runtime import dialing
-from runtime.actor import Events, Incoming
-from runtime.clock import SystemClock
-from runtime.connections import (
+from snapline.protos import cluster_pb2_grpc, relay_pb2_grpc
+from snapline.runtime import dialing
+from snapline.runtime.actor import Events, Incoming
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -45,13 +45,13 @@ from runtime.connections import (
     Send,
     SendToTasks,
 )
-from runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
-from runtime.grpc_channels import Security, SecurityError, open_channel
-from runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
-from runtime.logs import make_logger, silent_logger
-from runtime.relay import RelayServer
-from runtime.rpc_server import CannotListen, RpcServer, parse_address
-from runtime.timers import TimerService
+from snapline.runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
+from snapline.runtime.grpc_channels import Security, SecurityError, open_channel
+from snapline.runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from snapline.runtime.logs import make_logger, silent_logger
+from snapline.runtime.relay import RelayServer
+from snapline.runtime.rpc_server import CannotListen, RpcServer, parse_address
+from snapline.runtime.timers import TimerService
 
 SESSION = LeaderSessionID("session")
 DIAL = ConnectionID("dial-1")

@@ -13,16 +13,16 @@ from typing import Any
 import grpc
 import pytest
 
-from coordinator.rpc import relays
-from dataflow.ids import JobID, ResourceID
-from dataflow.messages import Disconnect, Fenced, RegisterTaskExecutorAtJobMaster
-from dataflow.wire import encode_envelope
-from protos import relay_pb2, relay_pb2_grpc
-from runtime import dialing, relay
-from runtime.connections import CloseConnection, ConnectionID, ConnectionLost, Peer, PeerKind, Send
-from runtime.dialing import Dialer, relay_for
-from runtime.grpc_channels import COORDINATOR_METADATA_KEY, Security, open_channel
-from runtime.logs import make_logger, silent_logger
+from snapline.coordinator.rpc import relays
+from snapline.dataflow.ids import JobID, ResourceID
+from snapline.dataflow.messages import Disconnect, Fenced, RegisterTaskExecutorAtJobMaster
+from snapline.dataflow.wire import encode_envelope
+from snapline.protos import relay_pb2, relay_pb2_grpc
+from snapline.runtime import dialing, relay
+from snapline.runtime.connections import CloseConnection, ConnectionID, ConnectionLost, Peer, PeerKind, Send
+from snapline.runtime.dialing import Dialer, relay_for
+from snapline.runtime.grpc_channels import COORDINATOR_METADATA_KEY, Security, open_channel
+from snapline.runtime.logs import make_logger, silent_logger
 from tests.services.cluster import wait_until
 from tests.unit.coordinator.rpc.test_connections import DIAL, INFO, JOB, SESSION, Cluster, words
 

@@ -14,16 +14,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataflow.connectors import parquet_sink
-from dataflow.connectors.filesystems import Location
-from dataflow.connectors.output_files import LocalOutputFiles, OutputFiles
-from dataflow.connectors.parquet import ParquetSink
-from dataflow.handles import KeyGroupRange
-from dataflow.ids import CheckpointID, JobID, operator_id_of
-from dataflow.operator_specs import SinkSpec
-from taskmanager.operators.contract import OperatorContext, RestoredState
-from taskmanager.operators.sink_operator import SinkOperator
-from taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.dataflow.connectors import parquet_sink
+from snapline.dataflow.connectors.filesystems import Location
+from snapline.dataflow.connectors.output_files import LocalOutputFiles, OutputFiles
+from snapline.dataflow.connectors.parquet import ParquetSink
+from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
+from snapline.dataflow.operator_specs import SinkSpec
+from snapline.taskmanager.operators.contract import OperatorContext, RestoredState
+from snapline.taskmanager.operators.sink_operator import SinkOperator
+from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
 
 CONFIGURATION = {"execution.checkpointing.interval": "1 s"}
 

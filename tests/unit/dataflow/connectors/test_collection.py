@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from dataflow.connector_api import InputStatus
-from dataflow.connectors.collection import CollectionSource, CollectSink
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import InputStatus
+from snapline.dataflow.connectors.collection import CollectionSource, CollectSink
+from snapline.dataflow.errors import ConnectorError
 from tests.unit.dataflow.connectors.places import Place
 
 ROWS = [{"a": number, "b": str(number)} for number in range(10)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dataflow.connector_api import InputStatus, SourceReader, SourceSplit
-from dataflow.connectors.generator import GeneratorSource
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import InputStatus, SourceReader, SourceSplit
+from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.dataflow.errors import ConnectorError
 from tests.unit.dataflow.connectors.places import Place
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.connectors.offsets import CheckpointedOffsets
+from snapline.dataflow.connectors.offsets import CheckpointedOffsets
 
 
 def test_a_partition_never_goes_back() -> None:

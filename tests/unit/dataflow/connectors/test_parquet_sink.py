@@ -11,10 +11,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dataflow.connector_api import Committable, Committer
-from dataflow.connectors.parquet import ParquetSink, ParquetSource
-from dataflow.connectors.parquet_sink import ParquetSinkWriter, SinkPlace, StagedName
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import Committable, Committer
+from snapline.dataflow.connectors.parquet import ParquetSink, ParquetSource
+from snapline.dataflow.connectors.parquet_sink import ParquetSinkWriter, SinkPlace, StagedName
+from snapline.dataflow.errors import ConnectorError
 from tests.unit.dataflow.connectors.places import Place
 
 

@@ -115,7 +115,7 @@ def test_random_lives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> No
 
 def test_a_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness sees a sink that commits at the barrier: rows of a checkpoint that never completed become visible."""
-    from taskmanager.operators.sink_operator import SinkOperator
+    from snapline.taskmanager.operators.sink_operator import SinkOperator
 
     job = SinkJob(tmp_path)
     job.install(monkeypatch)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataflow.connector_api import InputStatus, SourceReader, SourceSplit
-from dataflow.connectors.parquet import ParquetSource
-from dataflow.errors import ConnectorError
+from snapline.dataflow.connector_api import InputStatus, SourceReader, SourceSplit
+from snapline.dataflow.connectors.parquet import ParquetSource
+from snapline.dataflow.errors import ConnectorError
 from tests.unit.dataflow.connectors.places import Place
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.connectors.rate_limit import RateLimiter
+from snapline.dataflow.connectors.rate_limit import RateLimiter
 
 
 def test_permits_come_in_portions_of_the_interval() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dataflow.connector_api import InputStatus, SourceReader, SourceSplit
-from dataflow.connectors.scripted import (
+from snapline.dataflow.connector_api import InputStatus, SourceReader, SourceSplit
+from snapline.dataflow.connectors.scripted import (
     Abort,
     AwaitCheckpoint,
     End,
@@ -17,7 +17,7 @@ from dataflow.connectors.scripted import (
     ScriptItem,
     Stall,
 )
-from dataflow.errors import ConnectorError
+from snapline.dataflow.errors import ConnectorError
 from tests.unit.dataflow.connectors.places import Place
 
 

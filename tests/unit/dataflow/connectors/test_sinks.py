@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataflow.connectors.sinks import (
+from snapline.dataflow.connectors.sinks import (
     DiscardingSink,
     DiscardingWriter,
     LatencyHistogram,

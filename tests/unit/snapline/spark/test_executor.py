@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dataflow.config import COORDINATOR_ADDRESS, Configuration
 from snapline.client import CoordinatorUnreachable
+from snapline.dataflow.config import COORDINATOR_ADDRESS, Configuration
 from snapline.spark.executor import TaskManagerLaunch, derive_token, executor_id, is_orphan, run, wait_for_the_original
 from snapline.spark.pool import _judge
 from tests.services.cluster import wait_until

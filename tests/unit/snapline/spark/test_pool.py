@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runtime.logs import silent_logger
+from snapline.runtime.logs import silent_logger
 from snapline.spark import pool as pool_module
 from snapline.spark.executor import TaskManagerExit
 from snapline.spark.pool import PoolSettings, TaskManagerPool

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from dataflow.errors import SnaplineError
-from runtime.logs import make_logger, silent_logger
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import make_logger, silent_logger
 from snapline.spark.pool import Capacity
 from snapline.spark.worker_reports import REPEAT_S, WARN_AFTER_S, WorkerReports
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -23,13 +23,13 @@ from dataflow.elements import (
     SnapshotType,
     StreamElement,
 )
-from dataflow.failures import CheckpointFailureReason
-from dataflow.ids import CheckpointID
-from dataflow.jobgraph import Partitioning
-from runtime.machine import CancelTimer, StartTimer
-from taskmanager.checkpointing.channel_state import spread_by_key
-from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.taskmanager.checkpointing.channel_state import spread_by_key
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.contract import (
     AbortCheckpointOnBarrier,
     Acknowledge,
     AllBarriersReceived,
@@ -48,12 +48,12 @@ from taskmanager.checkpointing.contract import (
     TimeOutBarrier,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.checkpointing.handler_factory import create_barrier_handler
-from taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from taskmanager.network.contract import BufferAndBacklog, InputChannelInfo, ResultSubpartitionInfo
-from taskmanager.network.input_channel import InputChannelCore
-from taskmanager.network.input_gate import InputGate, UnionInputGate
-from taskmanager.network.pipelined_subpartition import PipelinedSubpartition
+from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
+from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.network.input_channel import InputChannelCore
+from snapline.taskmanager.network.input_gate import InputGate, UnionInputGate
+from snapline.taskmanager.network.pipelined_subpartition import PipelinedSubpartition
 
 STAGES = ("source", "middle", "sink")
 KEY = ("k",)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.config import ConfigurationError
-from dataflow.elements import (
+from snapline.dataflow.config import ConfigurationError
+from snapline.dataflow.elements import (
     AlignmentType,
     CancelCheckpointMarker,
     CheckpointBarrier,
     CheckpointOptions,
     SnapshotType,
 )
-from dataflow.failures import CheckpointFailureReason as Reason
-from dataflow.ids import CheckpointID
-from dataflow.messages import CheckpointMetrics
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer
-from taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.failures import CheckpointFailureReason as Reason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer
+from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from snapline.taskmanager.checkpointing.contract import (
     AbortCheckpointOnBarrier,
     AllBarriersReceived,
     BlockConsumption,
@@ -29,17 +29,17 @@ from taskmanager.checkpointing.contract import (
     ResumeConsumption,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.checkpointing.handler_factory import (
+from snapline.taskmanager.checkpointing.handler_factory import (
     alternating_checkpoint_barrier_handler,
     checkpoint_barrier_aligner,
     checkpoint_barrier_unaligner,
     create_barrier_handler,
 )
-from taskmanager.checkpointing.single_checkpoint_barrier_handler import (
+from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import (
     AlignedCheckpointTimeout,
     SingleCheckpointBarrierHandler,
 )
-from taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 C0, C1, C2 = (InputChannelInfo(0, index) for index in range(3))
 ALIGNED = CheckpointOptions()

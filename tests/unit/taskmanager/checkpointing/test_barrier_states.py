@@ -7,13 +7,13 @@ from collections.abc import Hashable
 
 import pytest
 
-from dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions
-from dataflow.ids import CheckpointID
-from runtime.machine import CancelTimer, InvariantViolation, StartTimer
-from taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
-from taskmanager.checkpointing.barrier_states.diagram import reachable, state_diagram
-from taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from taskmanager.network.contract import InputChannelInfo
+from snapline.dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer
+from snapline.taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
+from snapline.taskmanager.checkpointing.barrier_states.diagram import reachable, state_diagram
+from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
+from snapline.taskmanager.network.contract import InputChannelInfo
 
 INITIAL = (
     BarrierState.WAITING_FOR_FIRST_BARRIER,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataflow.elements import AlignmentType, CheckpointBarrier, CheckpointOptions, SnapshotType
-from dataflow.failures import CheckpointFailureReason as Reason
-from dataflow.ids import CheckpointID
-from dataflow.messages import CheckpointMetrics
-from runtime.machine import CancelTimer, StartTimer
-from taskmanager.checkpointing.contract import (
+from snapline.dataflow.elements import AlignmentType, CheckpointBarrier, CheckpointOptions, SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason as Reason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.messages import CheckpointMetrics
+from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.taskmanager.checkpointing.contract import (
     Acknowledge,
     AllBarriersReceived,
     BroadcastBarrier,
@@ -26,11 +26,11 @@ from taskmanager.checkpointing.contract import (
     TimeOutBarrier,
     TriggerCheckpointOnBarrier,
 )
-from taskmanager.checkpointing.subtask_checkpoint_coordinator import (
+from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import (
     OutputBarrierTimeout,
     SubtaskCheckpointCoordinator,
 )
-from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
 
 ONE, TWO = CheckpointID(1), CheckpointID(2)
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED, target_location="chk-1")

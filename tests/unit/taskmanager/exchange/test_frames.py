@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -19,9 +19,9 @@ from dataflow.elements import (
     Watermark,
     WatermarkStatus,
 )
-from dataflow.ids import CheckpointID
-from taskmanager.exchange import frames
-from taskmanager.network.contract import BufferAndBacklog
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.exchange import frames
+from snapline.taskmanager.network.contract import BufferAndBacklog
 
 BATCH = pa.record_batch({"n": [1, 2, 3], "s": ["a", None, "c"]})
 BARRIERS = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.machine import InvariantViolation
-from taskmanager.exchange.partition_request_queue import PartitionRequestQueue, Turn
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.exchange.partition_request_queue import PartitionRequestQueue, Turn
 
 
 def queue_of(*credit: int) -> PartitionRequestQueue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from taskmanager.exchange.pending_requests import PendingRequests
+from snapline.taskmanager.exchange.pending_requests import PendingRequests
 
 
 def test_what_waits_too_long_is_called() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CheckpointBarrier,
     CheckpointOptions,
@@ -10,9 +10,15 @@ from dataflow.elements import (
     StreamElement,
     Watermark,
 )
-from dataflow.ids import CheckpointID
-from taskmanager.exchange.frames import AddCredit, OpenChannel, ReleaseChannel, ResumeConsumption, UpstreamFrame
-from taskmanager.exchange.remote_input_channel import RemoteInputChannel
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.exchange.frames import (
+    AddCredit,
+    OpenChannel,
+    ReleaseChannel,
+    ResumeConsumption,
+    UpstreamFrame,
+)
+from snapline.taskmanager.exchange.remote_input_channel import RemoteInputChannel
 from tests.contract.exchange_channels import batch, number_of
 
 

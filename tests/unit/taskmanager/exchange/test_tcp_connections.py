@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taskmanager.exchange.tcp_connections import connect_error, is_free, notice_lost_hosts, reset_connections
+from snapline.taskmanager.exchange.tcp_connections import connect_error, is_free, notice_lost_hosts, reset_connections
 
 
 @pytest.fixture

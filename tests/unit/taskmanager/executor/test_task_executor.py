@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow.config import Configuration
-from dataflow.elements import CheckpointOptions, SnapshotType
-from dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
-from dataflow.ids import (
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.elements import CheckpointOptions, SnapshotType
+from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
+from snapline.dataflow.ids import (
     AllocationID,
     CheckpointID,
     ExecutionAttemptID,
@@ -16,7 +16,7 @@ from dataflow.ids import (
     LeaderSessionID,
     ResourceID,
 )
-from dataflow.messages import (
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -52,7 +52,7 @@ from dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from runtime.connections import (
+from snapline.runtime.connections import (
     RELAY_TIMEOUT_MS,
     CloseConnection,
     ConnectionID,
@@ -65,11 +65,11 @@ from runtime.connections import (
     ResourceManagerLeaderChanged,
     Send,
 )
-from runtime.heartbeat import HeartbeatTimer
-from runtime.leader_connection import LEADER
-from runtime.machine import CancelTimer, StartTimer, TimerFired
-from runtime.registration import RegistrationSettings, RegistrationTimer
-from taskmanager.executor.effects import (
+from snapline.runtime.heartbeat import HeartbeatTimer
+from snapline.runtime.leader_connection import LEADER
+from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.registration import RegistrationSettings, RegistrationTimer
+from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
     FailTaskExecution,
@@ -79,14 +79,14 @@ from taskmanager.executor.effects import (
     StartTask,
     TerminateTaskManager,
 )
-from taskmanager.executor.events import (
+from snapline.taskmanager.executor.events import (
     JobMasterLeaderChanged,
     ShutDownRequested,
     TaskEnteredState,
     TaskExecutorStarted,
     TaskSaid,
 )
-from taskmanager.executor.task_executor import (
+from snapline.taskmanager.executor.task_executor import (
     CancellationInterval,
     CancellationTimeout,
     JobMasterTimeout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskmanager.network.buffer_debloater import (
+from snapline.taskmanager.network.buffer_debloater import (
     FIRST_BYTES,
     LEAST_BYTES,
     PERIOD_MS,

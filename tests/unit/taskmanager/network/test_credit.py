@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from runtime.machine import InvariantViolation
-from taskmanager.network.credit import ReceiverCredit, SenderCredit
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.network.credit import ReceiverCredit, SenderCredit
 
 
 def test_receiver_grants_its_own_credits_first_and_more_by_backlog() -> None:

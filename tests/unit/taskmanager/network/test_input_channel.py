@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CheckpointBarrier,
     CheckpointOptions,
@@ -12,8 +12,8 @@ from dataflow.elements import (
     EventAnnouncement,
     StreamElement,
 )
-from dataflow.ids import CheckpointID
-from taskmanager.network.input_channel import InputChannelCore, Received
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.network.input_channel import InputChannelCore, Received
 
 ONE, TWO, THREE = (pa.record_batch({"n": pa.array([n], pa.int64())}) for n in (1, 2, 3))
 UNALIGNED = CheckpointBarrier(CheckpointID(5), 0, CheckpointOptions(alignment=AlignmentType.UNALIGNED))

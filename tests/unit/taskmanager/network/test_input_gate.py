@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CheckpointBarrier,
     CheckpointOptions,
@@ -16,14 +16,14 @@ from dataflow.elements import (
     EndOfPartition,
     StreamElement,
 )
-from dataflow.ids import CheckpointID
-from runtime.machine import InvariantViolation
-from taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
-from taskmanager.checkpointing.contract import InputsRecovered
-from taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
-from taskmanager.network.contract import BufferAndBacklog, InputChannelInfo
-from taskmanager.network.input_channel import InputChannelCore
-from taskmanager.network.input_gate import InputGate, UnionInputGate
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.contract import InputsRecovered
+from snapline.taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
+from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelInfo
+from snapline.taskmanager.network.input_channel import InputChannelCore
+from snapline.taskmanager.network.input_gate import InputGate, UnionInputGate
 
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED)
 

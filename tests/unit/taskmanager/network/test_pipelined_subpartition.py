@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import (
+from snapline.dataflow.elements import (
     AlignmentType,
     CheckpointBarrier,
     CheckpointOptions,
@@ -14,9 +14,9 @@ from dataflow.elements import (
     StreamElement,
     Watermark,
 )
-from dataflow.ids import CheckpointID
-from runtime.machine import InvariantViolation
-from taskmanager.network.pipelined_subpartition import PipelinedSubpartition
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.network.pipelined_subpartition import PipelinedSubpartition
 
 ONE, TWO, THREE = (pa.record_batch({"n": pa.array([n], pa.int64())}) for n in (1, 2, 3))
 UNALIGNED = CheckpointBarrier(CheckpointID(5), 0, CheckpointOptions(alignment=AlignmentType.UNALIGNED))

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from runtime.machine import InvariantViolation
-from taskmanager.network.prioritized_deque import PrioritizedDeque
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.network.prioritized_deque import PrioritizedDeque
 
 
 class Item:

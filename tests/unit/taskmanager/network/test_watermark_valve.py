@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark, WatermarkStatus
-from taskmanager.network.watermark_valve import StatusWatermarkValve
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.taskmanager.network.watermark_valve import StatusWatermarkValve
 
 ACTIVE, IDLE = WatermarkStatus.ACTIVE, WatermarkStatus.IDLE
 

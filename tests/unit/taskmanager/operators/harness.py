@@ -7,19 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStateMode
-from dataflow.ids import CheckpointID, JobID, OperatorID
-from dataflow.key_groups import compute_key_group_range_for_operator_index
-from taskmanager.operators.contract import (
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStateMode
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.taskmanager.operators.contract import (
     OperatorContext,
     OperatorSnapshot,
     RestoredState,
     SharedKeyedSnapshotPart,
     StreamOperator,
 )
-from taskmanager.state.key_value_store import InMemoryKeyValueStore
-from taskmanager.task.processing_time import TaskProcessingTime
+from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
 
 class KeyedFile:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.elements import Watermark
-from dataflow.functions import AsyncFunction, Row
-from dataflow.operator_specs import AsyncSpec
-from taskmanager.async_calls import EventLoopCalls
-from taskmanager.operators.async_operator import AsyncOperator
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.functions import AsyncFunction, Row
+from snapline.dataflow.operator_specs import AsyncSpec
+from snapline.taskmanager.async_calls import EventLoopCalls
+from snapline.taskmanager.operators.async_operator import AsyncOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 

@@ -8,13 +8,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.ids import CheckpointID
-from dataflow.key_groups import assign_to_key_groups
-from dataflow.operator_specs import RunningAggregateSpec, WindowAggregateSpec
-from dataflow.state import StateError
-from dataflow.windows import Aggregate, CountTrigger, EventTimeSessionWindows, GlobalWindows, TumblingEventTimeWindows
-from taskmanager.operators.contract import RestoredState
-from taskmanager.operators.factory import create_operator
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.key_groups import assign_to_key_groups
+from snapline.dataflow.operator_specs import RunningAggregateSpec, WindowAggregateSpec
+from snapline.dataflow.state import StateError
+from snapline.dataflow.windows import (
+    Aggregate,
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    TumblingEventTimeWindows,
+)
+from snapline.taskmanager.operators.contract import RestoredState
+from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.operator_specs import IntervalJoinSpec, JoinSide, WindowJoinSpec
-from dataflow.state import StateError
-from dataflow.windows import TumblingEventTimeWindows
-from taskmanager.operators.factory import create_operator
+from snapline.dataflow.operator_specs import IntervalJoinSpec, JoinSide, WindowJoinSpec
+from snapline.dataflow.state import StateError
+from snapline.dataflow.windows import TumblingEventTimeWindows
+from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")

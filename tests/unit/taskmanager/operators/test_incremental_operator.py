@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import SnapshotType
-from dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
-from dataflow.handles import ByteStreamStateHandle
-from dataflow.ids import CheckpointID
-from dataflow.operator_specs import KeyedProcessSpec
-from dataflow.state import ValueStateDescriptor
-from dataflow.state_ttl import StateTtlConfig
-from taskmanager.operators.contract import OperatorSnapshot, SharedKeyedSnapshotPart
-from taskmanager.operators.keyed_process import KeyedProcessOperator
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from snapline.dataflow.handles import ByteStreamStateHandle
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.operator_specs import KeyedProcessSpec
+from snapline.dataflow.state import ValueStateDescriptor
+from snapline.dataflow.state_ttl import StateTtlConfig
+from snapline.taskmanager.operators.contract import OperatorSnapshot, SharedKeyedSnapshotPart
+from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
 from tests.unit.taskmanager.operators.harness import Harness, KeyedFile, Written, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend")

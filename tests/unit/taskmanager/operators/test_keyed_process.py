@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.elements import Watermark
-from dataflow.functions import KeyedProcessFunction
-from dataflow.key_groups import split_batch
-from dataflow.operator_specs import KeyedProcessSpec
-from dataflow.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
-from taskmanager.operators import keyed_process
-from taskmanager.operators.failure import RowFailure
-from taskmanager.operators.keyed_process import KeyedProcessOperator
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.functions import KeyedProcessFunction
+from snapline.dataflow.key_groups import split_batch
+from snapline.dataflow.operator_specs import KeyedProcessSpec
+from snapline.dataflow.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
+from snapline.taskmanager.operators import keyed_process
+from snapline.taskmanager.operators.failure import RowFailure
+from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")

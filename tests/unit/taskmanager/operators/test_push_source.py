@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.connector_api import InputStatus
-from dataflow.elements import Watermark, WatermarkStatus
-from dataflow.functions import SourceContext, SourceFunction
-from dataflow.operator_specs import SourceFunctionSpec
-from dataflow.watermarks import WatermarkStrategy
-from taskmanager.operators import push_source
-from taskmanager.operators.push_source import PushSourceOperator
-from taskmanager.push_source import ThreadedPushSource, TurnTakingPushSource
+from snapline.dataflow.connector_api import InputStatus
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.functions import SourceContext, SourceFunction
+from snapline.dataflow.operator_specs import SourceFunctionSpec
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.taskmanager.operators import push_source
+from snapline.taskmanager.operators.push_source import PushSourceOperator
+from snapline.taskmanager.push_source import ThreadedPushSource, TurnTakingPushSource
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 LIMIT = 10_000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskmanager.operators.rows import RowBatcher, column_values, rows_of
+from snapline.taskmanager.operators.rows import RowBatcher, column_values, rows_of
 
 
 def naive(*parts: int) -> dt.datetime:

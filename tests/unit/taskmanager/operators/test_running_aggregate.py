@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.elements import Watermark
-from dataflow.key_groups import split_batch
-from dataflow.operator_specs import RunningAggregateSpec
-from dataflow.windows import Aggregate
-from taskmanager.operators.running_aggregate import RunningAggregateOperator
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.key_groups import split_batch
+from snapline.dataflow.operator_specs import RunningAggregateSpec
+from snapline.dataflow.windows import Aggregate
+from snapline.taskmanager.operators.running_aggregate import RunningAggregateOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend")

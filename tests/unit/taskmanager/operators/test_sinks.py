@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from dataflow.functions import Function
-from dataflow.operator_specs import SinkFunctionSpec, SinkSpec
-from dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
-from taskmanager.operators.failure import RowFailure
-from taskmanager.operators.sink_function_operator import SinkFunctionOperator
-from taskmanager.operators.sink_operator import SinkOperator
+from snapline.dataflow.functions import Function
+from snapline.dataflow.operator_specs import SinkFunctionSpec, SinkSpec
+from snapline.dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
+from snapline.taskmanager.operators.failure import RowFailure
+from snapline.taskmanager.operators.sink_function_operator import SinkFunctionOperator
+from snapline.taskmanager.operators.sink_operator import SinkOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 from tests.unit.taskmanager.task.local_job import Outside, StagingSink
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from dataflow.functions import ProcessWindowFunction, Row, WindowContext
-from dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
-from dataflow.state import StateError
-from dataflow.windows import (
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.functions import ProcessWindowFunction, Row, WindowContext
+from snapline.dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
+from snapline.dataflow.state import StateError
+from snapline.dataflow.windows import (
     Aggregate,
     CountTrigger,
     EventTimeSessionWindows,
@@ -24,9 +24,9 @@ from dataflow.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from taskmanager.operators.row_contents import RowContents
-from taskmanager.operators.window_contents import AccumulatorContents
-from taskmanager.operators.window_factory import create_window_operator
+from snapline.taskmanager.operators.row_contents import RowContents
+from snapline.taskmanager.operators.window_contents import AccumulatorContents
+from snapline.taskmanager.operators.window_factory import create_window_operator
 from tests.unit.taskmanager.operators.driving import ROW, SCHEMA, Subtasks, ms, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataflow.connector_api import InputStatus
-from dataflow.connectors.scripted import End, ScriptedSource
-from dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
-from dataflow.ids import JobID
-from dataflow.operator_specs import SourceSpec, WatermarkSpec
-from dataflow.watermarks import WatermarkStrategy
-from taskmanager.operators.source_operator import SourceOperator
-from taskmanager.operators.watermark_operator import WatermarkOperator
+from snapline.dataflow.connector_api import InputStatus
+from snapline.dataflow.connectors.scripted import End, ScriptedSource
+from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.operator_specs import SourceSpec, WatermarkSpec
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.taskmanager.operators.source_operator import SourceOperator
+from snapline.taskmanager.operators.watermark_operator import WatermarkOperator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 from tests.unit.taskmanager.task.local_job import ListSource
 
@@ -256,7 +256,7 @@ def test_a_source_that_may_not_read_is_not_idle_nor_are_its_splits() -> None:
 
 def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_back() -> None:
     """Idleness is per split; the watermark never goes back."""
-    from taskmanager.operators.event_time import WatermarkGenerator
+    from snapline.taskmanager.operators.event_time import WatermarkGenerator
 
     generator = WatermarkGenerator(WatermarkStrategy("t").with_idleness(100))
     generator.add_splits({"busy": None, "silent": None})

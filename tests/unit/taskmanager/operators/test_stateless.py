@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import Function
-from dataflow.operator_specs import (
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import Function
+from snapline.dataflow.operator_specs import (
     CustomOperatorSpec,
     FilterRowsSpec,
     FilterSpec,
@@ -18,10 +18,10 @@ from dataflow.operator_specs import (
     MapBatchesSpec,
     MapRowsSpec,
 )
-from dataflow.state import StateError, ValueStateDescriptor, register_serializer
-from taskmanager.operators.factory import create_operator, load_spec
-from taskmanager.operators.failure import RowFailure
-from taskmanager.operators.stateless import MapBatchesOperator
+from snapline.dataflow.state import StateError, ValueStateDescriptor, register_serializer
+from snapline.taskmanager.operators.factory import create_operator, load_spec
+from snapline.taskmanager.operators.failure import RowFailure
+from snapline.taskmanager.operators.stateless import MapBatchesOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 ROWS = pa.record_batch({"k": [1, 2, 3]})

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import (
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import (
     BatchKeys,
     BatchState,
     KeyedBatchProcessFunction,
@@ -24,7 +24,7 @@ from dataflow.functions import (
     Row,
     SideOutput,
 )
-from dataflow.operator_specs import (
+from snapline.dataflow.operator_specs import (
     CoProcessSpec,
     IntervalJoinSpec,
     JoinSide,
@@ -33,10 +33,10 @@ from dataflow.operator_specs import (
     TemporalJoinSpec,
     WindowJoinSpec,
 )
-from dataflow.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
-from dataflow.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
-from taskmanager.operators import joins
-from taskmanager.operators.factory import create_operator
+from snapline.dataflow.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
+from snapline.dataflow.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
+from snapline.taskmanager.operators import joins
+from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.driving import Subtasks, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 

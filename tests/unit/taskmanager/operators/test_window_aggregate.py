@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
-from dataflow.key_groups import split_batch
-from dataflow.operator_specs import WindowAggregateSpec
-from dataflow.state import StateError
-from dataflow.windows import Aggregate, TumblingEventTimeWindows
-from taskmanager.operators.window_contents import AccumulatorContents
-from taskmanager.operators.window_factory import create_window_operator
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.key_groups import split_batch
+from snapline.dataflow.operator_specs import WindowAggregateSpec
+from snapline.dataflow.state import StateError
+from snapline.dataflow.windows import Aggregate, TumblingEventTimeWindows
+from snapline.taskmanager.operators.window_contents import AccumulatorContents
+from snapline.taskmanager.operators.window_factory import create_window_operator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import MAX_WATERMARK_MS
-from dataflow.operator_specs import (
+from snapline.dataflow.elements import MAX_WATERMARK_MS
+from snapline.dataflow.operator_specs import (
     IntervalJoinSpec,
     JoinSide,
     TemporalJoinSpec,
@@ -18,7 +18,7 @@ from dataflow.operator_specs import (
     WindowJoinSpec,
     WindowProcessSpec,
 )
-from dataflow.windows import (
+from snapline.dataflow.windows import (
     Aggregate,
     CountTrigger,
     EventTimeSessionWindows,
@@ -27,8 +27,8 @@ from dataflow.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from taskmanager.operators.contract import StreamOperator
-from taskmanager.operators.factory import create_operator
+from snapline.taskmanager.operators.contract import StreamOperator
+from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 KEYS, ROWS, STEPS, STEP_MS = 80, 30, 20, 40

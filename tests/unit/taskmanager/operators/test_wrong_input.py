@@ -10,25 +10,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import Watermark
-from dataflow.errors import JobDefinitionError
-from dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from dataflow.handles import KeyGroupRange
-from dataflow.operator_specs import KeyedProcessSpec, WatermarkSpec
-from dataflow.state import StateError, ValueStateDescriptor
-from dataflow.watermarks import WatermarkStrategy
-from dataflow.windows import (
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
+from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.operator_specs import KeyedProcessSpec, WatermarkSpec
+from snapline.dataflow.state import StateError, ValueStateDescriptor
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.dataflow.windows import (
     CountTrigger,
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from taskmanager.operators.failure import RowFailure
-from taskmanager.operators.keyed_batches import KeyedBatchesOperator
-from taskmanager.operators.keyed_process import KeyedProcessOperator
-from taskmanager.operators.watermark_operator import WatermarkOperator
-from taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.operators.failure import RowFailure
+from snapline.taskmanager.operators.keyed_batches import KeyedBatchesOperator
+from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
+from snapline.taskmanager.operators.watermark_operator import WatermarkOperator
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 

@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
-from dataflow.handles import KeyedStateHandle, KeyGroupRange, SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
-from dataflow.ids import CheckpointID, OperatorID, ResourceID
-from runtime.memory_storage import MemoryStorage
-from runtime.state_storages import StateStorages
-from taskmanager.operators.contract import OperatorSnapshot
-from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
+from snapline.dataflow.handles import (
+    KeyedStateHandle,
+    KeyGroupRange,
+    SegmentStateHandle,
+    StreamStateHandle,
+    TaskStateSnapshot,
+)
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.state_storages import StateStorages
+from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 
 OPERATOR = OperatorID("op")
 RANGE = KeyGroupRange(0, 3)

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from dataflow.handles import KeyGroupRange, OperatorStateMode, SegmentStateHandle, TaskStateSnapshot
-from dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
-from runtime.memory_storage import MemoryStorage
-from runtime.state_storages import StateStorages
-from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
-from taskmanager.snapshots import local_directories
-from taskmanager.snapshots.local_copy import CHUNK_BYTES, DamagedCopy, checksums, open_part
-from taskmanager.snapshots.local_directories import LocalDirectories
-from taskmanager.snapshots.local_recovery import LocalRecovery
-from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
+from snapline.dataflow.handles import KeyGroupRange, OperatorStateMode, SegmentStateHandle, TaskStateSnapshot
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.state_storages import StateStorages
+from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.taskmanager.snapshots import local_directories
+from snapline.taskmanager.snapshots.local_copy import CHUNK_BYTES, DamagedCopy, checksums, open_part
+from snapline.taskmanager.snapshots.local_directories import LocalDirectories
+from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
+from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 
 JOB, OPERATOR, BASE = JobID("job"), OperatorID("op"), "memory://local"
 LARGE = bytes(range(256)) * 12_000

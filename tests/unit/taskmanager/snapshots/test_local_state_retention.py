@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataflow.ids import CheckpointID, JobID
-from taskmanager.snapshots.local_state_retention import (
+from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.taskmanager.snapshots.local_state_retention import (
     CopiesInherited,
     CopyWritten,
     DeleteCopies,

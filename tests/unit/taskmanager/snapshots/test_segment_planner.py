@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from dataflow.handles import ByteStreamStateHandle, SegmentStateHandle
-from dataflow.ids import CheckpointID, ResourceID
-from runtime.machine import InvariantViolation
-from taskmanager.snapshots.segment_planner import (
+from snapline.dataflow.handles import ByteStreamStateHandle, SegmentStateHandle
+from snapline.dataflow.ids import CheckpointID, ResourceID
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.snapshots.segment_planner import (
     CARRIED_ON_BYTES,
     BlobEncoded,
     CompleteSnapshot,

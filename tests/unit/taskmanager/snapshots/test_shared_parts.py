@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
@@ -18,12 +18,12 @@ from dataflow.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import CheckpointID, OperatorID, ResourceID
-from runtime.memory_storage import MemoryStorage
-from runtime.state_storages import StateStorages
-from runtime.storage import StorageError
-from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
-from taskmanager.snapshots.uploader import SnapshotUploader
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import StorageError
+from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 
 OPERATOR = OperatorID("op")
 RANGE = KeyGroupRange(0, 3)

@@ -13,25 +13,25 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from dataflow.handles import (
+from snapline.dataflow.handles import (
     ByteStreamStateHandle,
     KeyGroupRange,
     OperatorStateMode,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from dataflow.ids import CheckpointID, OperatorID, ResourceID
-from runtime.memory_storage import MemoryStorage
-from runtime.object_storage import open_storage
-from runtime.state_storages import StateStorages
-from runtime.storage import Buffer, StorageError
-from taskmanager.checkpointing.contract import ChannelState
-from taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
-from taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
-from taskmanager.snapshots import restore
-from taskmanager.snapshots.restore import StateReader
-from taskmanager.snapshots.uploader import MAX_UNSETTLED, SnapshotUploader, TaskSnapshotSink
-from taskmanager.task.task_restore import decode_channel_state
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.object_storage import open_storage
+from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage import Buffer, StorageError
+from snapline.taskmanager.checkpointing.contract import ChannelState
+from snapline.taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.taskmanager.snapshots import restore
+from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.uploader import MAX_UNSETTLED, SnapshotUploader, TaskSnapshotSink
+from snapline.taskmanager.task.task_restore import decode_channel_state
 
 HEAD, TAIL = OperatorID("head"), OperatorID("tail")
 BASE = "memory://uploads"
@@ -511,7 +511,7 @@ def test_a_large_snapshot_is_not_in_memory_all_at_once(
     gated: Gated, gated_uploader: SnapshotUploader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While storage is slow no more is encoded than a bit over the limit; what was held back is encoded, or released."""
-    monkeypatch.setattr("taskmanager.snapshots.uploader.WAITING_BYTES", 250_000)
+    monkeypatch.setattr("snapline.taskmanager.snapshots.uploader.WAITING_BYTES", 250_000)
     gated_uploader._planner._segment_bytes = 200_000
     parts = [Part() for _ in range(20)]
     sink = gated_uploader.for_task(BASE)

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dataflow.handles import KeyGroupRange
-from dataflow.state import (
+from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -17,9 +17,9 @@ from dataflow.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from taskmanager.state.key_value_store import InMemoryKeyValueStore
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 
 MAX_PARALLELISM = 16
 ALL = KeyGroupRange(0, MAX_PARALLELISM - 1)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.state import StateError
-from taskmanager.state.cell_encoding import check_encodable, decode_rows, encode_rows, join_rows, split_rows
+from snapline.dataflow.state import StateError
+from snapline.taskmanager.state.cell_encoding import check_encodable, decode_rows, encode_rows, join_rows, split_rows
 
 PAIR = pa.struct([pa.field("n", pa.int16()), pa.field("texts", pa.large_list(pa.string()))])
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {

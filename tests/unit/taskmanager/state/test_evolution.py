@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from dataflow.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec
-from dataflow.state import ListStateDescriptor, StateError, ValueStateDescriptor
-from dataflow.state_evolution import with_default
-from taskmanager.operators.factory import create_operator
-from taskmanager.operators.push_source import PushSourceRunner
+from snapline.dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
+from snapline.dataflow.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec
+from snapline.dataflow.state import ListStateDescriptor, StateError, ValueStateDescriptor
+from snapline.dataflow.state_evolution import with_default
+from snapline.taskmanager.operators.factory import create_operator
+from snapline.taskmanager.operators.push_source import PushSourceRunner
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend")
@@ -70,7 +70,7 @@ def before() -> list[Written]:
 
 
 def group_of(key: int) -> int:
-    from dataflow.key_groups import assign_to_key_groups
+    from snapline.dataflow.key_groups import assign_to_key_groups
 
     return int(assign_to_key_groups([pa.array([key])], 128)[0])
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.handles import ByteStreamStateHandle, KeyedStateHandle
-from dataflow.key_groups import compute_key_group_range_for_operator_index
-from dataflow.state import RunningAggregateDescriptor
-from dataflow.state_format import read_header
-from taskmanager.state.incremental import MAX_DELTAS, MAX_UNCONFIRMED, IncrementalPart, KeyedChanges
-from taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.dataflow.handles import ByteStreamStateHandle, KeyedStateHandle
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.state import RunningAggregateDescriptor
+from snapline.dataflow.state_format import read_header
+from snapline.taskmanager.state.incremental import MAX_DELTAS, MAX_UNCONFIRMED, IncrementalPart, KeyedChanges
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MEMORY, ROWS, Naive, Subject, run_naive
 from tests.unit.taskmanager.state.test_keyed_backend import StoredFile, share_of
 

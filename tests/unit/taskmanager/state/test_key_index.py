@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskmanager.state.bytes_key_index import BytesKeyIndex
-from taskmanager.state.int_key_index import IntKeyIndex
-from taskmanager.state.key_index import KeyIndex
+from snapline.taskmanager.state.bytes_key_index import BytesKeyIndex
+from snapline.taskmanager.state.int_key_index import IntKeyIndex
+from snapline.taskmanager.state.key_index import KeyIndex
 
 KEYS: dict[str, tuple[list[pa.DataType], st.SearchStrategy[tuple[Any, ...]]]] = {
     "int64": ([pa.int64()], st.tuples(st.one_of(st.none(), st.integers(-4, 4), st.integers(-(2**63), 2**63 - 1)))),

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index, split_batch
-from dataflow.state import (
+from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index, split_batch
+from snapline.dataflow.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -22,8 +22,8 @@ from dataflow.state import (
     ValueStateDescriptor,
     register_serializer,
 )
-from taskmanager.state.incremental import EncodablePart
-from taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.incremental import EncodablePart
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MEMORY, ROWS, Naive, Row, Subject, run_naive
 
 
@@ -389,7 +389,7 @@ def test_a_serializer_that_is_not_registered_is_named_when_it_is_needed() -> Non
     backend.set_current_key(1)
     backend.get_state(descriptor).update(5)
     file = StoredFile(snapshot_of(backend))
-    from dataflow import state as state_module
+    from snapline.dataflow import state as state_module
 
     del state_module._SERIALIZERS["test-only"]
     restored = numbers_backend()

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataflow.state import ListStateDescriptor, RunningAggregateDescriptor, StateError, ValueStateDescriptor
-from dataflow.state_ttl import StateTtlConfig
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.rocksdb import RocksDBStore
-from taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.dataflow.state import ListStateDescriptor, RunningAggregateDescriptor, StateError, ValueStateDescriptor
+from snapline.dataflow.state_ttl import StateTtlConfig
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.rocksdb import RocksDBStore
+from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM
 from tests.unit.taskmanager.state.test_keyed_backend import written
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.state import ListStateDescriptor, MapStateDescriptor, StateError
-from taskmanager.state import known_maps
-from taskmanager.state.keyed_backend import KeyedStateBackend
-from taskmanager.state.lookahead import Lookahead
-from taskmanager.state.slots import Slots
+from snapline.dataflow.state import ListStateDescriptor, MapStateDescriptor, StateError
+from snapline.taskmanager.state import known_maps
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.lookahead import Lookahead
+from snapline.taskmanager.state.slots import Slots
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taskmanager.state.slots import MAPPED_BYTES, grow_in_place
+from snapline.taskmanager.state.slots import MAPPED_BYTES, grow_in_place
 
 
 class Owner:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.state import StateError
-from taskmanager.state.batch_scope import BatchScope
-from taskmanager.state.keyed_timers import KeyedTimers
-from taskmanager.state.timers import TimerQueue
+from snapline.dataflow.state import StateError
+from snapline.taskmanager.state.batch_scope import BatchScope
+from snapline.taskmanager.state.keyed_timers import KeyedTimers
+from snapline.taskmanager.state.timers import TimerQueue
 
 SLOTS = 6
 EVERYTHING = np.arange(SLOTS, dtype=np.int32)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.handles import ByteStreamStateHandle
-from dataflow.state import (
+from snapline.dataflow.handles import ByteStreamStateHandle
+from snapline.dataflow.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -21,8 +21,8 @@ from dataflow.state import (
     ValueStateDescriptor,
     descriptor_of,
 )
-from dataflow.state_ttl import StateTtlConfig, TtlError, TtlUpdate
-from taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.dataflow.state_ttl import StateTtlConfig, TtlError, TtlUpdate
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MeanOf
 from tests.unit.taskmanager.state.test_keyed_backend import StoredFile, snapshot_of
 

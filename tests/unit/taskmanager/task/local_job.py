@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import cloudpickle
 import pyarrow as pa
 
-from coordinator.checkpoint.state_assignment import StateAssignment, assign_states
-from coordinator.execution.deployment import consumers_of_producer, producers_of_consumer
-from dataflow.config import Configuration
-from dataflow.connector_api import (
+from snapline.coordinator.checkpoint.state_assignment import StateAssignment, assign_states
+from snapline.coordinator.execution.deployment import consumers_of_producer, producers_of_consumer
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.connector_api import (
     Committable,
     Committer,
     InputStatus,
@@ -27,17 +27,17 @@ from dataflow.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
-from dataflow.handles import (
+from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
+from snapline.dataflow.handles import (
     EMPTY_TASK_STATE,
     ByteStreamStateHandle,
     OperatorState,
     OperatorSubtaskState,
     TaskStateSnapshot,
 )
-from dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, ResourceID
-from dataflow.jobgraph import JobEdge, JobGraph, JobVertex, Partitioning
-from dataflow.messages import (
+from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, ResourceID
+from snapline.dataflow.jobgraph import JobEdge, JobGraph, JobVertex, Partitioning
+from snapline.dataflow.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
@@ -50,14 +50,14 @@ from dataflow.messages import (
     TaskDeploymentDescriptor,
     TaskStateChanged,
 )
-from dataflow.operator_specs import OperatorSpec
-from dataflow.stream_graph import StreamEdge, StreamGraph
-from dataflow.translation import translate
-from taskmanager.network.local_exchange import LocalExchange
-from taskmanager.push_source import TurnTakingPushSource
-from taskmanager.snapshots.blobs import assemble, plan_blobs
-from taskmanager.state.key_value_store import InMemoryKeyValueStore
-from taskmanager.task.stream_task import ProgressKind, StreamTask
+from snapline.dataflow.operator_specs import OperatorSpec
+from snapline.dataflow.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.translation import translate
+from snapline.taskmanager.network.local_exchange import LocalExchange
+from snapline.taskmanager.push_source import TurnTakingPushSource
+from snapline.taskmanager.snapshots.blobs import assemble, plan_blobs
+from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
 
 JOB = JobID("0" * 32)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskmanager.task.batch_size import TARGET_MS, UNLIMITED, BatchSizeLimit
+from snapline.taskmanager.task.batch_size import TARGET_MS, UNLIMITED, BatchSizeLimit
 
 
 def test_a_fast_task_is_not_limited() -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import AlignmentType, SnapshotType
-from dataflow.failures import Blame, CheckpointFailureReason
-from dataflow.jobgraph import Partitioning
-from dataflow.messages import ExecutionState
-from dataflow.operator_specs import CustomOperatorSpec, MapBatchesSpec, RunningAggregateSpec, SinkSpec, SourceSpec
-from dataflow.windows import Aggregate
-from taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot, StreamOperator
+from snapline.dataflow.elements import AlignmentType, SnapshotType
+from snapline.dataflow.failures import Blame, CheckpointFailureReason
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.messages import ExecutionState
+from snapline.dataflow.operator_specs import (
+    CustomOperatorSpec,
+    MapBatchesSpec,
+    RunningAggregateSpec,
+    SinkSpec,
+    SourceSpec,
+)
+from snapline.dataflow.windows import Aggregate
+from snapline.taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot, StreamOperator
 from tests.unit.taskmanager.task.local_job import (
     Gates,
     ListSource,

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.elements import MAX_WATERMARK_MS, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
-from dataflow.ids import CheckpointID, OperatorID
-from dataflow.jobgraph import Partitioning
-from dataflow.key_groups import split_batch
-from dataflow.messages import ResultPartitionDescriptor
-from taskmanager.network.local_exchange import LocalExchange
-from taskmanager.task.record_writer import MAX_BATCH_BYTES, RecordWriter
+from snapline.dataflow.elements import MAX_WATERMARK_MS, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
+from snapline.dataflow.ids import CheckpointID, OperatorID
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.key_groups import split_batch
+from snapline.dataflow.messages import ResultPartitionDescriptor
+from snapline.taskmanager.network.local_exchange import LocalExchange
+from snapline.taskmanager.task.record_writer import MAX_BATCH_BYTES, RecordWriter
 
 BARRIER = CheckpointBarrier(CheckpointID(1), 0)
 

@@ -8,20 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataflow.config import ConfigurationError
-from dataflow.elements import CheckpointBarrier, CheckpointOptions, SnapshotType
-from dataflow.errors import ConnectorError, JobDefinitionError
-from dataflow.failures import Blame
-from dataflow.ids import CheckpointID
-from runtime.machine import InvariantViolation
-from taskmanager.operators.failure import OperatorFailure, RowFailure
-from taskmanager.snapshots.blobs import encode_channel
-from taskmanager.task.mailbox import CancelMail, CheckpointCompleteMail, Mailbox
-from taskmanager.task.processing_time import TaskProcessingTime
-from taskmanager.task.task_completion import DataPhase, TaskCompletion
-from taskmanager.task.task_failure import ChannelFailure, InputPosition, RestoreFailure, serialize_failure
-from taskmanager.task.task_restore import decode_channel_state
-from taskmanager.task.task_timers import TaskTimers
+from snapline.dataflow.config import ConfigurationError
+from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions, SnapshotType
+from snapline.dataflow.errors import ConnectorError, JobDefinitionError
+from snapline.dataflow.failures import Blame
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.operators.failure import OperatorFailure, RowFailure
+from snapline.taskmanager.snapshots.blobs import encode_channel
+from snapline.taskmanager.task.mailbox import CancelMail, CheckpointCompleteMail, Mailbox
+from snapline.taskmanager.task.processing_time import TaskProcessingTime
+from snapline.taskmanager.task.task_completion import DataPhase, TaskCompletion
+from snapline.taskmanager.task.task_failure import ChannelFailure, InputPosition, RestoreFailure, serialize_failure
+from snapline.taskmanager.task.task_restore import decode_channel_state
+from snapline.taskmanager.task.task_timers import TaskTimers
 
 
 def test_mail_keeps_its_order_and_wakes_the_task() -> None:

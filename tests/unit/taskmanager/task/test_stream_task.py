@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dataflow.elements import EndOfPartition, WatermarkStatus
-from dataflow.failures import Blame, SerializedFailure
-from dataflow.functions import AsyncFunction, Row
-from dataflow.jobgraph import Partitioning
-from dataflow.messages import ExecutionState
-from dataflow.operator_specs import (
+from snapline.dataflow.elements import EndOfPartition, WatermarkStatus
+from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.functions import AsyncFunction, Row
+from snapline.dataflow.jobgraph import Partitioning
+from snapline.dataflow.messages import ExecutionState
+from snapline.dataflow.operator_specs import (
     AsyncSpec,
     CustomOperatorSpec,
     FilterSpec,
@@ -26,10 +26,10 @@ from dataflow.operator_specs import (
     SourceSpec,
     WatermarkSpec,
 )
-from dataflow.watermarks import WatermarkStrategy
-from runtime.machine import InvariantViolation
-from taskmanager.operators.contract import StreamOperator
-from taskmanager.task.stream_task import ProgressKind
+from snapline.dataflow.watermarks import WatermarkStrategy
+from snapline.runtime.machine import InvariantViolation
+from snapline.taskmanager.operators.contract import StreamOperator
+from snapline.taskmanager.task.stream_task import ProgressKind
 from tests.unit.taskmanager.task.local_job import (
     Gates,
     ListSource,
@@ -420,7 +420,7 @@ class Unanswered:
 @pytest.mark.parametrize("capacity", [1, 2, 5])
 def test_requests_time_out_also_while_rows_wait_for_room(monkeypatch, capacity) -> None:
     """A task that can do nothing but wait for answers rests, and its timers are due all the same: also at the end of its input."""
-    monkeypatch.setattr("taskmanager.async_calls.EventLoopCalls", Unanswered)
+    monkeypatch.setattr("snapline.taskmanager.async_calls.EventLoopCalls", Unanswered)
     job = LocalJob(
         [
             Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
@@ -478,7 +478,7 @@ class Asks(NeverAnswers):
 
 def test_a_request_that_took_too_long_waits_for_a_blocked_operator_below(monkeypatch) -> None:
     """The task rests until that one has room, and then both go on."""
-    monkeypatch.setattr("taskmanager.async_calls.EventLoopCalls", Answering)
+    monkeypatch.setattr("snapline.taskmanager.async_calls.EventLoopCalls", Answering)
     job = LocalJob(
         [
             Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
@@ -529,7 +529,7 @@ class Slices(StreamOperator):
 
 def test_nothing_goes_on_above_an_operator_that_takes_nothing(monkeypatch) -> None:
     """Neither work that was begun, nor timers: what they emit would pile up."""
-    monkeypatch.setattr("taskmanager.async_calls.EventLoopCalls", Unanswered)
+    monkeypatch.setattr("snapline.taskmanager.async_calls.EventLoopCalls", Unanswered)
     job = LocalJob(
         [
             Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
