@@ -12,7 +12,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/pip --quiet
 STAMP := $(VENV)/.setup-done
 FLIGHTS := $(VENV)/data/flights.parquet
 SHOPPING := $(VENV)/data/shopping/transactions.parquet
-SOURCES := coordinator taskmanager protos dataflow runtime snapline examples benchmarks tests
+SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline examples benchmarks tests
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help

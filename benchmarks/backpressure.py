@@ -30,10 +30,10 @@ from benchmarks.cluster import (
 )
 from snapline import count, sum_
 from snapline.client import ClusterClient
-from snapline.dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
-from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.protos import client_pb2 as pb
 
 MODES = {

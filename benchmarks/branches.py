@@ -22,8 +22,8 @@ from benchmarks.cluster import (
     versions,
 )
 from snapline import TumblingEventTimeWindows, WatermarkStrategy, count, max_, sum_
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
 
 WINDOW_MS = 1_000

@@ -22,8 +22,8 @@ from typing import Any
 
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.wire.codec import decode_job_status
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import silent_logger
 from snapline.session import EmbeddedCluster, open_spark, slots_required

@@ -26,11 +26,11 @@ from benchmarks.cluster import fail, report, spread, versions
 from snapline.client import ClusterClient
 from snapline.coordinator.process import CoordinatorProcess
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
-from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
-from snapline.runtime.grpc_channels import Security
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.rpc.grpc_channels import Security
 
 SETTINGS = {
     "heartbeat.interval": "10 s",
@@ -97,7 +97,7 @@ class RelayBeside:
         command = [
             sys.executable,
             "-m",
-            "snapline.runtime.relay_process",
+            "snapline.runtime.relay.relay_process",
             "--bind",
             "127.0.0.1:0",
             "-D",

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.elements import EndOfData, EndOfPartition
-from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
-from snapline.taskmanager.network.contract import InputChannel
+from snapline.taskmanager.network.channels.exchange_contract import InputChannel
+from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 
 PRODUCER = "benchmark_source_0_0"
 EDGE = "source-sink"

@@ -32,9 +32,9 @@ import pyarrow as pa
 from benchmarks.cluster import fail, report, spread, versions
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
 from snapline import count, sum_
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.config import OPTIONS
-from snapline.dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
-from snapline.dataflow.connectors.generator import GeneratorSource
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos import client_pb2 as pb
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until

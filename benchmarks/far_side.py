@@ -1,7 +1,7 @@
 """The far side of `benchmarks.coordinator`: many simulated TaskManagers in one process, each with gRPC streams of its own.
 
 They register, take every slot that they are asked for, say of every task that it runs, and acknowledge every checkpoint of
-every task with empty state. All messages go through `snapline.dataflow.wire`, as a real TaskManager's do; there is nothing behind it.
+every task with empty state. All messages go through `snapline.dataflow.wire.codec`, as a real TaskManager's do; there is nothing behind it.
 
     python -m benchmarks.far_side --coordinator HOST:PORT --task-managers 10 --slots 100 --name a
 """
@@ -15,7 +15,8 @@ import sys
 from typing import Any
 
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, JobID, LeaderSessionID, ResourceID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.codec import decode_envelope, encode_envelope
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
     ExecutionState,
@@ -36,13 +37,12 @@ from snapline.dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from snapline.dataflow.wire import decode_envelope, encode_envelope
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
-from snapline.runtime.dialing import relay_for
-from snapline.runtime.grpc_channels import CHANNEL_OPTIONS, COORDINATOR_METADATA_KEY
+from snapline.runtime.rpc.dialing import relay_for
+from snapline.runtime.rpc.grpc_channels import CHANNEL_OPTIONS, COORDINATOR_METADATA_KEY
 from snapline.runtime.version import VERSION
 
-import grpc.aio  # isort: skip - after snapline.runtime.grpc_channels, which sets gRPC up
+import grpc.aio  # isort: skip - after snapline.runtime.rpc.grpc_channels, which sets gRPC up
 
 REGISTER_AT_ONCE = 20
 """TaskManagers that register at the same time."""

@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from benchmarks.cluster import report, spread, versions
-from snapline.runtime.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS
+from snapline.runtime.rpc.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS
 
-import grpc.aio  # isort: skip - after snapline.runtime.grpc_channels, which sets gRPC up
+import grpc.aio  # isort: skip - after snapline.runtime.rpc.grpc_channels, which sets gRPC up
 
 METHOD = "/floor/Connect"
 MESSAGE = b"m" * 150

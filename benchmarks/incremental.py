@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.cluster import versions
+from snapline.dataflow.api.state import RunningAggregateDescriptor
 from snapline.dataflow.config import ROCKSDB_MEMORY
-from snapline.dataflow.handles import ByteStreamStateHandle, KeyedStateHandle, KeyGroupRange
-from snapline.dataflow.state import RunningAggregateDescriptor
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyedStateHandle, KeyGroupRange
 from snapline.taskmanager.snapshots.restore import InlineBlob
 from snapline.taskmanager.state.incremental import IncrementalPart, IncrementalSnapshots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb import RocksDBStore
-from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
 
 SCHEMA = pa.schema([("key", pa.int64())])
 SUMS = RunningAggregateDescriptor("total", pa.int64(), ("sum",))

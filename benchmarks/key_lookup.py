@@ -30,15 +30,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.cluster import versions
-from snapline.dataflow.state import RunningAggregateDescriptor
-from snapline.taskmanager.state.key_index import KeyIndex
+from snapline.dataflow.api.state import RunningAggregateDescriptor
+from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.running_aggregate import AggregateColumn
 
 Slots = np.ndarray[Any, np.dtype[np.int32]]
 _ROUND_ROWS = 400_000
 """A candidate gets about this many rows per round, less if it is slow."""
 _ROUND_SECONDS = 1.0
-_KERNEL_MODULES = ("snapline.dataflow.key_partition", "snapline.taskmanager.state.keyed_backend")
+_KERNEL_MODULES = ("snapline.dataflow.columnar.key_partition", "snapline.taskmanager.state.keyed_backend")
 
 
 class Candidate(ABC):

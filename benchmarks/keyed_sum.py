@@ -33,8 +33,8 @@ from snapline import (
     count,
     sum_,
 )
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
 
 STRING_KEY = pa.field("key", pa.string())

@@ -24,19 +24,19 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.cluster import checkpoint_directory, versions
+from snapline.dataflow.api.state import ValueStateDescriptor
 from snapline.dataflow.config import ROCKSDB_MEMORY
-from snapline.dataflow.handles import KeyGroupRange, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
-from snapline.dataflow.state import ValueStateDescriptor
-from snapline.dataflow.wire_state import decode_task_state, encode_task_state
+from snapline.dataflow.snapshot.handles import KeyGroupRange, TaskStateSnapshot
+from snapline.dataflow.wire.state_codec import decode_task_state, encode_task_state
 from snapline.protos import checkpoint_pb2 as pb
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.state_storages import StateStorages
-from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 from snapline.taskmanager.snapshots.restore import StateReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
-from snapline.taskmanager.state.rocksdb import RocksDBStore
-from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
 
 BATCH_ROWS = 16_384
 MAX_PARALLELISM = 1024

@@ -30,8 +30,8 @@ from benchmarks.cluster import (
     versions,
 )
 from snapline import count, sum_
-from snapline.dataflow.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
-from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.errors import SnaplineError
 
 BUCKET_US = 10

@@ -25,13 +25,13 @@ import pyarrow as pa
 
 from benchmarks.cluster import checkpoint_directory, versions
 from benchmarks.incremental import SUMS, add, open_backend
-from snapline.dataflow.handles import TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
-from snapline.runtime.local_storage import LocalStorage
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import Buffer
-from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.runtime.storage.local_storage import LocalStorage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import Buffer
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 from snapline.taskmanager.snapshots.local_directories import LocalDirectories
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.restore import StateReader

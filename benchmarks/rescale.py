@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.cluster import fail, report, spread, versions
 from benchmarks.failover import ArrivalSink
 from snapline import count, sum_
-from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos import client_pb2 as pb
 from tests.services.cluster import LocalCluster, wait_until

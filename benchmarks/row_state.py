@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.cluster import versions
-from snapline.dataflow.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
-from snapline.dataflow.handles import KeyGroupRange
+from snapline.dataflow.api.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.dataflow.ids import JobID, OperatorID
-from snapline.dataflow.operator_specs import KeyedProcessSpec
-from snapline.dataflow.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from snapline.taskmanager.operators.contract import OperatorContext, RestoredState
-from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
-from snapline.taskmanager.state.rocksdb import RocksDBStore
+from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.taskmanager.operators.base.operator_contract import OperatorContext, RestoredState
+from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
+from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
 OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])

@@ -27,7 +27,7 @@ from snapline.runtime.address_file import write_address
 from snapline.runtime.logs import Logger, capture_standard_logging, make_logger
 
 if TYPE_CHECKING:
-    from snapline.runtime.leader_election import Leadership
+    from snapline.runtime.leaders.leader_election import Leadership
 
 EXIT_REFUSED = 1
 EXIT_BROKE_DOWN = 2
@@ -71,7 +71,7 @@ def _run(config: CoordinatorConfig, logger: Logger) -> int:
 
 def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Event) -> int:
     """Contend, lead, and contend again when leadership was lost, until stopped."""
-    from snapline.coordinator.candidacy import Candidacy
+    from snapline.coordinator.leader_candidate import Candidacy
 
     try:
         candidacy = Candidacy.from_config(config, logger, lambda leader: _announce_standby(config, leader))

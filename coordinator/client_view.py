@@ -20,10 +20,10 @@ from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import tell_if_alive
 

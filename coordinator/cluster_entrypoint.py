@@ -64,23 +64,23 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc, relay_pb2, relay_pb2_grpc
 from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
-from snapline.runtime.connections import ResourceManagerLeaderChanged
-from snapline.runtime.dialing import Dialer
-from snapline.runtime.grpc_channels import Security
-from snapline.runtime.leader_election import Leadership
-from snapline.runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
+from snapline.runtime.leaders.leader_election import Leadership
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.logs import Logger
-from snapline.runtime.memory_storage import MemoryStorage
 from snapline.runtime.metrics import MetricsServer
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.rpc_server import RpcServer
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import Storage
-from snapline.runtime.storage_probe import probe_storage
+from snapline.runtime.rpc.dialing import Dialer
+from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import Storage
+from snapline.runtime.storage.storage_probe import probe_storage
 from snapline.runtime.timers import TimerService
 from snapline.runtime.version import VERSION
 

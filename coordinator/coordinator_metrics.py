@@ -15,7 +15,7 @@ import pykka
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.actor import Query
 from snapline.runtime.metrics import Sample
 

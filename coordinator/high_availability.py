@@ -12,8 +12,8 @@ from typing import Protocol
 
 from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounter
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.jobgraph import JobGraph
 
 
 class PointerExists(Exception):

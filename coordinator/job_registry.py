@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pykka
 
-from snapline.coordinator.checkpoint.stats import CheckpointStatsSnapshot
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsSnapshot
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.rpc import views
 from snapline.dataflow.ids import CheckpointID, JobID

@@ -13,23 +13,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from snapline.coordinator.checkpoint.metadata import METADATA_FILE_NAME, metadata_path, parse_metadata
-from snapline.coordinator.checkpoint.state_assignment import AssignmentRefused, assign_states
+from snapline.coordinator.checkpoint.restore.state_assignment import AssignmentRefused, assign_states
+from snapline.dataflow.api.state import StateError
 from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.handles import (
+from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
     OperatorState,
     SegmentStateHandle,
     StreamStateHandle,
 )
-from snapline.dataflow.ids import OperatorID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.state import StateError
-from snapline.dataflow.state_evolution import key_problem, schema_problems
-from snapline.dataflow.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
-from snapline.runtime.state_storages import StateStorages, is_absolute
-from snapline.runtime.storage import StorageError, StorageNotFound
+from snapline.dataflow.snapshot.state_evolution import key_problem, schema_problems
+from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
+from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage.storage_port import StorageError, StorageNotFound
 
 
 class NoSnapshot(SnaplineError):

@@ -25,7 +25,7 @@ from examples.flights_answer import Comparison, compare_outputs
 from examples.recovery_times import CommittedFiles, recoveries
 from snapline import SnaplineError, StreamExecutionEnvironment
 from snapline.client import ClusterClient
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
 from snapline.execution import JobExecutionResult, run_in
 from snapline.progress import RowsRead
 from snapline.protos import client_pb2 as pb

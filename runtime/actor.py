@@ -21,11 +21,11 @@ from typing import Any, Generic, TypeVar
 import pykka
 
 from snapline.dataflow.ids import LeaderSessionID
-from snapline.dataflow.messages import Fenced
+from snapline.dataflow.wire.messages import Fenced
 from snapline.runtime.clock import Clock
-from snapline.runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.cores.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, Machine, StartTimer
 from snapline.runtime.logs import Logger, logs_debug
-from snapline.runtime.machine import CancelTimer, InvariantViolation, Machine, StartTimer
 from snapline.runtime.timers import TimerDue, TimerService, TimerTable
 
 ResultT = TypeVar("ResultT")

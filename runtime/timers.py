@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from snapline.runtime.clock import Clock
-from snapline.runtime.machine import TimerFired
+from snapline.runtime.cores.machine import TimerFired
 
 IDLE_WAIT_SECONDS = 3600.0
 """How long the thread sleeps when nothing is due; any new timer wakes it."""

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from snapline.aggregates import count, max_, mean, min_, sum_
     from snapline.client import JobFailed
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-    from snapline.dataflow.config import ConfigurationError
-    from snapline.dataflow.connector_api import Sink, SinkWriter, Source, SourceReader
-    from snapline.dataflow.connectors.generator import GeneratorSource
-    from snapline.dataflow.connectors.parquet import ParquetSink, ParquetSource
-    from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
-    from snapline.dataflow.functions import (
+    from snapline.connectors.builtin.generator import GeneratorSource
+    from snapline.connectors.parquet import ParquetSink, ParquetSource
+    from snapline.dataflow.api.connector_api import Sink, SinkWriter, Source, SourceReader
+    from snapline.dataflow.api.functions import (
         AsyncFunction,
         BatchKeys,
         BatchState,
@@ -43,19 +41,18 @@ if TYPE_CHECKING:
         SourceFunction,
         WindowContext,
     )
-    from snapline.dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
-    from snapline.dataflow.state import (
+    from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
+    from snapline.dataflow.api.state import (
         AggregatingStateDescriptor,
         ListStateDescriptor,
         MapStateDescriptor,
         ReducingStateDescriptor,
         ValueStateDescriptor,
     )
-    from snapline.dataflow.state_evolution import with_default
-    from snapline.dataflow.state_ttl import StateTtlConfig, TtlUpdate
-    from snapline.dataflow.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
-    from snapline.dataflow.watermarks import WatermarkStrategy
-    from snapline.dataflow.windows import (
+    from snapline.dataflow.api.state_ttl import StateTtlConfig, TtlUpdate
+    from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
+    from snapline.dataflow.api.watermarks import WatermarkStrategy
+    from snapline.dataflow.api.windows import (
         Aggregate,
         CountTrigger,
         EventTimeSessionWindows,
@@ -65,6 +62,9 @@ if TYPE_CHECKING:
         TumblingEventTimeWindows,
         TumblingProcessingTimeWindows,
     )
+    from snapline.dataflow.config import ConfigurationError
+    from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
+    from snapline.dataflow.snapshot.state_evolution import with_default
     from snapline.environment import StreamExecutionEnvironment
     from snapline.joined import JoinedStreams
     from snapline.stream import DataStream, KeyedStream
@@ -144,26 +144,26 @@ __all__ = [
 
 _PLACES = {
     "snapline.dataflow.config": "ConfigurationError",
-    "snapline.dataflow.connector_api": "Sink SinkWriter Source SourceReader",
-    "snapline.dataflow.connectors.generator": "GeneratorSource",
-    "snapline.dataflow.connectors.parquet": "ParquetSink ParquetSource",
+    "snapline.dataflow.api.connector_api": "Sink SinkWriter Source SourceReader",
+    "snapline.connectors.builtin.generator": "GeneratorSource",
+    "snapline.connectors.parquet": "ParquetSink ParquetSource",
     "snapline.dataflow.errors": "ConnectorError JobDefinitionError SnaplineError",
-    "snapline.dataflow.functions": """
+    "snapline.dataflow.api.functions": """
         AsyncFunction BatchKeys BatchState BroadcastContext CheckpointedFunction CheckpointListener
         CoProcessFunction Function KeyedBatchProcessFunction KeyedBroadcastProcessFunction
         KeyedCoBatchProcessFunction KeyedCoProcessFunction KeyedProcessFunction ProcessContext
         ProcessWindowFunction Row RuntimeContext SideOutput SourceContext SourceFunction WindowContext
     """,
-    "snapline.dataflow.master_hooks": "MasterTriggerRestoreHook WithMasterCheckpointHook",
-    "snapline.dataflow.state": """
+    "snapline.dataflow.api.master_hooks": "MasterTriggerRestoreHook WithMasterCheckpointHook",
+    "snapline.dataflow.api.state": """
         AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor ReducingStateDescriptor
         ValueStateDescriptor
     """,
-    "snapline.dataflow.state_evolution": "with_default",
-    "snapline.dataflow.state_ttl": "StateTtlConfig TtlUpdate",
-    "snapline.dataflow.two_phase_commit": "SinkFunction TwoPhaseCommitSinkFunction",
-    "snapline.dataflow.watermarks": "WatermarkStrategy",
-    "snapline.dataflow.windows": """
+    "snapline.dataflow.snapshot.state_evolution": "with_default",
+    "snapline.dataflow.api.state_ttl": "StateTtlConfig TtlUpdate",
+    "snapline.dataflow.api.two_phase_commit": "SinkFunction TwoPhaseCommitSinkFunction",
+    "snapline.dataflow.api.watermarks": "WatermarkStrategy",
+    "snapline.dataflow.api.windows": """
         Aggregate CountTrigger EventTimeSessionWindows GlobalWindows SlidingEventTimeWindows TimeWindow
         TumblingEventTimeWindows TumblingProcessingTimeWindows
     """,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapline.dataflow.windows import Aggregate
+from snapline.dataflow.api.windows import Aggregate
 
 
 def count(column: str = "") -> Aggregate:

@@ -28,7 +28,7 @@ from snapline.dataflow.config import (
     is_secret,
 )
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
@@ -116,7 +116,7 @@ def coordinator(arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def relay(arguments: tuple[str, ...]) -> None:
     """Run a relay in the foreground, between many TaskManagers and their coordinator (`snapline relay --help`)."""
-    from snapline.runtime.relay_process import main as run_relay
+    from snapline.runtime.relay.relay_process import main as run_relay
 
     sys.exit(run_relay(list(arguments)))
 
@@ -333,8 +333,8 @@ def dispose(path: str, output: str) -> None:
     """Delete a savepoint with its files, and nothing else. A job that was started from it without --claim must have completed
     a checkpoint of its own before."""
     from snapline.coordinator.snapshots import dispose_savepoint
-    from snapline.runtime.object_storage import open_storage
-    from snapline.runtime.state_storages import StateStorages
+    from snapline.runtime.storage.object_storage import open_storage
+    from snapline.runtime.storage.state_storages import StateStorages
 
     configuration = resolve(default_layers(os.environ))
     disposed = dispose_savepoint(StateStorages(lambda url: open_storage(url, configuration)), _absolute(path))
@@ -377,7 +377,7 @@ def task_managers(target: Target) -> None:
 @with_coordinator
 def taskmanagers(target: Target, *, instances: int, slots: int) -> None:
     """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
-    from snapline.bring import bring_task_managers
+    from snapline.task_manager_launcher import bring_task_managers
 
     bring_task_managers(target.configuration, instances=instances, slots=slots)
 

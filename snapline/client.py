@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import SerializedFailure
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode, decode_job_status, encode_job_graph
+from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.wire.codec import decode, decode_job_status, encode_job_graph
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 
 if TYPE_CHECKING:
     import grpc
 
     from snapline.dataflow.config import Configuration
-    from snapline.runtime.grpc_channels import Security
+    from snapline.runtime.rpc.grpc_channels import Security
 
 T = TypeVar("T")
 
@@ -62,15 +62,15 @@ class ClusterClient:
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> ClusterClient:
         """A client of the coordinator that leads: at `jobmanager.rpc.address`, or where ZooKeeper says. Raises SnaplineError."""
-        from snapline.runtime.grpc_channels import Security
-        from snapline.runtime.zookeeper_leader_retrieval import coordinator_address
+        from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+        from snapline.runtime.rpc.grpc_channels import Security
 
         security = Security.from_configuration(configuration)
         return cls(coordinator_address(configuration), security, lambda: coordinator_address(configuration))
 
     def _open(self, address: str) -> None:
         from snapline.protos.client_pb2_grpc import ClientServiceStub
-        from snapline.runtime.grpc_channels import open_channel
+        from snapline.runtime.rpc.grpc_channels import open_channel
 
         self.address = address
         self._channel: grpc.Channel = open_channel(address, self._security)

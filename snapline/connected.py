@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.functions import (
+from snapline.dataflow.api.functions import (
     CoProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoBatchProcessFunction,
     KeyedCoProcessFunction,
 )
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.operator_specs import CoProcessSpec, OperatorSpec
-from snapline.dataflow.state import MapStateDescriptor
-from snapline.dataflow.stream_graph import StreamEdge
+from snapline.dataflow.api.state import MapStateDescriptor
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.operator_specs import CoProcessSpec, OperatorSpec
+from snapline.dataflow.graph.stream_graph import StreamEdge
 from snapline.stream import DataStream, KeyedStream
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from snapline.coordinator.checkpoint.pending_checkpoint import PENDING_CHECKPOINT_TRANSITIONS, PendingCheckpointStatus
 from snapline.coordinator.execution.execution_graph import EXECUTION_TRANSITIONS, JOB_STATUS_TRANSITIONS
-from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.taskmanager.checkpointing.barrier_states import BarrierState
 from snapline.taskmanager.checkpointing.barrier_states.diagram import state_diagram
 

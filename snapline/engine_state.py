@@ -14,20 +14,20 @@ from typing import Any
 from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
 from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.handles import EMPTY_KEY_GROUP_RANGE, KeyedStateHandle, KeyGroupRange, OperatorState
-from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from snapline.dataflow.operator_specs import (
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
+from snapline.dataflow.graph.operator_specs import (
     IntervalJoinSpec,
     RunningAggregateSpec,
     TemporalJoinSpec,
     WindowAggregateSpec,
     WindowJoinSpec,
 )
-from snapline.runtime.machine import InvariantViolation
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageError
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.snapshot.handles import EMPTY_KEY_GROUP_RANGE, KeyedStateHandle, KeyGroupRange, OperatorState
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageError
 
 _OWN = (RunningAggregateSpec, WindowAggregateSpec, WindowJoinSpec, IntervalJoinSpec, TemporalJoinSpec)
 
@@ -112,8 +112,11 @@ class _Tried:
 
 
 def _refusal(tried: _Tried) -> str:
-    from snapline.taskmanager.operators.contract import OperatorContext, RestoredState  # these bring a compiler
-    from snapline.taskmanager.operators.factory import create_operator, load_spec
+    from snapline.taskmanager.operators.base.factory import create_operator, load_spec
+    from snapline.taskmanager.operators.base.operator_contract import (  # these bring a compiler
+        OperatorContext,
+        RestoredState,
+    )
     from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
     node = tried.node

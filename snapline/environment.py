@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from snapline.dataflow.api.connector_api import Source
+from snapline.dataflow.api.functions import SourceFunction
+from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTING_MODE,
@@ -26,15 +29,12 @@ from snapline.dataflow.config import (
     ConfigurationError,
     check_key,
 )
-from snapline.dataflow.connector_api import Source
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.functions import SourceFunction
+from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
+from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
+from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.graph.translation import Translation, translate
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import SavepointRestoreSettings
-from snapline.dataflow.operator_specs import SourceFunctionSpec, SourceSpec
-from snapline.dataflow.stream_graph import StreamEdge, StreamGraph
-from snapline.dataflow.translation import Translation, translate
-from snapline.dataflow.watermarks import WatermarkStrategy
 from snapline.reporting import print_errors_in_one_line
 from snapline.runtime.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
@@ -172,7 +172,7 @@ class StreamExecutionEnvironment:
 
     def from_collection(self, rows: Sequence[dict[str, object]], *, uid: str = "collection") -> DataStream:
         """Rows given here; for tests and first steps."""
-        from snapline.dataflow.connectors.collection import CollectionSource
+        from snapline.connectors.builtin.collection import CollectionSource
 
         return self.from_source(CollectionSource.of_rows(rows), uid=uid)
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from snapline.client import ClusterClient, raise_unless_finished
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
+from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.translation import Translation
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
 from snapline.engine_state import check_engine_state
 from snapline.environment import StreamExecutionEnvironment
 from snapline.progress import ProgressDisplay, RowsRead, rows_expected

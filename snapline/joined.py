@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from snapline.connected import add_two_input, check_same_keys
+from snapline.dataflow.api.windows import (
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+)
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.operator_specs import (
+from snapline.dataflow.graph.operator_specs import (
     IntervalJoinSpec,
     JoinSide,
     OperatorSpec,
     TableLookupSpec,
     TemporalJoinSpec,
     WindowJoinSpec,
-)
-from snapline.dataflow.windows import (
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    WindowAssigner,
 )
 from snapline.stream import DataStream, KeyedStream
 

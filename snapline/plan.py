@@ -1,7 +1,7 @@
 """`snapline plan`: what a snapshot and a job have in common, said without running anything.
 
 Decides what is shown of each operator (its state maps, would be dropped, or it is new) and whether the job would start; what
-maps is decided by `snapline.coordinator.checkpoint.state_assignment`, as in the coordinator itself. Reads `_metadata` and the headers of
+maps is decided by `snapline.coordinator.checkpoint.restore.state_assignment`, as in the coordinator itself. Reads `_metadata` and the headers of
 state files, no state. Flink has nothing like it: there, one learns it when the job fails.
 """
 
@@ -12,24 +12,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from snapline.coordinator.checkpoint.state_assignment import (
+from snapline.coordinator.checkpoint.restore.state_assignment import (
     AssignmentRefused,
     assign_states,
     has_state,
     plan_restore,
 )
 from snapline.coordinator.snapshots import Snapshot, damaged_files, read_blob_range, read_snapshot, state_problems
+from snapline.dataflow.api.state import StateError, descriptor_of
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import OperatorID
-from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from snapline.dataflow.state import StateError, descriptor_of
-from snapline.dataflow.state_format import KeyedStateHeader, read_header
+from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
+from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header
 from snapline.engine_state import engine_state_problems
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageError
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageError
 
 MAPS, DROPPED, NEW = "maps", "dropped", "new"
 """Verdicts."""

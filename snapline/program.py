@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
-from snapline.dataflow.translation import Translation
+from snapline.dataflow.graph.translation import Translation
 from snapline.execution import ProgramAborted, translating_only
 from snapline.reporting import ScriptFailed
 

@@ -9,9 +9,9 @@ import cloudpickle
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.operator_specs import SourceSpec
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.graph.operator_specs import SourceSpec
+from snapline.dataflow.wire.codec import decode_job_status
 from snapline.protos import client_pb2 as pb
 
 

@@ -32,7 +32,7 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.interrupts import interrupt_waits
 from snapline.runtime.settings import Setting, from_spark
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
@@ -247,7 +247,7 @@ class EmbeddedCluster:
 
     def _open_client(self, address: str = "") -> ClusterClient:
         """Of our coordinator, or of the one at this address."""
-        from snapline.runtime.grpc_channels import Security
+        from snapline.runtime.rpc.grpc_channels import Security
 
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")

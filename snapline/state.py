@@ -17,17 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_snapshot
-from snapline.dataflow.arrow_columns import BoolArray
+from snapline.dataflow.api.state import descriptor_of
+from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.columnar.key_groups import assign_to_key_groups
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.handles import KeyedStateHandle, KeyGroupRange, OperatorState, OperatorSubtaskState
-from snapline.dataflow.key_groups import assign_to_key_groups
-from snapline.dataflow.state import descriptor_of
-from snapline.dataflow.state_evolution import cast_values
-from snapline.dataflow.state_format import TIMERS_COLUMN, KeyedStateHeader, column_role, decode_keyed_state, read_header
-from snapline.runtime.object_storage import open_storage
+from snapline.dataflow.snapshot.handles import KeyedStateHandle, KeyGroupRange, OperatorState, OperatorSubtaskState
+from snapline.dataflow.snapshot.state_evolution import cast_values
+from snapline.dataflow.snapshot.state_format import (
+    TIMERS_COLUMN,
+    KeyedStateHeader,
+    column_role,
+    decode_keyed_state,
+    read_header,
+)
 from snapline.runtime.settings import default_layers, resolve
-from snapline.runtime.state_storages import StateStorages
-from snapline.taskmanager.state.key_index import KeyIndex
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.taskmanager.state.index.key_index import KeyIndex
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,11 +21,18 @@ import pyarrow as pa
 
 from snapline.coordinator.checkpoint.metadata import METADATA_FILE_NAME, build_metadata, metadata_path
 from snapline.coordinator.snapshots import read_snapshot
-from snapline.dataflow.arrow_columns import plain_type
+from snapline.dataflow.api.state import StateDescriptor, StateKind, ValueStateDescriptor
+from snapline.dataflow.columnar.arrow_columns import plain_type
+from snapline.dataflow.columnar.key_groups import (
+    assign_to_key_groups,
+    check_parallelism,
+    compute_key_group_range_for_operator_index,
+)
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
+from snapline.dataflow.snapshot.handles import (
     CheckpointMetadata,
     KeyedStateHandle,
     KeyGroupRange,
@@ -33,18 +40,11 @@ from snapline.dataflow.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
-from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
-from snapline.dataflow.key_groups import (
-    assign_to_key_groups,
-    check_parallelism,
-    compute_key_group_range_for_operator_index,
-)
-from snapline.dataflow.state import StateDescriptor, StateKind, ValueStateDescriptor
-from snapline.dataflow.state_evolution import convert
-from snapline.runtime.object_storage import open_storage
+from snapline.dataflow.snapshot.state_evolution import convert
 from snapline.runtime.settings import default_layers, resolve
-from snapline.runtime.state_storages import StateStorages, is_absolute
-from snapline.runtime.storage import StorageAlreadyExists, StorageError
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 if TYPE_CHECKING:

@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from snapline.dataflow.aggregate_types import check_aggregate_type
-from snapline.dataflow.connector_api import Sink
-from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.functions import (
+from snapline.dataflow.api.aggregate_types import check_aggregate_type
+from snapline.dataflow.api.connector_api import Sink
+from snapline.dataflow.api.functions import (
     AsyncFunction,
     CheckpointListener,
     KeyedBatchProcessFunction,
     KeyedProcessFunction,
     Row,
 )
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
-from snapline.dataflow.operator_specs import (
+from snapline.dataflow.api.side_outputs import why_no_side_output
+from snapline.dataflow.api.state import MapStateDescriptor
+from snapline.dataflow.api.two_phase_commit import SinkFunction
+from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.api.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
+from snapline.dataflow.columnar.key_groups import UPPER_BOUND_MAX_PARALLELISM
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     BatchFunction,
     CustomOperatorSpec,
@@ -43,12 +48,7 @@ from snapline.dataflow.operator_specs import (
     SinkSpec,
     WatermarkSpec,
 )
-from snapline.dataflow.side_outputs import why_no_side_output
-from snapline.dataflow.state import MapStateDescriptor
-from snapline.dataflow.stream_graph import StreamEdge, StreamNode
-from snapline.dataflow.two_phase_commit import SinkFunction
-from snapline.dataflow.watermarks import WatermarkStrategy
-from snapline.dataflow.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
+from snapline.dataflow.graph.stream_graph import StreamEdge, StreamNode
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams

@@ -11,10 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.functions import ProcessWindowFunction, Row
-from snapline.dataflow.operator_specs import WindowAggregateSpec, WindowProcessSpec
-from snapline.dataflow.windows import (
+from snapline.dataflow.api.functions import ProcessWindowFunction, Row
+from snapline.dataflow.api.windows import (
     Aggregate,
     EventTimeSessionWindows,
     GlobalWindows,
@@ -24,6 +22,8 @@ from snapline.dataflow.windows import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.stream import DataStream, KeyedStream
 
 

@@ -24,8 +24,8 @@ from snapline.runtime.settings import Setting, command_line_layers, resolve
 from snapline.taskmanager.process import TaskManagerConfig, run_task_manager
 
 PRELOADED = (
-    "snapline.taskmanager.operators.factory",
-    "snapline.dataflow.key_partition",
+    "snapline.taskmanager.operators.base.factory",
+    "snapline.dataflow.columnar.key_partition",
     "snapline.taskmanager.state.keyed_backend",
 )
 """What stateful tasks need, compiled kernels included: they are there before the first task, which would wait a second for them."""

@@ -1,6 +1,6 @@
 """Loads every kernel there is: `python -m snapline.taskmanager.kernels` fills the compiler's cache, a process that forks loads them once for all.
 
-Kernels compile when their module is imported (`snapline.dataflow.kernel`), which takes a second or more each on a machine that has
+Kernels compile when their module is imported (`snapline.dataflow.columnar.kernel`), which takes a second or more each on a machine that has
 never run them. Whoever wants that time to be spent before a job starts calls this. Knows no kernel by name: it imports the
 packages in which kernels live.
 """
@@ -10,7 +10,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-PACKAGES = ("dataflow", "taskmanager.state", "taskmanager.operators")
+PACKAGES = (
+    "snapline.dataflow",
+    "snapline.taskmanager.state",
+    "snapline.taskmanager.operators",
+    "snapline.connectors.builtin",
+    "snapline.connectors.files",
+    "snapline.connectors.parquet",
+)
 
 
 def load_kernels() -> list[str]:

@@ -24,22 +24,21 @@ from snapline.dataflow.config import (
     TASKMANAGER_TURNS,
 )
 from snapline.dataflow.ids import JobID, ResourceID
-from snapline.dataflow.messages import Fenced, TaskManagerInfo, TaskStateChanged
+from snapline.dataflow.wire.messages import Fenced, TaskManagerInfo, TaskStateChanged
 from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
-from snapline.runtime.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
-from snapline.runtime.dialing import Dialer, relay_for
-from snapline.runtime.grpc_channels import Security
-from snapline.runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from snapline.runtime.cores.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from snapline.runtime.leaders.zookeeper import ZooKeeperSettings
+from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from snapline.runtime.logs import Logger
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.rpc.dialing import Dialer, relay_for
+from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.timers import TimerService
 from snapline.runtime.version import VERSION
-from snapline.runtime.zookeeper import ZooKeeperSettings
-from snapline.runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from snapline.taskmanager.actors.running_tasks import RunningTasks
-from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
@@ -52,11 +51,12 @@ from snapline.taskmanager.executor.effects import (
 )
 from snapline.taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
 from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towards
 from snapline.taskmanager.snapshots.local_directories import LocalDirectories, default_root
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
-from snapline.taskmanager.turns import Turns
+from snapline.taskmanager.threads.turns import Turns
 
 STOP_TASKS_SECONDS = 5.0
 """How long tasks may take to end when their TaskManager does."""

@@ -32,8 +32,8 @@ import pyspark
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
 from snapline.client import ClusterClient
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.spark.java import ensure_java
 from tests.integration.savepoint_job import assert_exactly_once, build

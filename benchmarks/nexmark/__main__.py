@@ -25,7 +25,7 @@ from benchmarks.cluster import (
 )
 from benchmarks.nexmark.generator import BIDS, EVENTS_PER_EPOCH, Nexmark, Streams
 from benchmarks.nexmark.queries import QUERIES
-from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from snapline import DataStream, StreamExecutionEnvironment, WatermarkStrategy
-from snapline.dataflow.connectors.generator import GeneratorSource
+from snapline.connectors.builtin.generator import GeneratorSource
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46
 EVENTS_PER_EPOCH = PERSONS + AUCTIONS + BIDS

@@ -13,7 +13,7 @@ import pykka
 
 from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.messages import JobStatus, JobStatusChanged
+from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 
 
 class CheckpointCoordinatorDeActivator(pykka.ThreadingActor):

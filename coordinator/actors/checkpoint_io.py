@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from snapline.coordinator.checkpoint import effects as asked
+from snapline.coordinator.checkpoint.abandoned_files import leftovers, suspects
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.events import (
     CheckpointIdCountSet,
@@ -24,7 +25,6 @@ from snapline.coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     CompletedCheckpointsRecoveryFailed,
 )
-from snapline.coordinator.checkpoint.leftovers import leftovers, suspects
 from snapline.coordinator.checkpoint.metadata import (
     MetadataError,
     build_metadata,
@@ -34,8 +34,8 @@ from snapline.coordinator.checkpoint.metadata import (
     pointer_location,
     resolve_pointer,
 )
-from snapline.coordinator.checkpoint.stats import CheckpointStatsTracker
-from snapline.coordinator.checkpoint.stats_persistence import encode_statistics
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
+from snapline.coordinator.checkpoint.statistics.stats_persistence import encode_statistics
 from snapline.coordinator.deletions import Deletions
 from snapline.coordinator.high_availability import JobStores, PointerExists
 from snapline.coordinator.io import IoExecutor, TookTooLong
@@ -47,8 +47,8 @@ from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.runtime.actor import Performer
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageAlreadyExists, StorageError, StorageNotFound
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError, StorageNotFound
 from snapline.runtime.timers import TimerService
 
 VERIFY_PAUSE_MS = 1_000

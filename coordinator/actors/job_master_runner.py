@@ -21,7 +21,7 @@ from snapline.coordinator.actors.checkpoint_io import CheckpointIo
 from snapline.coordinator.actors.master_hook_runner import MasterHookRunner
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
-from snapline.coordinator.checkpoint.stats_persistence import StatisticsUnreadable, decode_statistics
+from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
 from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.high_availability import HighAvailability, JobStores
@@ -47,19 +47,19 @@ from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.switchboard import Outbox, Switchboard
+from snapline.dataflow.api.master_hooks import create_hooks
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import LeaderSessionID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.master_hooks import create_hooks
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.actor import ActorCrashed, Events, MachineActor, tell_if_alive
 from snapline.runtime.clock import Clock
-from snapline.runtime.connections import ResourceManagerLeaderChanged
-from snapline.runtime.leader_retrieval import LeaderAddress
+from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress
 from snapline.runtime.logs import Logger
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageError
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageError
 from snapline.runtime.timers import TimerService
 
 STORE_RETRY_MS = 1_000

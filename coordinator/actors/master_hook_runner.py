@@ -19,8 +19,8 @@ from snapline.coordinator.checkpoint.effects import (
 from snapline.coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
 from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.io import IoExecutor
-from snapline.dataflow.handles import MasterState
-from snapline.dataflow.master_hooks import MasterTriggerRestoreHook
+from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook
+from snapline.dataflow.snapshot.handles import MasterState
 from snapline.runtime.actor import Performer
 
 

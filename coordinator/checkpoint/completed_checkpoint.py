@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
-from snapline.dataflow.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
 from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
 
 
 @dataclass(frozen=True, slots=True)

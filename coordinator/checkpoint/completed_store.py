@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.machine import check
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.cores.machine import check
 
 
 @dataclass(frozen=True, slots=True)

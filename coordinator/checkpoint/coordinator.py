@@ -87,14 +87,14 @@ from snapline.coordinator.checkpoint.request_decider import (
     DeciderInputs,
     Decision,
 )
-from snapline.coordinator.checkpoint.restoration import Restoration
-from snapline.coordinator.checkpoint.stats import CheckpointStatsTracker
+from snapline.coordinator.checkpoint.restore.restoration import Restoration
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
-from snapline.dataflow.jobgraph import JobEdge, JobVertex
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.machine import InvariantViolation, StartTimer, TimerFired, check
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.cores.machine import InvariantViolation, StartTimer, TimerFired, check
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 Three kinds: messages to tasks (`Send…`, batched over attempts; the JobMaster builds one message per attempt or
 TaskManager), work that is answered by an event (named in each docstring), and work that is not answered. Effects
 are to be started in order; those that are answered may take as long as they need and finish in any order.
-Timers are `snapline.runtime.machine.StartTimer` and `CancelTimer` with the two keys below.
+Timers are `snapline.runtime.cores.machine.StartTimer` and `CancelTimer` with the two keys below.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckp
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.dataflow.elements import CheckpointOptions
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import MasterState, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.dataflow.snapshot.handles import MasterState, TaskStateSnapshot
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CheckpointTimeoutKey:
 
 @dataclass(frozen=True, slots=True)
 class SendTriggerCheckpoint:
-    """snapline.dataflow.messages.TriggerCheckpoint to each of these attempts."""
+    """snapline.dataflow.wire.messages.TriggerCheckpoint to each of these attempts."""
 
     attempt_ids: tuple[ExecutionAttemptID, ...]
     checkpoint_id: CheckpointID
@@ -51,7 +51,7 @@ class SendTriggerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SendNotifyCheckpointComplete:
-    """snapline.dataflow.messages.NotifyCheckpointComplete to each of these attempts."""
+    """snapline.dataflow.wire.messages.NotifyCheckpointComplete to each of these attempts."""
 
     attempt_ids: tuple[ExecutionAttemptID, ...]
     checkpoint_id: CheckpointID
@@ -61,7 +61,7 @@ class SendNotifyCheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class SendNotifyCheckpointAborted:
-    """snapline.dataflow.messages.NotifyCheckpointAborted to each of these attempts."""
+    """snapline.dataflow.wire.messages.NotifyCheckpointAborted to each of these attempts."""
 
     attempt_ids: tuple[ExecutionAttemptID, ...]
     checkpoint_id: CheckpointID

@@ -1,6 +1,6 @@
 """What the CheckpointCoordinator of one job is told.
 
-Besides these, `snapline.runtime.machine.TimerFired` with a key of `snapline.coordinator.checkpoint.effects` (PeriodicTriggerKey,
+Besides these, `snapline.runtime.cores.machine.TimerFired` with a key of `snapline.coordinator.checkpoint.effects` (PeriodicTriggerKey,
 CheckpointTimeoutKey). Requests carry an id that their caller draws; each is answered by exactly one effect with that id.
 Events that answer an effect name it in their docstring; the shell answers every such effect exactly once, however
 slow or broken the world is (a store or a hook that hangs is answered with its failure after a time limit of the shell).
@@ -16,11 +16,11 @@ from typing import NewType
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import CheckpointMetadata, MasterState
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID
-from snapline.dataflow.jobgraph import JobEdge, JobVertex
-from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
-from snapline.runtime.machine import TimerFired
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.runtime.cores.machine import TimerFired
 
 CheckpointRequestID = NewType("CheckpointRequestID", str)
 """Names a request for a checkpoint, a savepoint or a restore; unique within one coordinator. The core's own requests

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from snapline.coordinator.checkpoint.events import ExecutionChange
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
-from snapline.dataflow.jobgraph import JobEdge, JobVertex
-from snapline.dataflow.messages import ExecutionState
+from snapline.dataflow.wire.messages import ExecutionState
 
 _ENDED_WITHOUT_RESULT = (ExecutionState.FAILED, ExecutionState.CANCELED)
 

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import (
+from snapline.dataflow.graph.jobgraph import JobVertex
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     OperatorState,
     OperatorStateHandle,
@@ -28,8 +30,6 @@ from snapline.dataflow.handles import (
     OperatorSubtaskState,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobVertex
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 
 INITIAL_CHECKPOINT_ID = CheckpointID(1)
 

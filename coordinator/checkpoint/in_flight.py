@@ -34,15 +34,15 @@ from snapline.coordinator.checkpoint.pending_checkpoint import (
     TaskAcknowledgeResult,
 )
 from snapline.coordinator.checkpoint.publication import CheckpointPublication
-from snapline.coordinator.checkpoint.recent_checkpoints import CheckpointOutcome, RecentCheckpoints
 from snapline.coordinator.checkpoint.request_decider import CheckpointTriggerRequest
-from snapline.coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker
+from snapline.coordinator.checkpoint.statistics.recent_checkpoints import CheckpointOutcome, RecentCheckpoints
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStats, CheckpointStatsTracker
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.graph.jobgraph import JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
-from snapline.dataflow.jobgraph import JobVertex
-from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint
-from snapline.runtime.machine import CancelTimer, check
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from snapline.runtime.cores.machine import CancelTimer, check
 
 Effects = list[CheckpointCoordinatorEffect]
 

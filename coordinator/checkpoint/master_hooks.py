@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from snapline.dataflow.handles import MasterState
+from snapline.dataflow.snapshot.handles import MasterState
 
 
 @dataclass(frozen=True, slots=True)

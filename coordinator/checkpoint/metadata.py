@@ -23,11 +23,11 @@ from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckp
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.wire_errors import WireError
-from snapline.dataflow.wire_reflection import enum_tables
-from snapline.dataflow.wire_state import decode_operator_subtask_state, encode_operator_subtask_state
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
+from snapline.dataflow.wire.reflection_codec import enum_tables
+from snapline.dataflow.wire.state_codec import decode_operator_subtask_state, encode_operator_subtask_state
+from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import metadata_pb2 as pb
 
 METADATA_FILE_NAME = "_metadata"

@@ -17,10 +17,10 @@ from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operat
 from snapline.coordinator.checkpoint.plan import CheckpointPlan
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import MasterState, TaskStateSnapshot
+from snapline.dataflow.graph.jobgraph import JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, OperatorID
-from snapline.dataflow.jobgraph import JobVertex
-from snapline.runtime.machine import check
+from snapline.dataflow.snapshot.handles import MasterState, TaskStateSnapshot
+from snapline.runtime.cores.machine import check
 
 
 class TaskAcknowledgeResult(Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from snapline.coordinator.checkpoint.effects import PeriodicTriggerKey
 from snapline.dataflow.ids import JobID
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 
 class PeriodicTrigger:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from snapline.coordinator.checkpoint.executions import ExecutionTracker
+from snapline.dataflow.graph.jobgraph import JobEdge
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
-from snapline.dataflow.jobgraph import JobEdge
-from snapline.dataflow.messages import ExecutionState
+from snapline.dataflow.wire.messages import ExecutionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 
 
 class CheckpointRetentionPolicy(Enum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from snapline.coordinator.checkpoint.abandoned_files import checkpoint_of_shared_file
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.completed_store import CompletedCheckpointStore
 from snapline.coordinator.checkpoint.effects import (
@@ -22,15 +23,14 @@ from snapline.coordinator.checkpoint.effects import (
     VerifyStoredCheckpoint,
 )
 from snapline.coordinator.checkpoint.finalization import FinalizeRefused
-from snapline.coordinator.checkpoint.leftovers import checkpoint_of_shared_file
 from snapline.coordinator.checkpoint.pending_checkpoint import PendingCheckpoint
-from snapline.coordinator.checkpoint.recent_checkpoints import CheckpointOutcome
 from snapline.coordinator.checkpoint.shared_state_registry import SharedStateRegistry
+from snapline.coordinator.checkpoint.statistics.recent_checkpoints import CheckpointOutcome
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.machine import check
+from snapline.dataflow.snapshot.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.cores.machine import check
 
 MAX_DELETED_SHARED = 100_000
 """Shared files whose deletion is remembered, so that nothing that refers to one is ever taken for a checkpoint."""

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
-from snapline.dataflow.handles import (
+from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
     OperatorState,
     OperatorSubtaskState,
     SegmentStateHandle,
     StreamStateHandle,
 )
-from snapline.runtime.machine import InvariantViolation, check
+from snapline.runtime.cores.machine import InvariantViolation, check
 
 
 @dataclass(slots=True)

@@ -42,9 +42,9 @@ from snapline.coordinator.jobmaster.operations import JobOperation, JobSubmitted
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus, JobStatusChanged
+from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 
 JOB_MASTER_RESTARTS = 3
 """How often a JobMaster that broke is started again before its job is given up."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapline.coordinator.jobmaster.operations import JobOperation, Reply, RequestID
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import JobGraph
 
 
 @dataclass(frozen=True, slots=True)

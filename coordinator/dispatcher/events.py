@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from snapline.coordinator.jobmaster.operations import JobOperation, RequestID
 from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus, JobStatusChanged
+from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 
 
 @dataclass(frozen=True, slots=True)

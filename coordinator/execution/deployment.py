@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, subtasks_of
-from snapline.dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.jobgraph import JobEdge, JobVertex
-from snapline.dataflow.messages import (
+from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.wire.messages import (
     InputGateDescriptor,
     OperatorDescriptor,
     ResultPartitionDescriptor,

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph, JobVertex
-from snapline.dataflow.messages import ExecutionState, JobStatus
-from snapline.runtime.machine import InvariantViolation, check
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus
+from snapline.runtime.cores.machine import InvariantViolation, check
 
 _TERMINAL = frozenset(state for state in ExecutionState if state.is_terminal)
 

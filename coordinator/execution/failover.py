@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from snapline.coordinator.execution.deployment import producers_of_consumer
 from snapline.coordinator.execution.execution_graph import subtasks_of
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex
 from snapline.dataflow.ids import ExecutionVertexID, JobVertexID
-from snapline.dataflow.jobgraph import JobGraph, JobVertex
 
 
 class FailoverRegions:

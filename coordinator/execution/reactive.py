@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from snapline.coordinator.execution.execution_graph import with_parallelism
 from snapline.coordinator.execution.slot_sharing import required_slots
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex
 from snapline.dataflow.ids import JobVertexID
-from snapline.dataflow.jobgraph import JobGraph, JobVertex
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import AllocationID, ResourceID
-from snapline.dataflow.messages import SlotOffer, SlotsHeld
-from snapline.runtime.machine import check
+from snapline.dataflow.wire.messages import SlotOffer, SlotsHeld
+from snapline.runtime.cores.machine import check
 
 
 @dataclass(frozen=True, slots=True)

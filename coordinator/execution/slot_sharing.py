@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from snapline.coordinator.execution.slot_pool import AllocatedSlot, SlotPool
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.runtime.machine import InvariantViolation, check
+from snapline.runtime.cores.machine import InvariantViolation, check
 
 
 class SharedSlotKey(NamedTuple):

@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import job_pb2
-from snapline.runtime.storage import Storage, StorageAlreadyExists, StorageError, StorageNotFound
+from snapline.runtime.storage.storage_port import Storage, StorageAlreadyExists, StorageError, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
 NS_PER_MS = 1_000_000

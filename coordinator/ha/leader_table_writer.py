@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from snapline.coordinator.high_availability import LeadershipLost
-from snapline.runtime.leader_retrieval import LeaderTable, encode_leader_table
+from snapline.runtime.leaders.leader_retrieval import LeaderTable, encode_leader_table
 from snapline.runtime.logs import Logger
 
 RETRY_SECONDS = 0.5

@@ -6,7 +6,7 @@ import threading
 
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 
 
 class StandaloneCheckpointIDCounter:

@@ -7,7 +7,7 @@ writes. Below `<root>/<cluster id>`:
 
     identity                    the storage directory of the cluster: another cluster with this id is refused
     leader/candidates/<n>       ephemeral; the oldest leads
-    leader/table                where the leaders are (snapline.runtime.leader_election, snapline.runtime.zookeeper_leader_retrieval)
+    leader/table                where the leaders are (snapline.runtime.leaders.leader_election, snapline.runtime.leaders.zookeeper_leader_retrieval)
     jobs/<job>                  time of submission, and path of the graph in the storage
     counters/<job>              the next checkpoint id
     pointers/<job>/<id>         where a completed checkpoint lies
@@ -31,14 +31,14 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import job_pb2
-from snapline.runtime.leader_election import TABLE, Leadership
-from snapline.runtime.storage import Storage, StorageNotFound
-from snapline.runtime.zookeeper import Answer, SessionOver, ZooKeeperSession
+from snapline.runtime.leaders.leader_election import TABLE, Leadership
+from snapline.runtime.leaders.zookeeper import Answer, SessionOver, ZooKeeperSession
+from snapline.runtime.storage.storage_port import Storage, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
 NS_PER_MS = 1_000_000

@@ -31,8 +31,8 @@ from snapline.coordinator.jobmaster.scheduler_effects import SchedulerEffect
 from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import JobVertexID
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 STOPPING = "the job is being stopped with a savepoint: ask again if that fails"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from snapline.coordinator.jobmaster.effects import UpdateJobGraph
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobVertexID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.runtime.machine import check
+from snapline.runtime.cores.machine import check
 
 
 class DurableJobGraph:

@@ -2,7 +2,7 @@
 
 Besides these:
 
-* `snapline.runtime.connections`: OpenConnection (to the ResourceManager), Send, SendToTasks, CloseConnection.
+* `snapline.runtime.cores.connections`: OpenConnection (to the ResourceManager), Send, SendToTasks, CloseConnection.
 * `StartTimer`, `CancelTimer`. Timers of the checkpoint core come out as they are too; keys do not collide.
 * `snapline.coordinator.jobmaster.operations.Reply`.
 * Every effect of `snapline.coordinator.checkpoint.effects` that needs the outside (draw an id, store metadata, discard state, ...):
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from snapline.coordinator.checkpoint.effects import CheckpointCoordinatorEffect
 from snapline.coordinator.jobmaster.operations import Reply
 from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus, JobStatusChanged
-from snapline.runtime.connections import ConnectionEffect
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
+from snapline.runtime.cores.connections import ConnectionEffect
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Besides these:
 
-* `snapline.runtime.connections`: ResourceManagerLeaderChanged; MessageReceived and ConnectionLost for the TaskManagers that dial in;
+* `snapline.runtime.cores.connections`: ResourceManagerLeaderChanged; MessageReceived and ConnectionLost for the TaskManagers that dial in;
   ConnectionOpened, ConnectionLost and MessageReceived for the connection to the ResourceManager, which the core dials.
 * `TimerFired`.
 * Every event of `snapline.coordinator.checkpoint.events` that answers an effect of `snapline.coordinator.checkpoint.effects` (a checkpoint
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.events import CheckpointCoordinatorEvent
 from snapline.coordinator.jobmaster.operations import JobOperation, RequestID
-from snapline.dataflow.handles import CheckpointMetadata
-from snapline.dataflow.messages import AcknowledgeCheckpoint
-from snapline.runtime.connections import ConnectionEvent, ResourceManagerLeaderChanged
-from snapline.runtime.machine import TimerFired
+from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint
+from snapline.runtime.cores.connections import ConnectionEvent, ResourceManagerLeaderChanged
+from snapline.runtime.cores.machine import TimerFired
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,10 +105,10 @@ from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.coordinator.jobmaster.task_managers import TaskManagerTable
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from snapline.dataflow.failures import Blame, SerializedFailure
-from snapline.dataflow.handles import CheckpointMetadata
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import (
+from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
     DeclineCheckpoint,
@@ -133,7 +133,7 @@ from snapline.dataflow.messages import (
     TaskMetrics,
     TaskStateChanged,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -147,7 +147,7 @@ from snapline.runtime.connections import (
     SendToTasks,
     TogetherReceived,
 )
-from snapline.runtime.heartbeat import (
+from snapline.runtime.cores.heartbeat import (
     HeartbeatEvent,
     HeartbeatMonitor,
     HeartbeatReceived,
@@ -160,8 +160,8 @@ from snapline.runtime.heartbeat import (
     TargetUnreachable,
     UnmonitorTarget,
 )
-from snapline.runtime.machine import CancelTimer, Machine, StartTimer, TimerFired
-from snapline.runtime.registration import (
+from snapline.runtime.cores.machine import CancelTimer, Machine, StartTimer, TimerFired
+from snapline.runtime.cores.registration import (
     LeaderGone,
     RegisterAt,
     StopRegistration,

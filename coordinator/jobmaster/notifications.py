@@ -1,6 +1,6 @@
 """What tasks are told of a checkpoint: one message for all of them, made from one decision.
 
-With acknowledgements the hot path of a large job: a message for each is made when it is written, of pieces (`snapline.dataflow.wire_bytes`).
+With acknowledgements the hot path of a large job: a message for each is made when it is written, of pieces (`snapline.dataflow.wire.envelope_bytes`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from snapline.coordinator.checkpoint.effects import (
     SendTriggerCheckpoint,
 )
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from snapline.dataflow.wire.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 
 Notification = SendTriggerCheckpoint | SendNotifyCheckpointComplete | SendNotifyCheckpointAborted
 Message = TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted

@@ -15,9 +15,9 @@ from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.coordinator.execution.execution_graph import with_parallelism
 from snapline.coordinator.jobmaster.operations import Acknowledged, OperationFailed, Reply, RequestID, SnapshotCompleted
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobVertexID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
-from snapline.dataflow.messages import AcknowledgeCheckpoint, ExecutionReport, ExecutionState
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, ExecutionReport, ExecutionState
 
 ADOPTABLE = frozenset(
     {ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED}

@@ -21,8 +21,8 @@ from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.dataflow.ids import JobVertexID
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 OWN_PREFIX = "reactive-"
 """Of the ids of checkpoints that nobody asked for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from snapline.coordinator.execution.slot_pool import SlotPool
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     DeclareRequiredSlots,
     Disconnect,
     HeartbeatRequest,
@@ -19,10 +19,10 @@ from snapline.dataflow.messages import (
     NotifyTaskManagerLost,
     RegisterJobMaster,
 )
-from snapline.runtime.connections import CloseConnection, ConnectionID, OpenConnection, Send
-from snapline.runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
-from snapline.runtime.machine import CancelTimer, StartTimer
-from snapline.runtime.registration import (
+from snapline.runtime.cores.connections import CloseConnection, ConnectionID, OpenConnection, Send
+from snapline.runtime.cores.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
+from snapline.runtime.cores.registration import (
     Registered,
     RegistrationEvent,
     RegistrationFailed,

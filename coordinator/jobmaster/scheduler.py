@@ -48,10 +48,10 @@ from snapline.coordinator.jobmaster.scheduler_effects import (
 )
 from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
-from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, check
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, check
 
 EXCEPTION_HISTORY_SIZE = 16
 """Failures that are remembered (Flink: web.exception-history-size)."""

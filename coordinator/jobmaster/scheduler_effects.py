@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from snapline.coordinator.checkpoint.events import ExecutionChange
 from snapline.coordinator.jobmaster.effects import UpdateJobGraph
 from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import ExecutionAttemptID, JobVertexID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus, SubmitTasks
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.dataflow.wire.messages import JobStatus, SubmitTasks
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from snapline.dataflow.config import (
     TASK_CANCELLATION_TIMEOUT,
     Configuration,
 )
-from snapline.runtime.heartbeat import HeartbeatSettings
-from snapline.runtime.registration import RegistrationSettings
+from snapline.runtime.cores.heartbeat import HeartbeatSettings
+from snapline.runtime.cores.registration import RegistrationSettings
 
 CANCELLATION_GRACE_MS = 30_000
 """What a TaskManager gets beyond `task.cancellation.timeout`, after which it should have ended its process, before the

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import ResourceID
-from snapline.dataflow.messages import TaskManagerInfo, TaskMetrics
-from snapline.runtime.connections import ConnectionID
-from snapline.runtime.machine import check
+from snapline.dataflow.wire.messages import TaskManagerInfo, TaskMetrics
+from snapline.runtime.cores.connections import ConnectionID
+from snapline.runtime.cores.machine import check
 
 
 @dataclass(slots=True)

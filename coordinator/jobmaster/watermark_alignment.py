@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID
-from snapline.dataflow.messages import AlignWatermarks, ReportWatermark
+from snapline.dataflow.wire.messages import AlignWatermarks, ReportWatermark
 
 LOOK_AGAIN_MS = 200
 """All reports of a group are looked through at the latest after this, and whenever the least one rises."""

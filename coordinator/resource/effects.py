@@ -1,6 +1,6 @@
 """What the ResourceManager core asks for.
 
-Besides these: `Send` and `CloseConnection` of `snapline.runtime.connections`, `StartTimer` and `CancelTimer`.
+Besides these: `Send` and `CloseConnection` of `snapline.runtime.cores.connections`, `StartTimer` and `CancelTimer`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import ResourceID
-from snapline.runtime.connections import CloseConnection, Send
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.runtime.cores.connections import CloseConnection, Send
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the ResourceManager core is told.
 
-Besides these: `MessageReceived` and `ConnectionLost` of `snapline.runtime.connections` (it only serves, TaskManagers and
+Besides these: `MessageReceived` and `ConnectionLost` of `snapline.runtime.cores.connections` (it only serves, TaskManagers and
 JobMasters dial), and `TimerFired`. The core is built anew for each grant of leadership, with that session; when leadership
 ends the shell drops it and closes its connections.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import ResourceID
-from snapline.runtime.connections import ConnectionLost, MessageReceived
-from snapline.runtime.machine import TimerFired
+from snapline.runtime.cores.connections import ConnectionLost, MessageReceived
+from snapline.runtime.cores.machine import TimerFired
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID, SlotID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     DeclareRequiredSlots,
     Disconnect,
     Fenced,
@@ -50,8 +50,8 @@ from snapline.dataflow.messages import (
     SlotReport,
     SlotRequestRejected,
 )
-from snapline.runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
-from snapline.runtime.heartbeat import (
+from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
+from snapline.runtime.cores.heartbeat import (
     HeartbeatEvent,
     HeartbeatMonitor,
     HeartbeatReceived,
@@ -64,7 +64,7 @@ from snapline.runtime.heartbeat import (
     TargetUnreachable,
     UnmonitorTarget,
 )
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from snapline.dataflow.ids import AllocationID, JobID, ResourceID, SlotID
-from snapline.dataflow.messages import SlotReport, SlotsHeld, TaskManagerInfo
-from snapline.runtime.machine import check
+from snapline.dataflow.wire.messages import SlotReport, SlotsHeld, TaskManagerInfo
+from snapline.runtime.cores.machine import check
 
 
 class SlotState(Enum):

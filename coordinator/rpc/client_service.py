@@ -25,9 +25,9 @@ from snapline.coordinator.jobmaster.operations import (
     TakeSavepoint,
 )
 from snapline.dataflow.failures import Blame
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, JobVertexID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.wire import WireError, decode_job_graph, decode_job_status
+from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
 

@@ -19,16 +19,16 @@ import grpc.aio
 
 from snapline.coordinator.rpc.switchboard import Operation, Switchboard, Tell
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
-from snapline.dataflow.wire import WireError, decode_envelope
-from snapline.dataflow.wire_bytes import serialize_envelope
+from snapline.dataflow.wire.codec import WireError, decode_envelope
+from snapline.dataflow.wire.envelope_bytes import serialize_envelope
+from snapline.dataflow.wire.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
 from snapline.protos import cluster_pb2
 from snapline.runtime.actor import Events, Incoming
-from snapline.runtime.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
-from snapline.runtime.dialing import MAX_QUEUED_MESSAGES, take_envelope
-from snapline.runtime.grpc_channels import STREAM_IS_OPEN
+from snapline.runtime.cores.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc_server import retrieve_exception
+from snapline.runtime.rpc.dialing import MAX_QUEUED_MESSAGES, take_envelope
+from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
+from snapline.runtime.rpc.rpc_server import retrieve_exception
 
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, bytes]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from snapline.dataflow.ids import JobID
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
-from snapline.runtime.leader_retrieval import LeaderAddress, LeaderTable, encode_leader_table
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderTable, encode_leader_table
 
 
 class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):

@@ -1,4 +1,4 @@
-"""RelayGateway: where relays dial in (`snapline.runtime.relay`), each with the streams of many TaskManagers on one.
+"""RelayGateway: where relays dial in (`snapline.runtime.relay.relay_server`), each with the streams of many TaskManagers on one.
 
 To everybody else in this process a relayed stream is a served one like those of `snapline.coordinator.rpc.gateways`: it has a connection
 id, an owner, a queue with a bound, and an end of its own. What is different is the cost: the frames of many TaskManagers come
@@ -17,15 +17,15 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from snapline.coordinator.rpc.gateways import Refused, ServedStream, ServedStreams
-from snapline.dataflow.wire import WireError
-from snapline.dataflow.wire_bytes import serialize_envelope
+from snapline.dataflow.wire.codec import WireError
+from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
-from snapline.runtime.connections import ConnectionID, PeerKind
-from snapline.runtime.dialing import take_envelope
-from snapline.runtime.grpc_channels import STREAM_IS_OPEN
+from snapline.runtime.cores.connections import ConnectionID, PeerKind
+from snapline.runtime.cores.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
 from snapline.runtime.logs import Logger
-from snapline.runtime.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
-from snapline.runtime.rpc_server import retrieve_exception
+from snapline.runtime.rpc.dialing import take_envelope
+from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
+from snapline.runtime.rpc.rpc_server import retrieve_exception
 
 Context = grpc.aio.ServicerContext[relay_pb2.RelayFrames, relay_pb2.RelayFrames]
 

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from snapline.dataflow.ids import JobID, LeaderSessionID
-from snapline.dataflow.messages import Fenced
+from snapline.dataflow.wire.messages import Fenced
 from snapline.runtime.actor import Incoming, Performer
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -32,7 +32,7 @@ from snapline.runtime.connections import (
     Send,
     SendToTasks,
 )
-from snapline.runtime.dialing import Dialer
+from snapline.runtime.rpc.dialing import Dialer
 
 Tell = Callable[[Any], bool]
 """Tell an actor; False: it has stopped."""

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from snapline.coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
-from snapline.coordinator.checkpoint.stats_summary import StatsSummarySnapshot
+from snapline.coordinator.checkpoint.statistics.stats import (
+    CheckpointStats,
+    CheckpointStatsSnapshot,
+    CheckpointStatsStatus,
+)
+from snapline.coordinator.checkpoint.statistics.stats_summary import StatsSummarySnapshot
 from snapline.coordinator.execution.execution_graph import Execution
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionVertexID
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import encode_into, encode_job_status, encode_state
-from snapline.dataflow.wire_reflection import enum_tables
+from snapline.dataflow.wire.codec import encode_into, encode_job_status, encode_state
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.reflection_codec import enum_tables
 from snapline.protos import checkpoint_pb2
 from snapline.protos import client_pb2 as pb
 

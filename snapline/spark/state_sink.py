@@ -25,8 +25,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructType
 
 from snapline.dataflow.config import Configuration
-from snapline.runtime.machine import check
-from snapline.runtime.object_storage import open_storage
+from snapline.runtime.cores.machine import check
+from snapline.runtime.storage.object_storage import open_storage
 from snapline.state_writer import KeyedStatePlan, StateWriteError, SubtaskFiles, WrittenFile
 
 FORMAT = "snapline_state_sink"

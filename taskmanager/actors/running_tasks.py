@@ -1,6 +1,6 @@
 """The tasks that run in one TaskManager: starts, cancels and feeds them, and reads their counters.
 
-Performs the effects of the TaskExecutor that concern tasks. Each task has a thread of its own (`snapline.taskmanager.task_thread`);
+Performs the effects of the TaskExecutor that concern tasks. Each task has a thread of its own (`snapline.taskmanager.threads.task_thread`);
 everything that goes to it is mail. A task that cannot even be built reports FAILED like one that failed later. Thread-safe.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from snapline.dataflow.config import LOCAL_RECOVERY
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AlignWatermarks,
     ExecutionState,
     NotifyCheckpointAborted,
@@ -25,16 +25,16 @@ from snapline.dataflow.messages import (
 )
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
-from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.actors.task_environment import TaskEnvironment
 from snapline.taskmanager.executor.events import TaskEnteredState
-from snapline.taskmanager.network.contract import Exchange
+from snapline.taskmanager.network.channels.exchange_contract import Exchange
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.stream_task import StreamTask
 from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
-from snapline.taskmanager.task_thread import TaskThread
-from snapline.taskmanager.turns import Turns
+from snapline.taskmanager.threads.task_thread import TaskThread
+from snapline.taskmanager.threads.turns import Turns
 
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from snapline.dataflow.config import FILE_THRESHOLD
-from snapline.dataflow.handles import StreamStateHandle
-from snapline.dataflow.messages import (
+from snapline.dataflow.snapshot.handles import StreamStateHandle
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
@@ -20,18 +20,18 @@ from snapline.dataflow.messages import (
     TaskStateChanged,
 )
 from snapline.runtime.clock import Clock
-from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.executor.events import TaskEnteredState, TaskSaid
-from snapline.taskmanager.network.contract import Exchange
-from snapline.taskmanager.operators.push_source import PushSourceRunner
-from snapline.taskmanager.push_source import ThreadedPushSource
+from snapline.taskmanager.network.channels.exchange_contract import Exchange
+from snapline.taskmanager.operators.sources.push_source_operator import PushSourceRunner
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery
 from snapline.taskmanager.snapshots.restore import BytesRead, StateReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
-from snapline.taskmanager.state.key_value_store import KeyValueStore
-from snapline.taskmanager.state.rocksdb import RocksDBStore
+from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
+from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
 from snapline.taskmanager.task.environment import StateBlob
-from snapline.taskmanager.unpickling import unpickle_alone
+from snapline.taskmanager.threads.push_source_threads import ThreadedPushSource
+from snapline.taskmanager.threads.unpickling import unpickle_alone
 
 
 class TaskEnvironment:

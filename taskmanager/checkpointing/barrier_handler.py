@@ -14,13 +14,13 @@ from collections.abc import Hashable
 from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import CheckpointMetrics
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AbortCheckpointOnBarrier,
     BarrierHandlerEffect,
     TriggerCheckpointOnBarrier,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 NO_CHECKPOINT = CheckpointID(-1)
 """`latest_checkpoint_id` before the first barrier."""

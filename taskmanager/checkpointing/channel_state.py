@@ -2,7 +2,7 @@
 
 On a hash edge several new subtasks may read the data that was on its way to one old subtask; each keeps the rows whose key
 group it owns, so that every row is processed exactly once. On the producer's side the same batches are spread by key again.
-It does not know files or which handles were assigned (`snapline.dataflow.channel_state`). Flink demultiplexes buffers into virtual
+It does not know files or which handles were assigned (`snapline.dataflow.snapshot.channel_state`). Flink demultiplexes buffers into virtual
 channels first, because a record may span two of them; a batch is whole, so that a row filter is all that is left of it.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.handles import KeyGroupRange
-from snapline.dataflow.key_groups import assign_to_key_groups, split_batch
+from snapline.dataflow.columnar.key_groups import assign_to_key_groups, split_batch
+from snapline.dataflow.snapshot.handles import KeyGroupRange
 
 
 def own_rows(

@@ -14,15 +14,15 @@ from collections.abc import Collection
 from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import CheckpointMetrics
-from snapline.runtime.machine import check
+from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     BarrierHandlerEffect,
     ResumeConsumption,
     TriggerCheckpointOnBarrier,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 MAX_CHECKPOINTS_TO_TRACK = 50
 

@@ -24,7 +24,7 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     BarrierHandlerEffect,
     BlockConsumption,
     CheckpointStarted,
@@ -37,8 +37,8 @@ from snapline.taskmanager.checkpointing.contract import (
     ResumeConsumption,
     TaskEffect,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo
-from snapline.taskmanager.network.input_gate import BufferOrEvent, UnionInputGate
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
+from snapline.taskmanager.network.channels.input_gate import BufferOrEvent, UnionInputGate
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from snapline.dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.machine import CancelTimer, StartTimer, check
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, check
 from snapline.taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
 from snapline.taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AllBarriersReceived,
     BarrierHandlerEffect,
     BlockConsumption,
@@ -31,7 +31,7 @@ from snapline.taskmanager.checkpointing.contract import (
     ReleaseConsumption,
     ResumeConsumption,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 MAX_GIVEN_UP = 128
 """As many aborted checkpoints as Flink's SubtaskCheckpointCoordinator remembers."""

@@ -18,9 +18,9 @@ import pyarrow as pa
 from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import CheckpointMetrics
-from snapline.runtime.machine import CancelTimer, StartTimer
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     Acknowledge,
     AllBarriersReceived,
     BroadcastBarrier,
@@ -40,7 +40,7 @@ from snapline.taskmanager.checkpointing.contract import (
     TimeOutBarrier,
     TriggerCheckpointOnBarrier,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
 
 DEFAULT_MAX_RECORD_ABORTED_CHECKPOINTS = 128
 """Aborts of checkpoints that this task has not seen the trigger of; the oldest is forgotten first."""

@@ -1,6 +1,6 @@
 """What the TaskExecutor core asks for.
 
-Besides these: OpenConnection, CloseConnection and Send of `snapline.runtime.connections`, StartTimer, CancelTimer.
+Besides these: OpenConnection, CloseConnection and Send of `snapline.runtime.cores.connections`, StartTimer, CancelTimer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AlignWatermarks,
     HeartbeatResponse,
     NotifyCheckpointAborted,
@@ -17,8 +17,8 @@ from snapline.dataflow.messages import (
     TaskDeploymentDescriptor,
     TriggerCheckpoint,
 )
-from snapline.runtime.connections import CloseConnection, ConnectionID, OpenConnection, Send
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.runtime.cores.connections import CloseConnection, ConnectionID, OpenConnection, Send
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 
 @dataclass(frozen=True, slots=True)

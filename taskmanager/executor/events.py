@@ -1,6 +1,6 @@
 """What the TaskExecutor core of one TaskManager is told.
 
-Besides these: ResourceManagerLeaderChanged, ConnectionOpened, ConnectionLost and MessageReceived of `snapline.runtime.connections`
+Besides these: ResourceManagerLeaderChanged, ConnectionOpened, ConnectionLost and MessageReceived of `snapline.runtime.cores.connections`
 (the TaskManager dials all its connections), and `TimerFired`.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
@@ -18,8 +18,13 @@ from snapline.dataflow.messages import (
     ReportWatermark,
     TaskMetrics,
 )
-from snapline.runtime.connections import ConnectionLost, ConnectionOpened, MessageReceived, ResourceManagerLeaderChanged
-from snapline.runtime.machine import TimerFired
+from snapline.runtime.cores.connections import (
+    ConnectionLost,
+    ConnectionOpened,
+    MessageReceived,
+    ResourceManagerLeaderChanged,
+)
+from snapline.runtime.cores.machine import TimerFired
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
-from snapline.dataflow.messages import SlotOffer, SlotReport, SlotStatus
-from snapline.runtime.machine import check
+from snapline.dataflow.wire.messages import SlotOffer, SlotReport, SlotStatus
+from snapline.runtime.cores.machine import check
 
 
 class TaskSlotState(Enum):

@@ -44,7 +44,7 @@ from snapline.dataflow.ids import (
     JobID,
     LeaderSessionID,
 )
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -74,7 +74,7 @@ from snapline.dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     RELAY_TIMEOUT_MS,
     CloseConnection,
     ConnectionID,
@@ -87,9 +87,9 @@ from snapline.runtime.connections import (
     ResourceManagerLeaderChanged,
     Send,
 )
-from snapline.runtime.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
-from snapline.runtime.registration import (
+from snapline.runtime.cores.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.registration import (
     LeaderGone,
     RegisterAt,
     Registered,

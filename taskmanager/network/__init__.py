@@ -1,1 +1,1 @@
-"""The pure cores of the exchange between tasks: queues of both ends, credits, input gates, watermarks per channel."""
+"""The data plane of a TaskManager: channels, which are pure, and Arrow Flight between processes."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.snapshot.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
     OperatorStateEntry,
@@ -23,11 +24,10 @@ from snapline.dataflow.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import OperatorID
-from snapline.runtime.machine import check
-from snapline.runtime.storage import Buffer
-from snapline.taskmanager.checkpointing.contract import ChannelState
-from snapline.taskmanager.operators.contract import (
+from snapline.runtime.cores.machine import check
+from snapline.runtime.storage.storage_port import Buffer
+from snapline.taskmanager.checkpointing.checkpointing_contract import ChannelState
+from snapline.taskmanager.operators.base.operator_contract import (
     KeyedSnapshotPart,
     OperatorListSnapshot,
     OperatorSnapshot,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import xxhash
 
-from snapline.runtime.storage import Buffer
+from snapline.runtime.storage.storage_port import Buffer
 
 MAGIC = b"SNAPCPY1"
 CHUNK_BYTES = 256 << 10

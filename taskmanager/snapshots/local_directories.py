@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snapline.dataflow.ids import JobID, ResourceID
-from snapline.runtime.storage import Buffer
+from snapline.runtime.storage.storage_port import Buffer
 
 LOCK = "lock"
 """In each directory; and in each root, held while directories change hands."""

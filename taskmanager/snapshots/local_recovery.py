@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from snapline.dataflow.handles import SegmentStateHandle, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.snapshot.handles import SegmentStateHandle, TaskStateSnapshot
 from snapline.runtime.logs import Logger
-from snapline.runtime.storage import Buffer
+from snapline.runtime.storage.storage_port import Buffer
 from snapline.taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy, LocalFile, checksums, open_part
-from snapline.taskmanager.snapshots.local_state_retention import (
+from snapline.taskmanager.snapshots.planning.local_state_retention import (
     CopiesInherited,
     CopyWritten,
     DeleteCopies,

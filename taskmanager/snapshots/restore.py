@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from snapline.dataflow.handles import ByteStreamStateHandle, StreamStateHandle
-from snapline.runtime.state_storages import StateStorages, is_absolute
-from snapline.runtime.storage import Storage, StorageError
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, StreamStateHandle
+from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage.storage_port import Storage, StorageError
 from snapline.taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery
 

@@ -19,16 +19,16 @@ from typing import Any
 
 import xxhash
 
-from snapline.dataflow.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
-from snapline.runtime.state_storages import StateStorages, is_absolute
-from snapline.runtime.storage import StorageError, put_parts
-from snapline.taskmanager.checkpointing.contract import ChannelState
-from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.dataflow.snapshot.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
+from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage.storage_port import StorageError, put_parts
+from snapline.taskmanager.checkpointing.checkpointing_contract import ChannelState
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 from snapline.taskmanager.snapshots.blobs import BlobPlan, assemble, merged, plan_blobs
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
-from snapline.taskmanager.snapshots.local_state_retention import OriginalDeleted
-from snapline.taskmanager.snapshots.segment_planner import (
+from snapline.taskmanager.snapshots.planning.local_state_retention import OriginalDeleted
+from snapline.taskmanager.snapshots.planning.segment_planner import (
     BlobEncoded,
     CompleteSnapshot,
     DeleteSegment,

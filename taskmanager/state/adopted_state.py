@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import Int64Array
+from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.taskmanager.state.keyed_state import KeyedState
 
 NEVER_DUE = 2**63 - 1

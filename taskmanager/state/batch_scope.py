@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from snapline.dataflow.kernel import I64, I32s, RO_I32s, kernel
-from snapline.dataflow.state import StateError
-from snapline.taskmanager.state.slots import Slots, grown
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.columnar.kernel import I64, I32s, RO_I32s, kernel
+from snapline.taskmanager.state.index.slots import Slots, grown
 
 _NO_SLOTS: Slots = np.zeros(0, np.int32)
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import (
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.columnar.arrow_columns import (
     BoolArray,
     BytesArray,
     Int64Array,
@@ -30,9 +31,8 @@ from snapline.dataflow.arrow_columns import (
     numpy_values,
     validity,
 )
-from snapline.dataflow.gather import gather_binary
-from snapline.dataflow.kernel import VOID, I64s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel
-from snapline.dataflow.state import StateError
+from snapline.dataflow.columnar.gather import gather_binary
+from snapline.dataflow.columnar.kernel import VOID, I64s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel
 
 _Piece = tuple[Int64Array, BytesArray]
 """How many bytes of the array belong to each row, one row after the other."""

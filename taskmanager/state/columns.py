@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import (
+from snapline.dataflow.columnar.arrow_columns import (
     BoolArray,
     Int64Array,
     bitmap_of,
@@ -24,8 +24,8 @@ from snapline.dataflow.arrow_columns import (
     numpy_values,
     validity,
 )
-from snapline.dataflow.gather import gather_values
-from snapline.dataflow.kernel import (
+from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.kernel import (
     VOID,
     BOOLs,
     RO_BOOLs,
@@ -41,7 +41,7 @@ from snapline.dataflow.kernel import (
     kernel,
 )
 from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from snapline.taskmanager.state.slots import Slots, grow_in_place, grown
+from snapline.taskmanager.state.index.slots import Slots, grow_in_place, grown
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _ALL: BoolArray = np.zeros(0, np.bool_)

@@ -16,10 +16,22 @@ from weakref import ref
 
 import numpy as np
 
-from snapline.dataflow.arrow_columns import BoolArray, BytesArray
-from snapline.dataflow.kernel import I64, VOID, BOOLs, I64s, RO_BOOLs, RO_I32s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel
-from snapline.dataflow.large_arrays import copied
-from snapline.taskmanager.state.slots import Slots
+from snapline.dataflow.columnar.arrow_columns import BoolArray, BytesArray
+from snapline.dataflow.columnar.kernel import (
+    I64,
+    VOID,
+    BOOLs,
+    I64s,
+    RO_BOOLs,
+    RO_I32s,
+    RO_I64s,
+    RO_U8s,
+    U8s,
+    copy_bytes,
+    kernel,
+)
+from snapline.dataflow.columnar.large_arrays import copied
+from snapline.taskmanager.state.index.slots import Slots
 
 _PAGE_BITS = 3
 _PAGE = 1 << _PAGE_BITS

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from snapline.dataflow.arrow_columns import BoolArray
-from snapline.dataflow.handles import KeyedStateHandle, KeyGroupRange, StreamStateHandle
-from snapline.dataflow.kernel import VOID, BOOLs, RO_I32s, kernel
-from snapline.taskmanager.state.slots import Slots, grown
+from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.columnar.kernel import VOID, BOOLs, RO_I32s, kernel
+from snapline.dataflow.snapshot.handles import KeyedStateHandle, KeyGroupRange, StreamStateHandle
+from snapline.taskmanager.state.index.slots import Slots, grown
 
 MAX_DELTAS = 10
 SMALL_ROWS = 1000

@@ -14,9 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import BoolArray
-from snapline.dataflow.handles import KeyGroupRange
-from snapline.dataflow.state import (
+from snapline.dataflow.api.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -28,8 +26,10 @@ from snapline.dataflow.state import (
     ValueStateDescriptor,
     descriptor_of,
 )
-from snapline.dataflow.state_evolution import convert, evolution_of, key_problem
-from snapline.dataflow.state_format import (
+from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.snapshot.state_evolution import convert, evolution_of, key_problem
+from snapline.dataflow.snapshot.state_format import (
     STATE_COLUMN,
     TIMERS_COLUMN,
     KeyedStateHeader,
@@ -37,12 +37,13 @@ from snapline.dataflow.state_format import (
     read_header,
     with_role,
 )
-from snapline.runtime.machine import check
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.adopted_state import NOTHING_DUE, AdoptedState
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import FrozenState
 from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
-from snapline.taskmanager.state.key_index import Column, KeyIndex
+from snapline.taskmanager.state.index.key_index import Column, KeyIndex
+from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_list_state import KeyedListState
 from snapline.taskmanager.state.keyed_map_state import KeyedMapState
 from snapline.taskmanager.state.keyed_snapshot import FrozenField, FrozenRows, FrozenSelection, KeyedSnapshot
@@ -54,7 +55,6 @@ from snapline.taskmanager.state.keyed_state import (
     RunningAggregateState,
 )
 from snapline.taskmanager.state.keyed_timers import KeyedTimers
-from snapline.taskmanager.state.slots import Slots
 from snapline.taskmanager.state.timers import TIMERS_TYPE
 from snapline.taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 

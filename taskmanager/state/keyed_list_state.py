@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import BoolArray, bitmap_of
-from snapline.dataflow.state import ListStateDescriptor, StateError
+from snapline.dataflow.api.state import ListStateDescriptor, StateError
+from snapline.dataflow.columnar.arrow_columns import BoolArray, bitmap_of
 from snapline.taskmanager.state.batch_scope import BatchScope
-from snapline.taskmanager.state.chains import Chains, FrozenChains
 from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
+from snapline.taskmanager.state.index.chains import Chains, FrozenChains
+from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
 from snapline.taskmanager.state.keyed_state import KeyedState, python_values
-from snapline.taskmanager.state.lookahead import Lookahead
-from snapline.taskmanager.state.slots import SlotAllocator, Slots
+from snapline.taskmanager.state.rocksdb.lookahead import Lookahead
 
 
 class KeyedListState(KeyedState):
-    """snapline.dataflow.state.ListState."""
+    """snapline.dataflow.api.state.ListState."""
 
     __slots__ = (
         "_added", "_ahead", "_allocator", "_chains", "_lists", "_lookahead", "_python", "_replaced", "_scope", "_values",

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import BoolArray, bitmap_of
-from snapline.dataflow.state import MapStateDescriptor, StateError
+from snapline.dataflow.api.state import MapStateDescriptor, StateError
+from snapline.dataflow.columnar.arrow_columns import BoolArray, bitmap_of
 from snapline.taskmanager.state.batch_scope import BatchScope
-from snapline.taskmanager.state.chains import Chains, FrozenChains
 from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
-from snapline.taskmanager.state.key_index import FrozenKeys, KeyIndex
+from snapline.taskmanager.state.index.chains import Chains, FrozenChains
+from snapline.taskmanager.state.index.key_index import FrozenKeys, KeyIndex
+from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_state import KeyedState, PythonValues, python_values
-from snapline.taskmanager.state.known_maps import KnownMap, KnownMaps
-from snapline.taskmanager.state.lookahead import Lookahead
-from snapline.taskmanager.state.slots import Slots
+from snapline.taskmanager.state.map_cache import KnownMap, KnownMaps
+from snapline.taskmanager.state.rocksdb.lookahead import Lookahead
 
 _SMALL = 32
 """Looking up one pair costs about as much as loading so many at once, ..."""
@@ -46,7 +46,7 @@ _PYTHON_TYPES: tuple[tuple[Any, type], ...] = (
 
 
 class KeyedMapState(KeyedState):
-    """snapline.dataflow.state.MapState."""
+    """snapline.dataflow.api.state.MapState."""
 
     __slots__ = (
         "_chains", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",

@@ -1,7 +1,7 @@
 """A keyed snapshot between its two parts: frozen in the task's thread, encoded in an upload thread.
 
 Freezing copies nothing (see CopyOnWrite). Encoding takes the columns as they were, finds each key's key group, orders the keys
-by it and writes a table (`snapline.dataflow.state_format`); keys without state and timers are left out. Mirrors Flink's
+by it and writes a table (`snapline.dataflow.snapshot.state_format`); keys without state and timers are left out. Mirrors Flink's
 FullSnapshotResources and FullSnapshotAsyncWriter.
 """
 
@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import BoolArray
-from snapline.dataflow.gather import gather_array
-from snapline.dataflow.handles import KeyGroupRange
-from snapline.dataflow.kernel import I64, BOOLs, I32s, I64s, RO_I32s, RO_U32s, U16s, kernel
-from snapline.dataflow.key_hash import hash_columns
-from snapline.dataflow.large_arrays import empty_array
-from snapline.dataflow.state import StateError
-from snapline.dataflow.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
-from snapline.runtime.machine import check
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.columnar.gather import gather_array
+from snapline.dataflow.columnar.kernel import I64, BOOLs, I32s, I64s, RO_I32s, RO_U32s, U16s, kernel
+from snapline.dataflow.columnar.key_hash import hash_columns
+from snapline.dataflow.columnar.large_arrays import empty_array
+from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.snapshot.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.columns import FrozenColumn
-from snapline.taskmanager.state.key_index import FrozenKeys
-from snapline.taskmanager.state.slots import Slots
+from snapline.taskmanager.state.index.key_index import FrozenKeys
+from snapline.taskmanager.state.index.slots import Slots
 
 GATHERED_BYTES = 8 << 20
 """About so much is brought into order at once, and one block at the least."""

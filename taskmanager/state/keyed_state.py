@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import BoolArray
-from snapline.dataflow.gather import gather_values
-from snapline.dataflow.state import (
+from snapline.dataflow.api.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ReduceFunction,
@@ -28,11 +26,13 @@ from snapline.dataflow.state import (
     ValueStateDescriptor,
     serializer_named,
 )
-from snapline.dataflow.state_ttl import VALUE_FIELD
+from snapline.dataflow.api.state_ttl import VALUE_FIELD
+from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.columnar.gather import gather_values
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
+from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.running_aggregate import AggregateColumn, Numbers
-from snapline.taskmanager.state.slots import Slots
 
 
 class KeyedState(ABC):
@@ -229,7 +229,7 @@ class _SlotState(KeyedState):
 
 
 class KeyedValueState(_SlotState):
-    """snapline.dataflow.state.ValueState."""
+    """snapline.dataflow.api.state.ValueState."""
 
     __slots__ = ()
 
@@ -252,7 +252,7 @@ class KeyedValueState(_SlotState):
 
 
 class KeyedReducingState(_SlotState):
-    """snapline.dataflow.state.ReducingState."""
+    """snapline.dataflow.api.state.ReducingState."""
 
     __slots__ = ("_reduce",)
 
@@ -283,7 +283,7 @@ class KeyedReducingState(_SlotState):
 
 
 class KeyedAggregatingState(_SlotState):
-    """snapline.dataflow.state.AggregatingState."""
+    """snapline.dataflow.api.state.AggregatingState."""
 
     __slots__ = ("_function",)
 

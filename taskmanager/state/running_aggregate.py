@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import BoolArray, Int64Array, bitmap_of, numpy_values, validity
-from snapline.dataflow.gather import gather_values
-from snapline.dataflow.kernel import VOID, F64s, I64s, RO_BOOLs, RO_F64s, RO_I32s, RO_I64s, kernel
-from snapline.dataflow.state import RunningAggregateDescriptor
+from snapline.dataflow.api.state import RunningAggregateDescriptor
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of, numpy_values, validity
+from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.kernel import VOID, F64s, I64s, RO_BOOLs, RO_F64s, RO_I32s, RO_I64s, kernel
 from snapline.taskmanager.state.columns import Column, FrozenColumn
 from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from snapline.taskmanager.state.slots import Slots, grow_in_place, grown
+from snapline.taskmanager.state.index.slots import Slots, grow_in_place, grown
 
 Numbers = np.ndarray[Any, Any]
 _ALL: BoolArray = np.zeros(0, np.bool_)

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.arrow_columns import BoolArray, Int64Array, numpy_values
-from snapline.dataflow.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, numpy_values
+from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
-from snapline.taskmanager.state.key_index import KeyIndex
-from snapline.taskmanager.state.slots import Slots, doubled, grown
+from snapline.taskmanager.state.index.key_index import KeyIndex
+from snapline.taskmanager.state.index.slots import Slots, doubled, grown
 
 VOID_NAMESPACE = 0
 TIMERS_TYPE = pa.large_list(pa.struct([pa.field("timestamp", pa.int64()), pa.field("namespace", pa.int64())]))

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from snapline.dataflow.state import StateDescriptor, StateError, StateKind
-from snapline.dataflow.state_ttl import StateTtlConfig
-from snapline.runtime.machine import check
+from snapline.dataflow.api.state import StateDescriptor, StateError, StateKind
+from snapline.dataflow.api.state_ttl import StateTtlConfig
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, NumpyColumn, StructColumn
+from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_list_state import KeyedListState
 from snapline.taskmanager.state.keyed_map_state import KeyedMapState
 from snapline.taskmanager.state.keyed_state import (
@@ -26,7 +27,6 @@ from snapline.taskmanager.state.keyed_state import (
     KeyedState,
     KeyedValueState,
 )
-from snapline.taskmanager.state.slots import Slots
 
 CLEANUP_SLOTS = 4096
 """So many keys are looked at when a batch ends."""
@@ -112,7 +112,7 @@ class _TtlSlotState(TtlState):
 
 
 class TtlValueState(_TtlSlotState, KeyedValueState):
-    """snapline.dataflow.state.ValueState."""
+    """snapline.dataflow.api.state.ValueState."""
 
     __slots__ = ("ttl",)
 
@@ -124,7 +124,7 @@ class TtlValueState(_TtlSlotState, KeyedValueState):
 
 
 class TtlReducingState(_TtlSlotState, KeyedReducingState):
-    """snapline.dataflow.state.ReducingState."""
+    """snapline.dataflow.api.state.ReducingState."""
 
     __slots__ = ("ttl",)
 
@@ -139,7 +139,7 @@ class TtlReducingState(_TtlSlotState, KeyedReducingState):
 
 
 class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):
-    """snapline.dataflow.state.AggregatingState."""
+    """snapline.dataflow.api.state.AggregatingState."""
 
     __slots__ = ("ttl",)
 
@@ -154,7 +154,7 @@ class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):
 
 
 class TtlListState(TtlState, KeyedListState):
-    """snapline.dataflow.state.ListState; every element lives by itself."""
+    """snapline.dataflow.api.state.ListState; every element lives by itself."""
 
     __slots__ = ("ttl",)
 
@@ -179,7 +179,7 @@ class TtlListState(TtlState, KeyedListState):
 
 
 class TtlMapState(TtlState, KeyedMapState):
-    """snapline.dataflow.state.MapState; every pair lives by itself."""
+    """snapline.dataflow.api.state.MapState; every pair lives by itself."""
 
     __slots__ = ("ttl",)
 

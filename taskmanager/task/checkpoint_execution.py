@@ -14,13 +14,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from snapline.dataflow.channel_state import supports_unaligned
 from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, EndOfChannelState, SnapshotType
-from snapline.dataflow.handles import EMPTY_TASK_STATE, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, OperatorID
-from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeploymentDescriptor
-from snapline.runtime.machine import CancelTimer, StartTimer
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.dataflow.snapshot.channel_state import supports_unaligned
+from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeploymentDescriptor
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AbortCheckpointOnBarrier,
     Acknowledge,
     AllBarriersReceived,
@@ -44,9 +44,9 @@ from snapline.taskmanager.checkpointing.contract import (
     TriggerCheckpointOnBarrier,
 )
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from snapline.taskmanager.network.contract import ResultSubpartitionInfo
-from snapline.taskmanager.operators.contract import OperatorSnapshot
-from snapline.taskmanager.operators.failure import OperatorFailure
+from snapline.taskmanager.network.channels.exchange_contract import ResultSubpartitionInfo
+from snapline.taskmanager.operators.base.failure import OperatorFailure
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 from snapline.taskmanager.task.environment import Environment
 from snapline.taskmanager.task.mailbox import AsyncSnapshotMail, Mail
 from snapline.taskmanager.task.operator_chain import ChainedOperator

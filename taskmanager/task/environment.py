@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from snapline.dataflow.handles import StreamStateHandle
-from snapline.dataflow.messages import (
+from snapline.dataflow.snapshot.handles import StreamStateHandle
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
     ReportWatermark,
     TaskStateChanged,
 )
-from snapline.taskmanager.network.contract import Exchange
-from snapline.taskmanager.operators.contract import SnapshotSink
-from snapline.taskmanager.operators.push_source import PushSourceRunner
-from snapline.taskmanager.state.key_value_store import KeyValueStore
+from snapline.taskmanager.network.channels.exchange_contract import Exchange
+from snapline.taskmanager.operators.base.operator_contract import SnapshotSink
+from snapline.taskmanager.operators.sources.push_source_operator import PushSourceRunner
+from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 
 
 class StateBlob(Protocol):

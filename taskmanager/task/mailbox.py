@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from snapline.dataflow.elements import CheckpointOptions
 from snapline.dataflow.failures import SerializedFailure
-from snapline.dataflow.handles import TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 
 
 @dataclass(frozen=True, slots=True)

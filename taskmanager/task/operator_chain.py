@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from snapline.dataflow.elements import Watermark, WatermarkStatus
-from snapline.dataflow.messages import OperatorDescriptor
-from snapline.runtime.machine import InvariantViolation, check
-from snapline.taskmanager.operators.contract import (
+from snapline.dataflow.wire.messages import OperatorDescriptor
+from snapline.runtime.cores.machine import InvariantViolation, check
+from snapline.taskmanager.operators.base.failure import OperatorFailure
+from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     RestoredState,
     SourceOperatorContract,
     StreamOperator,
 )
-from snapline.taskmanager.operators.failure import OperatorFailure
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.record_writer import RecordWriter
 

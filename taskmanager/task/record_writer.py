@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.key_groups import split_batch
 from snapline.dataflow.elements import CheckpointBarrier, StreamElement, Watermark, WatermarkStatus
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.key_groups import split_batch
-from snapline.dataflow.messages import ResultPartitionDescriptor
-from snapline.runtime.machine import check
-from snapline.taskmanager.network.buffer_debloater import PERIOD_MS, BufferDebloater
-from snapline.taskmanager.network.contract import ResultSubpartition
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.wire.messages import ResultPartitionDescriptor
+from snapline.runtime.cores.machine import check
+from snapline.taskmanager.network.channels.buffer_debloater import PERIOD_MS, BufferDebloater
+from snapline.taskmanager.network.channels.exchange_contract import ResultSubpartition
 
 MAX_BATCH_BYTES = 4 << 20
 """A batch with more is cut, so that one credit, one queue slot and one barrier's wait stay bounded."""

@@ -21,8 +21,8 @@ from typing import assert_never
 
 import pyarrow as pa
 
+from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.config import Configuration
-from snapline.dataflow.connector_api import InputStatus
 from snapline.dataflow.elements import (
     MAX_WATERMARK_MS,
     CheckpointBarrier,
@@ -35,17 +35,17 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     EndOfDataReached,
     ExecutionState,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
 )
-from snapline.runtime.machine import InvariantViolation, check
-from snapline.taskmanager.network.contract import InputChannel
-from snapline.taskmanager.network.input_gate import BufferOrEvent
-from snapline.taskmanager.operators.sink_operator import waits_for_final_checkpoint
+from snapline.runtime.cores.machine import InvariantViolation, check
+from snapline.taskmanager.network.channels.exchange_contract import InputChannel
+from snapline.taskmanager.network.channels.input_gate import BufferOrEvent
+from snapline.taskmanager.operators.sinks.sink_operator import waits_for_final_checkpoint
 from snapline.taskmanager.task.batch_size import BatchSizeLimit
 from snapline.taskmanager.task.environment import Environment
 from snapline.taskmanager.task.mailbox import (

@@ -13,8 +13,8 @@ from types import TracebackType
 from snapline.dataflow.config import ConfigurationError
 from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
 from snapline.dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure
-from snapline.runtime.machine import InvariantViolation
-from snapline.taskmanager.operators.failure import OperatorFailure, RowFailure
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.operators.base.failure import OperatorFailure, RowFailure
 
 OUR_ROOMS = frozenset({"taskmanager", "runtime", "dataflow", "snapline", "pyarrow"})
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from snapline.dataflow.elements import MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID
-from snapline.dataflow.messages import TaskMetrics
+from snapline.dataflow.wire.messages import TaskMetrics
 
 if TYPE_CHECKING:
     from snapline.taskmanager.task.task_wiring import TaskParts

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.snapshot.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
     OperatorStateHandle,
     OperatorSubtaskState,
 )
-from snapline.dataflow.ids import OperatorID
-from snapline.dataflow.messages import TaskDeploymentDescriptor
-from snapline.runtime.machine import InvariantViolation
-from snapline.taskmanager.operators.contract import RestoredState
+from snapline.dataflow.wire.messages import TaskDeploymentDescriptor
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.operators.base.operator_contract import RestoredState
 from snapline.taskmanager.task.environment import Environment, StateBlob
 from snapline.taskmanager.task.task_failure import RestoreFailure
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from snapline.dataflow.channel_state import supports_unaligned
+from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.config import (
     BATCH_TARGET_ROWS,
     BUFFER_DEBLOAT,
@@ -24,23 +24,23 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
-from snapline.dataflow.messages import (
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.snapshot.channel_state import supports_unaligned
+from snapline.dataflow.wire.messages import (
     InputGateDescriptor,
     OperatorDescriptor,
     ReportWatermark,
     TaskDeploymentDescriptor,
 )
-from snapline.runtime.machine import check
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from snapline.taskmanager.network.contract import InputChannel
-from snapline.taskmanager.network.input_gate import InputGate, UnionInputGate
-from snapline.taskmanager.network.watermark_valve import StatusWatermarkValve
-from snapline.taskmanager.operators.contract import OperatorContext
-from snapline.taskmanager.operators.factory import create_operator, load_spec
+from snapline.taskmanager.network.channels.exchange_contract import InputChannel
+from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
+from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
+from snapline.taskmanager.operators.base.factory import create_operator, load_spec
+from snapline.taskmanager.operators.base.operator_contract import OperatorContext
 from snapline.taskmanager.task.checkpoint_execution import CheckpointExecution
 from snapline.taskmanager.task.environment import Environment
 from snapline.taskmanager.task.mailbox import ChannelFailedMail, ChannelNonEmptyMail, Mail

@@ -8,7 +8,12 @@ import time
 import pyarrow as pa
 
 from snapline.dataflow.elements import StreamElement
-from snapline.taskmanager.network.contract import BufferAndBacklog, Exchange, InputChannel, ResultSubpartition
+from snapline.taskmanager.network.channels.exchange_contract import (
+    BufferAndBacklog,
+    Exchange,
+    InputChannel,
+    ResultSubpartition,
+)
 
 PATIENCE_SECONDS = 20.0
 PRODUCER, CONSUMER, EDGE = "graph_source_0_0", "graph_sink_0_0", "source -> sink"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from snapline.dataflow.elements import EndOfData, EndOfPartition
-from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
+from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from tests.contract.exchange_channels import Room, TaskSide
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,11 +16,11 @@ from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
 from snapline.coordinator.high_availability import HighAvailability
 from snapline.dataflow.ids import LeaderSessionID
-from snapline.runtime.leader_election import LeaderElection
-from snapline.runtime.local_storage import LocalStorage
+from snapline.runtime.leaders.leader_election import LeaderElection
+from snapline.runtime.leaders.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.memory_storage import MemoryStorage
-from snapline.runtime.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from snapline.runtime.storage.local_storage import LocalStorage
+from snapline.runtime.storage.memory_storage import MemoryStorage
 from tests.services.zookeeper import ZooKeeperEnsemble, expire_session
 
 

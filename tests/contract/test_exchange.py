@@ -24,9 +24,9 @@ from snapline.dataflow.elements import (
     WatermarkStatus,
 )
 from snapline.dataflow.ids import CheckpointID
-from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
-from snapline.taskmanager.network.contract import Exchange
-from snapline.taskmanager.network.local_exchange import LocalExchange
+from snapline.taskmanager.network.channels.exchange_contract import Exchange
+from snapline.taskmanager.network.channels.local_exchange import LocalExchange
+from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from tests.contract.exchange_channels import EDGE, PRODUCER, Room, TaskSide, batch, number_of
 
 QUEUED, CREDITS = 4, 4

@@ -16,8 +16,8 @@ import pytest
 
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
-from snapline.taskmanager.exchange.flight_exchange import ExchangeSettings, FlightExchange
-from snapline.taskmanager.exchange.flight_server import ExchangeError
+from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
+from snapline.taskmanager.network.flight.flight_server import ExchangeError
 from tests.contract.exchange_channels import EDGE, PATIENCE_SECONDS, PRODUCER, Room, TaskSide, batch
 from tests.contract.exchange_peer import PeerProcess
 
@@ -322,7 +322,7 @@ def test_a_channel_that_has_ended_does_not_fail_with_its_producer(consumers: Fli
 def test_importing_the_exchange_imports_no_flight() -> None:
     """A Spark worker forks after its imports; a forked gRPC does not work."""
     code = (
-        "import sys, taskmanager.network, snapline.taskmanager.exchange.flight_exchange\n"
+        "import sys, taskmanager.network, snapline.taskmanager.network.flight.flight_exchange\n"
         "bad = [name for name in sys.modules if name == 'grpc' or 'flight' in name and name.startswith('pyarrow')]\n"
         "sys.exit(', '.join(bad) or 0)"
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from snapline.coordinator.high_availability import HighAvailability, JobStores, LeadershipLost, PointerExists
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from tests.contract.high_availability_stores import PLACES, Place, ZooKeeperPlace
 
 JOB = JobID("0" * 32)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from snapline.dataflow.state import StateError
-from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore, KeyValueStore
-from snapline.taskmanager.state.rocksdb import PREFIX, RocksDBStore
+from snapline.dataflow.api.state import StateError
+from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore, KeyValueStore
+from snapline.taskmanager.state.rocksdb.rocksdb_store import PREFIX, RocksDBStore
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
@@ -88,7 +88,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     """Its directory goes when the next store is opened in the same place; one that is in use stays, however old."""
     program = (
-        "import os, sys\nfrom snapline.taskmanager.state.rocksdb import RocksDBStore\n"
+        "import os, sys\nfrom snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore\n"
         "store = RocksDBStore(sys.argv[1], 'killed', 1 << 20)\nstore.write([(b'k', b'v')])\nos.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)

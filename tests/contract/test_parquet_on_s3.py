@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from snapline.dataflow.connector_api import Committable, InputStatus
-from snapline.dataflow.connectors.filesystems import locate
-from snapline.dataflow.connectors.parquet import ParquetSink, ParquetSource
+from snapline.connectors.files.filesystems import locate
+from snapline.connectors.parquet import ParquetSink, ParquetSource
+from snapline.dataflow.api.connector_api import Committable, InputStatus
 from snapline.dataflow.errors import ConnectorError
 from tests.services.s3 import BUCKET, S3Server
-from tests.unit.dataflow.connectors.places import Place
+from tests.unit.connectors.parquet.places import Place
 
 pytestmark = pytest.mark.s3
 

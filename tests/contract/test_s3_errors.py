@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.storage import StorageError
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.storage_port import StorageError
 from tests.services.s3 import BUCKET, S3Server
 
 pytestmark = pytest.mark.s3

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from snapline.dataflow.handles import KeyGroupRange, OperatorStateMode
 from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageError
-from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.dataflow.snapshot.handles import KeyGroupRange, OperatorStateMode
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageError
+from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
 from snapline.taskmanager.snapshots.restore import StateReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from tests.services.s3 import BUCKET, S3Server

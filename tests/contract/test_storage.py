@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from snapline.runtime.hadoop_storage import HadoopStorage
-from snapline.runtime.local_storage import LocalStorage
-from snapline.runtime.memory_storage import MemoryStorage, named_memory_storage
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.storage import (
+from snapline.runtime.storage.hadoop_storage import HadoopStorage
+from snapline.runtime.storage.local_storage import LocalStorage
+from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.storage_port import (
     ScatterStorage,
     Storage,
     StorageAlreadyExists,
@@ -23,7 +23,7 @@ from snapline.runtime.storage import (
     StorageNotFound,
     put_parts,
 )
-from snapline.runtime.storage_probe import probe_storage
+from snapline.runtime.storage.storage_probe import probe_storage
 from tests.services.s3 import BUCKET
 
 

@@ -17,9 +17,9 @@ from snapline.coordinator.ha.zookeeper import ClusterIdTaken, FencedNodes, claim
 from snapline.coordinator.high_availability import LeadershipLost
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.runtime.leader_election import LeaderElection, Leadership, leader_name
+from snapline.runtime.leaders.leader_election import LeaderElection, Leadership, leader_name
+from snapline.runtime.leaders.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 from tests.contract.high_availability_stores import ZooKeeperPlace
 from tests.services.zookeeper import ZooKeeperEnsemble, expire_session
 

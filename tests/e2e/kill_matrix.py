@@ -35,8 +35,8 @@ from examples.flights_answer import compare_outputs
 from examples.recovery_times import CommittedFiles, recoveries
 from snapline import SnaplineError, StreamExecutionEnvironment
 from snapline.client import ClusterClient
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.execution import run_in
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import make_logger

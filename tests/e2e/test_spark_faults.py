@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from tests.e2e.programs import ROOT, environment, environment_settings, python, run, snapline, wait_until_gone
 from tests.e2e.test_spark import FINISHED, SPARK_SUBMIT, assert_right
 from tests.integration.savepoint_job import assert_exactly_once, build

@@ -32,8 +32,8 @@ from snapline import (
     count,
     mean,
 )
-from snapline.dataflow.state import AggregateFunction
-from snapline.taskmanager.operators.function_operator import FunctionOperator
+from snapline.dataflow.api.state import AggregateFunction
+from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 
 BUCKET_MS = 2_000
 GAP_MS = 200

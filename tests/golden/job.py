@@ -42,9 +42,9 @@ from snapline import (
     min_,
     sum_,
 )
-from snapline.dataflow.connectors.collection import CollectionSource
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.parquet_sink import ParquetSink
+from snapline.connectors.builtin.collection import CollectionSource
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.parquet.parquet_sink import ParquetSink
 from tests.golden.forms import BUCKET_MS, COUNTS, GAP_MS, PAIRS, more_branches
 
 KEYS = 7

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from snapline.dataflow.connectors.generator import GeneratedSplit, GeneratorSource
+from snapline.connectors.builtin.generator import GeneratedSplit, GeneratorSource
 from tests.golden.forms import (
     BUCKET_MS,
     FEW_LEFT,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from tests.golden.job import LEFT_ROWS, build
 from tests.golden.reference import committed, committed_rows, expected, per_key, retimed_windows
 from tests.services.cluster import LocalCluster, wait_until

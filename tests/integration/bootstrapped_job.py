@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline import ValueStateDescriptor
-from snapline.dataflow.functions import KeyedProcessFunction
+from snapline.dataflow.api.functions import KeyedProcessFunction
 
 OUTPUT = pa.schema([("user", pa.int64()), ("total", pa.int64())])
 

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from snapline import StreamExecutionEnvironment, ValueStateDescriptor, with_default
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.parquet_sink import ParquetSink
-from snapline.dataflow.functions import KeyedProcessFunction
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.parquet.parquet_sink import ParquetSink
+from snapline.dataflow.api.functions import KeyedProcessFunction
 
 PROFILES = {
     "first": pa.schema([("n", pa.int32()), ("city", pa.string())]),

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from snapline import StreamExecutionEnvironment, count, min_, sum_
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.parquet_sink import ParquetSink
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.parquet.parquet_sink import ParquetSink
 from tests.services.gate import GatedGenerator
 
 KEYS = 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, files_below, wait_until
 

@@ -15,13 +15,13 @@ import pytest
 
 from snapline import count, sum_
 from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, RequestRefused
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.builtin.sinks import DiscardingSink
+from snapline.connectors.parquet.parquet_sink import ParquetSink
 from snapline.coordinator.process import CoordinatorProcess, CoordinatorStartError
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.parquet_sink import ParquetSink
-from snapline.dataflow.connectors.sinks import DiscardingSink
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
-from snapline.runtime.grpc_channels import Security
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.rpc.grpc_channels import Security
 from tests.services.cluster import LocalCluster
 from tests.services.gate import GatedGenerator
 

@@ -17,12 +17,12 @@ from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.config import CoordinatorConfig
 from snapline.coordinator.process import CoordinatorProcess
 from snapline.dataflow.config import Configuration, ConfigurationError
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobGraph, JobVertex, OperatorNode
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
-from snapline.runtime.grpc_channels import Security
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.logs import make_logger
+from snapline.runtime.rpc.grpc_channels import Security
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,8 +13,8 @@ import pytest
 from snapline.client import ClusterClient
 from snapline.coordinator.process import CoordinatorProcess, CoordinatorStartError
 from snapline.dataflow.config import Configuration
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until

@@ -8,9 +8,9 @@ import pytest
 
 from snapline.client import ClusterClient
 from snapline.coordinator.process import CoordinatorProcess
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
-from snapline.runtime.grpc_channels import Security
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.rpc.grpc_channels import Security
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, files_below, wait_until
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from snapline.connectors.parquet.parquet_sink import ParquetSink
 from snapline.coordinator.checkpoint.metadata import parse_metadata
-from snapline.dataflow.connectors.parquet_sink import ParquetSink
-from snapline.dataflow.handles import MasterState
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.snapshot.handles import MasterState
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from tests.services.cluster import LocalCluster, wait_until
 from tests.services.hooked_source import HookedGenerator, calls_in

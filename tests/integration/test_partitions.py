@@ -15,10 +15,10 @@ from deploy.zookeeper_ensemble import ZooKeeperEnsemble
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
 from snapline.dataflow.config import Configuration
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.zookeeper_leader_retrieval import coordinator_address
+from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import wait_until
 from tests.services.network import PrivateNetwork, why_not

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from snapline.dataflow.connectors.generator import MULTIPLIER, VALUES
-from snapline.dataflow.messages import JobStatus
+from snapline.connectors.builtin.generator import MULTIPLIER, VALUES
+from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.savepoint_job import KEYS, assert_exactly_once, build
 from tests.services.cluster import LocalCluster
 from tests.services.relay import ALL_OF_TWO, RelayProcess, lines_of, relayed_streams

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.integration.test_snapshot_commands import command
 from tests.services.cluster import LocalCluster, wait_until

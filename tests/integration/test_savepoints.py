@@ -10,11 +10,11 @@ import pytest
 
 from snapline import TumblingEventTimeWindows, WatermarkStrategy, count
 from snapline.client import RequestRefused
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.parquet.parquet_sink import ParquetSink
 from snapline.coordinator.checkpoint.metadata import parse_metadata
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.parquet_sink import ParquetSink
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.savepoint_job import KEYS, assert_exactly_once, build, committed
 from tests.services.cluster import LocalCluster, files_below, wait_until
 

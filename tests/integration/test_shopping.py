@@ -6,7 +6,7 @@ import pytest
 
 from examples.shopping import build
 from examples.shopping_answer import compare_outputs
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from tests.services.cluster import LocalCluster
 from tests.unit.examples.test_shopping import small_year
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from snapline.client import RequestRefused
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.object_storage import open_storage
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.storage.object_storage import open_storage
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, files_below
 from tests.services.s3 import BUCKET

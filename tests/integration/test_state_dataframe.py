@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from snapline import ParquetSink, StreamExecutionEnvironment, ValueStateDescriptor, state
-from snapline.dataflow.connectors.collection import CollectionSource
+from snapline.connectors.builtin.collection import CollectionSource
 from snapline.session import open_spark
 from snapline.spark.state_source import StateDataSource
 from snapline.state_writer import SavepointWriter, StateWriteError

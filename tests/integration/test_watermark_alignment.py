@@ -8,9 +8,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from snapline import ParquetSink, WatermarkStrategy
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.connectors.scripted import AwaitCheckpoint, End, ScriptedSource, Stall
-from snapline.dataflow.messages import JobStatus
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.builtin.scripted import AwaitCheckpoint, End, ScriptedSource, Stall
+from snapline.dataflow.wire.messages import JobStatus
 from tests.services.cluster import LocalCluster, wait_until
 
 STEP_MS, DRIFT_MS, INTERVAL_MS = 10, 500, 20

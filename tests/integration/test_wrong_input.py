@@ -184,7 +184,7 @@ def test_a_checkpoint_that_a_job_cannot_start_from_is_refused(numbers, cluster, 
 
 
 def _generator():
-    from snapline.dataflow.connectors.generator import GeneratorSource
+    from snapline.connectors.builtin.generator import GeneratorSource
 
     return GeneratorSource(keys=5, splits=1, rows_per_second=1000)
 
@@ -196,6 +196,6 @@ def _sum():
 
 
 def _nowhere():
-    from snapline.dataflow.connectors.sinks import DiscardingSink
+    from snapline.connectors.builtin.sinks import DiscardingSink
 
     return DiscardingSink()

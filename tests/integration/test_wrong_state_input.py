@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.state import StateReader
 from tests.integration.wrong_state_job import build
 from tests.services.cluster import LocalCluster

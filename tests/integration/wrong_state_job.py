@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapline import StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from snapline.dataflow.connectors.scripted import AwaitCheckpoint, ScriptedSource, Stall
-from snapline.dataflow.connectors.sinks import DiscardingSink
-from snapline.dataflow.functions import KeyedProcessFunction
+from snapline.connectors.builtin.scripted import AwaitCheckpoint, ScriptedSource, Stall
+from snapline.connectors.builtin.sinks import DiscardingSink
+from snapline.dataflow.api.functions import KeyedProcessFunction
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
 GOOD = pa.record_batch({"k": range(10), "v": range(10), "t": range(1000, 1010)}, SCHEMA)

@@ -33,14 +33,19 @@ from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.publication import NO_LIMIT
+from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import KeyedStateHandle, OperatorSubtaskState, SegmentStateHandle, TaskStateSnapshot
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
-from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
-from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.dataflow.snapshot.handles import (
+    KeyedStateHandle,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+    TaskStateSnapshot,
+)
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 
 JOB = JobID("job")
 MAX_PARALLELISM = 8

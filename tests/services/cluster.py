@@ -25,10 +25,10 @@ from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
 from snapline.coordinator.process import CoordinatorProcess
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.grpc_channels import Security
+from snapline.runtime.rpc.grpc_channels import Security
 
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.02

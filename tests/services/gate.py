@@ -12,8 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from snapline.dataflow.connector_api import InputStatus, Polled, SourceContextInfo
-from snapline.dataflow.connectors.generator import GeneratorReader, GeneratorSource
+from snapline.connectors.builtin.generator import GeneratorReader, GeneratorSource
+from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceContextInfo
 
 LOOK_AGAIN_MS = 20
 

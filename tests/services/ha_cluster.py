@@ -23,8 +23,8 @@ from snapline.client import ClusterClient
 from snapline.coordinator.process import CoordinatorProcess
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.grpc_channels import Security
-from snapline.runtime.zookeeper_leader_retrieval import coordinator_address
+from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+from snapline.runtime.rpc.grpc_channels import Security
 
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.02

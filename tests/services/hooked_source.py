@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
 
 
 class JournalHook(MasterTriggerRestoreHook[dict[str, int]]):

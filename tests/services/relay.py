@@ -24,7 +24,7 @@ from tests.services.cluster import wait_until
 
 
 class RelayProcess:
-    """One `python -m snapline.runtime.relay_process`; a context manager."""
+    """One `python -m snapline.runtime.relay.relay_process`; a context manager."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         """`directory`: the cluster's; `arguments`: more of the command line."""
@@ -36,7 +36,7 @@ class RelayProcess:
 
     def __enter__(self) -> RelayProcess:
         """Start it and wait until it listens."""
-        command = [sys.executable, "-m", "snapline.runtime.relay_process", "--bind", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "snapline.runtime.relay.relay_process", "--bind", "127.0.0.1:0"]
         command += ["--address-file", str(self._address_file), *self._arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
         self.log.parent.mkdir(parents=True, exist_ok=True)

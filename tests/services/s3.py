@@ -148,8 +148,8 @@ def _await_bucket(server: S3Server) -> None:
 
 
 def _can_write(server: S3Server) -> bool:
-    from snapline.runtime.object_storage import open_storage
-    from snapline.runtime.storage import StorageError
+    from snapline.runtime.storage.object_storage import open_storage
+    from snapline.runtime.storage.storage_port import StorageError
 
     try:
         storage = open_storage(f"s3://{BUCKET}/ready", server.configuration)

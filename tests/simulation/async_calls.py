@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import snapline.taskmanager.async_calls
-from snapline.dataflow.functions import AsyncFunction, Row
+import snapline.taskmanager.threads.async_calls
+from snapline.dataflow.api.functions import AsyncFunction, Row
 from tests.simulation.world import Process, World
 
 LONGEST_CALL_MS = 40
@@ -79,5 +79,5 @@ def async_calls_in(world: World) -> Iterator[None]:
         assert world.current is not None
         return SimulatedCalls(world.current, function, wake_up)
 
-    with patch.object(snapline.taskmanager.async_calls, "EventLoopCalls", create):
+    with patch.object(snapline.taskmanager.threads.async_calls, "EventLoopCalls", create):
         yield

@@ -22,18 +22,18 @@ from snapline.coordinator.ha.zookeeper import FencedNodes
 from snapline.coordinator.jobmaster.reconciliation import Reconciliation, Refused
 from snapline.coordinator.jobmaster.rescaling import Rescaling
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
+from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
+from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.watermarks import WatermarkAlignmentParams
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from snapline.taskmanager.network import pipelined_subpartition
-from snapline.taskmanager.operators.async_operator import AsyncOperator
-from snapline.taskmanager.operators.event_time import WatermarkGenerator
-from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
-from snapline.taskmanager.operators.sink_operator import SinkOperator
-from snapline.taskmanager.operators.source_operator import SourceOperator
-from snapline.taskmanager.operators.watermark_operator import WatermarkOperator
+from snapline.taskmanager.network.channels import pipelined_subpartition
+from snapline.taskmanager.operators.process.async_operator import AsyncOperator
+from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
+from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
+from snapline.taskmanager.operators.sources.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.sources.source_operator import SourceOperator
+from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
 from snapline.taskmanager.snapshots import uploader
 from snapline.taskmanager.snapshots.blobs import plan_blobs
 from snapline.taskmanager.snapshots.local_copy import CopiedPart

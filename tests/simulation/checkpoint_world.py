@@ -30,7 +30,7 @@ from snapline.coordinator.checkpoint.events import (
     MasterHookAnswered,
 )
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
-from snapline.dataflow.messages import TaskDeploymentDescriptor
+from snapline.dataflow.wire.messages import TaskDeploymentDescriptor
 from tests.simulation.network import SimulatedClock
 
 

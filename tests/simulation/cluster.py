@@ -13,16 +13,22 @@ from typing import Any
 from snapline.coordinator.execution.execution_graph import ExecutionGraph
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import Fenced, ForTasks, JobStatus
-from snapline.dataflow.wire import decode_envelope
-from snapline.dataflow.wire_bytes import serialize_envelope
+from snapline.dataflow.wire.codec import decode_envelope
+from snapline.dataflow.wire.envelope_bytes import serialize_envelope
+from snapline.dataflow.wire.messages import Fenced, ForTasks, JobStatus
 from snapline.protos import cluster_pb2
-from snapline.runtime.connections import ConnectionID, ConnectionLost, ConnectionOpened, MessageReceived, OpenConnection
-from snapline.runtime.leader_election import Leadership
-from snapline.runtime.leader_retrieval import LeaderTable
-from snapline.runtime.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
+from snapline.runtime.cores.connections import (
+    ConnectionID,
+    ConnectionLost,
+    ConnectionOpened,
+    MessageReceived,
+    OpenConnection,
+)
+from snapline.runtime.leaders.leader_election import Leadership
+from snapline.runtime.leaders.leader_retrieval import LeaderTable
+from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from tests.simulation.coordinator_host import SETTINGS, CoordinatorHost, as_files, is_stored
 from tests.simulation.coordinator_process import CoordinatorProcess
 from tests.simulation.disk import Disk

@@ -60,9 +60,9 @@ from snapline.coordinator.resource.events import ResourceManagerEvent, ResourceM
 from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     EndOfDataReached,
     ExecutionState,
@@ -73,7 +73,7 @@ from snapline.dataflow.messages import (
     TaskManagerInfo,
     TriggerCheckpoint,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -85,9 +85,9 @@ from snapline.runtime.connections import (
     Send,
     SendToTasks,
 )
-from snapline.runtime.heartbeat import HeartbeatSettings
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
-from snapline.runtime.registration import RegistrationSettings
+from snapline.runtime.cores.heartbeat import HeartbeatSettings
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.registration import RegistrationSettings
 from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,

@@ -15,13 +15,13 @@ from unittest.mock import patch
 
 import snapline.coordinator.ha.leader_table_writer
 import snapline.coordinator.ha.zookeeper
-import snapline.runtime.leader_election
-import snapline.runtime.zookeeper
-import snapline.runtime.zookeeper_leader_retrieval
-from snapline.coordinator.candidacy import Candidacy
+import snapline.runtime.leaders.leader_election
+import snapline.runtime.leaders.zookeeper
+import snapline.runtime.leaders.zookeeper_leader_retrieval
+from snapline.coordinator.leader_candidate import Candidacy
 from snapline.dataflow.ids import JobID
-from snapline.runtime.leader_election import Leadership
-from snapline.runtime.zookeeper import ZooKeeperSettings
+from snapline.runtime.leaders.leader_election import Leadership
+from snapline.runtime.leaders.zookeeper import ZooKeeperSettings
 from tests.simulation.coordinator_process import HIGH_AVAILABILITY, CoordinatorProcess
 from tests.simulation.disk import Disk
 from tests.simulation.threads import SimulatedEvent, SimulatedThreading, Worker, end_idle_threads
@@ -112,13 +112,13 @@ def zookeeper_in(world: World, ensemble: SimulatedEnsemble) -> Iterator[None]:
 
     with ExitStack() as stack:
         for module in (
-            snapline.runtime.zookeeper,
-            snapline.runtime.leader_election,
-            snapline.runtime.zookeeper_leader_retrieval,
+            snapline.runtime.leaders.zookeeper,
+            snapline.runtime.leaders.leader_election,
+            snapline.runtime.leaders.zookeeper_leader_retrieval,
             snapline.coordinator.ha.leader_table_writer,
         ):
             stack.enter_context(patch.object(module, "threading", threads))
-        for module in (snapline.runtime.leader_election, snapline.coordinator.ha.zookeeper):
+        for module in (snapline.runtime.leaders.leader_election, snapline.coordinator.ha.zookeeper):
             stack.enter_context(patch.object(module, "uuid", uuids))
         stack.enter_context(patch.object(ZooKeeperSettings, "client", client))
         try:

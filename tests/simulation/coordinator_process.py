@@ -57,13 +57,13 @@ from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from snapline.coordinator.resource.events import ResourceManagerStarted
 from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
+from snapline.dataflow.api.master_hooks import create_hooks
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.master_hooks import create_hooks
-from snapline.dataflow.messages import Fenced, ForTasks, JobStatus
-from snapline.runtime.connections import (
+from snapline.dataflow.wire.messages import Fenced, ForTasks, JobStatus
+from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -76,9 +76,9 @@ from snapline.runtime.connections import (
     Send,
     SendToTasks,
 )
-from snapline.runtime.leader_election import Leadership
-from snapline.runtime.leader_retrieval import LeaderAddress, LeaderTable
-from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.leaders.leader_election import Leadership
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderTable
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.version import VERSION
 from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.network import Endpoint

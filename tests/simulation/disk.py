@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from snapline.runtime.memory_storage import MemoryStorage
-from snapline.runtime.storage import Buffer, StorageAlreadyExists, StorageError
+from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.storage_port import Buffer, StorageAlreadyExists, StorageError
 from tests.simulation.world import Process
 
 

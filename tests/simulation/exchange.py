@@ -14,14 +14,20 @@ import pyarrow as pa
 
 from snapline.dataflow.elements import EndOfPartition
 from snapline.dataflow.ids import LeaderSessionID
-from snapline.dataflow.messages import Fenced
-from snapline.runtime.connections import ConnectionID
-from snapline.runtime.machine import InvariantViolation
-from snapline.taskmanager.exchange.frames import AddCredit, ChannelFailed, ElementFrame, OpenChannel, ReleaseChannel
-from snapline.taskmanager.exchange.partition_request_queue import PartitionRequestQueue
-from snapline.taskmanager.exchange.remote_input_channel import RemoteInputChannel
-from snapline.taskmanager.network.contract import InputChannel, InputChannelListener
-from snapline.taskmanager.network.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
+from snapline.dataflow.wire.messages import Fenced
+from snapline.runtime.cores.connections import ConnectionID
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.network.channels.exchange_contract import InputChannel, InputChannelListener
+from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
+from snapline.taskmanager.network.flight.frames import (
+    AddCredit,
+    ChannelFailed,
+    ElementFrame,
+    OpenChannel,
+    ReleaseChannel,
+)
+from snapline.taskmanager.network.flight.partition_request_queue import PartitionRequestQueue
+from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
 from tests.simulation.network import Endpoint
 from tests.simulation.world import Process
 

@@ -14,10 +14,16 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from snapline.dataflow.api.watermarks import WatermarkAlignmentParams, WatermarkStrategy
+from snapline.dataflow.api.windows import (
+    Aggregate,
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 from snapline.dataflow.config import Configuration
-from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import JobGraph, Partitioning
-from snapline.dataflow.operator_specs import (
+from snapline.dataflow.graph.jobgraph import JobGraph, Partitioning
+from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     CoProcessSpec,
     FilterSpec,
@@ -38,15 +44,9 @@ from snapline.dataflow.operator_specs import (
     WindowJoinSpec,
     WindowProcessSpec,
 )
-from snapline.dataflow.stream_graph import StreamEdge, StreamGraph
-from snapline.dataflow.translation import translate
-from snapline.dataflow.watermarks import WatermarkAlignmentParams, WatermarkStrategy
-from snapline.dataflow.windows import (
-    Aggregate,
-    EventTimeSessionWindows,
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-)
+from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.graph.translation import translate
+from snapline.dataflow.ids import JobID
 from tests.simulation.workload import (
     PROCESS_SCHEMA,
     RULES,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from snapline.dataflow.ids import JobID
-from snapline.runtime.storage import Buffer, StorageNotFound
+from snapline.runtime.storage.storage_port import Buffer, StorageNotFound
 from snapline.taskmanager.snapshots.restore import InlineBlob, SegmentBlob
 from tests.simulation.disk import Disk
 from tests.simulation.world import Process, Violation

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snapline.dataflow.messages import Fenced
-from snapline.runtime.connections import ConnectionID
+from snapline.dataflow.wire.messages import Fenced
+from snapline.runtime.cores.connections import ConnectionID
 
 MOST_EVENTS = 10_000_000
 """Of a run; the longest have half a million."""
@@ -67,7 +67,7 @@ class SimulatedClock:
 
 
 class Timers:
-    """The timers of one core: keys to instants, replaced and cancelled as `snapline.runtime.machine` says."""
+    """The timers of one core: keys to instants, replaced and cancelled as `snapline.runtime.cores.machine` says."""
 
     def __init__(
         self, clock: SimulatedClock, fire: Callable[[Hashable], object], now_ms: Callable[[], int] | None = None

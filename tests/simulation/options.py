@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.watermarks import WatermarkAlignmentParams
+from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
+from snapline.dataflow.graph.jobgraph import Partitioning
 from tests.simulation.job_plan import JOINS, JobPlan, Stage, draw_job
 
 FAULT_KINDS = (

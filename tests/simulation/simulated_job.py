@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import ExecutionAttemptID, JobID
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.disk import Disk
 from tests.simulation.job_plan import JobPlan, build

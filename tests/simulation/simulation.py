@@ -20,8 +20,8 @@ import snapline.coordinator.ha.zookeeper
 from snapline.dataflow.config import HEARTBEAT_TIMEOUT
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import job_pb2
 from tests.simulation.async_calls import async_calls_in
 from tests.simulation.cluster import SimulatedCluster

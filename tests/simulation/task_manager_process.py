@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import cloudpickle
 
 from snapline.dataflow.config import FILE_THRESHOLD, Configuration
-from snapline.dataflow.handles import StreamStateHandle
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ResourceID
-from snapline.dataflow.messages import (
+from snapline.dataflow.snapshot.handles import StreamStateHandle
+from snapline.dataflow.wire.messages import (
     AlignWatermarks,
     ExecutionState,
     Fenced,
@@ -29,15 +29,15 @@ from snapline.dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
     OpenConnection,
     ResourceManagerLeaderChanged,
     Send,
 )
-from snapline.runtime.leader_retrieval import LeaderAddress, LeaderTable
-from snapline.runtime.state_storages import StateStorages
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderTable
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.version import VERSION
 from snapline.taskmanager.actors.running_tasks import local_recovery_of
 from snapline.taskmanager.actors.task_environment import TaskEnvironment
@@ -53,13 +53,13 @@ from snapline.taskmanager.executor.effects import (
 )
 from snapline.taskmanager.executor.events import JobMasterLeaderChanged, TaskEnteredState, TaskExecutorStarted
 from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
-from snapline.taskmanager.push_source import TurnTakingPushSource
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.restore import InlineBlob, SegmentBlob
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
-from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
 from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
+from snapline.taskmanager.threads.push_source_threads import TurnTakingPushSource
 from tests.simulation.disk import Disk, ProcessStorage
 from tests.simulation.exchange import SimulatedExchange
 from tests.simulation.machines import CheckedBlob, DiskOfMachine, Machine

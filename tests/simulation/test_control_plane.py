@@ -19,7 +19,7 @@ from snapline.coordinator.jobmaster.operations import (
 )
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import JobVertexID
-from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from tests.simulation.control_plane import Cluster, ClusterSettings, TaskBehaviour
 from tests.simulation.jobs import keyed_job, parallel_job
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID
-from snapline.dataflow.messages import CancelTask, Fenced
-from snapline.runtime.connections import ConnectionID, MessageReceived
+from snapline.dataflow.wire.messages import CancelTask, Fenced
+from snapline.runtime.cores.connections import ConnectionID, MessageReceived
 from snapline.taskmanager.executor.effects import CancelTaskExecution
 from tests.simulation import network
 from tests.simulation.cluster import SimulatedCluster

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from snapline.runtime.storage import StorageError
+from snapline.runtime.storage.storage_port import StorageError
 from tests.simulation.disk import ProcessStorage
 from tests.simulation.options import FaultOptions, draw_options
 from tests.simulation.simulation import Report, run_seed

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from snapline.runtime.leader_election import LeaderElection
+from snapline.runtime.leaders.leader_election import LeaderElection
+from snapline.runtime.leaders.zookeeper import SessionOver, ZooKeeperError, ZooKeeperSession
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.zookeeper import SessionOver, ZooKeeperError, ZooKeeperSession
 from tests.simulation.coordinator_host import SETTINGS, zookeeper_in
 from tests.simulation.threads import SimulatedEvent, Worker
 from tests.simulation.world import Process, World

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from snapline.runtime.machine import InvariantViolation
+from snapline.runtime.cores.machine import InvariantViolation
 from tests.simulation.world import Process, ProcessKilled, World
 
 _idle: list[_Carrier] = []

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.dataflow.connector_api import (
+from snapline.dataflow.api.connector_api import (
     Committable,
     Committer,
     InputStatus,
@@ -27,7 +27,7 @@ from snapline.dataflow.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.functions import (
+from snapline.dataflow.api.functions import (
     AsyncFunction,
     BroadcastContext,
     FunctionInitializationContext,
@@ -42,14 +42,14 @@ from snapline.dataflow.functions import (
     SourceFunction,
     WindowContext,
 )
-from snapline.dataflow.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
-from snapline.dataflow.state import (
+from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from snapline.dataflow.api.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from snapline.dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
+from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 
 SCHEMA = pa.schema([("s", pa.int32()), ("i", pa.int64()), ("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
 BASE_TIME_MS = 1_000_000

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from tests.simulation.network import SimulatedClock, SimulatedNetwork, Timers
 
 

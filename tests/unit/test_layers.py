@@ -18,9 +18,10 @@ ROOMS: dict[str, frozenset[str]] = {
     "protos": frozenset(),
     "dataflow": frozenset({"protos"}),
     "runtime": frozenset({"protos", "dataflow"}),
+    "connectors": frozenset({"protos", "dataflow", "runtime"}),
     "coordinator": frozenset({"protos", "dataflow", "runtime"}),
     "taskmanager": frozenset({"protos", "dataflow", "runtime"}),
-    "snapline": frozenset({"protos", "dataflow", "runtime", "coordinator", "taskmanager"}),
+    "snapline": frozenset({"protos", "dataflow", "runtime", "connectors", "coordinator", "taskmanager"}),
 }
 """Each room and the rooms that it may import. Nothing else: not tests, examples or benchmarks either."""
 
@@ -30,12 +31,7 @@ FACE = "snapline"
 OUTSIDE = frozenset({"tests", "examples", "benchmarks", "deploy"})
 
 CORES = (
-    "snapline.runtime.machine",
-    "snapline.runtime.heartbeat",
-    "snapline.runtime.registration",
-    "snapline.runtime.leader_connection",
-    "snapline.runtime.relaying",
-    "snapline.runtime.connections",
+    "snapline.runtime.cores",
     "snapline.coordinator.checkpoint",
     "snapline.coordinator.dispatcher",
     "snapline.coordinator.jobmaster",
@@ -43,14 +39,13 @@ CORES = (
     "snapline.coordinator.resource",
     "snapline.taskmanager.checkpointing",
     "snapline.taskmanager.executor",
-    "snapline.taskmanager.network",
+    "snapline.taskmanager.network.channels",
     "snapline.taskmanager.task",
     "snapline.taskmanager.state",
     "snapline.taskmanager.operators",
-    "snapline.taskmanager.snapshots.segment_planner",
-    "snapline.taskmanager.snapshots.local_state_retention",
+    "snapline.taskmanager.snapshots.planning",
 )
-"""Packages and modules whose code has no thread, lock, clock, socket, file, random number or log."""
+"""Rooms and wings whose code has no thread, lock, clock, socket, file, random number or log."""
 
 NOT_IN_CORES = frozenset(
     """asyncio concurrent fcntl glob http io kazoo logging multiprocessing obstore os pathlib pykka pyspark queue random
@@ -61,7 +56,7 @@ CALLS_NOT_IN_CORES = frozenset({"open", "print", "input", "id", "hash"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
 BACKENDS: dict[str, frozenset[str]] = {
-    "snapline.taskmanager.state.rocksdb": frozenset({"rocksdict", "os", "pathlib", "shutil", "tempfile"}),
+    "snapline.taskmanager.state.rocksdb.rocksdb_store": frozenset({"rocksdict", "os", "pathlib", "shutil", "tempfile"}),
 }
 """State backends that are files by nature, and what those may import."""
 
@@ -73,8 +68,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "structlog": ("snapline.runtime", "snapline.coordinator", "snapline.taskmanager", "snapline"),
     "obstore": ("snapline.runtime", "snapline"),
     "pyspark": ("snapline.taskmanager.spark", "snapline"),
-    "pyarrow.flight": ("snapline.taskmanager.exchange",),
-    "rocksdict": ("snapline.taskmanager.state.rocksdb",),
+    "pyarrow.flight": ("snapline.taskmanager.network.flight",),
+    "rocksdict": ("snapline.taskmanager.state.rocksdb.rocksdb_store",),
     "click": ("snapline", "snapline.coordinator.__main__"),
     "rich": ("snapline",),
     "pandas": (),
@@ -237,7 +232,7 @@ def test_the_room_keeps_its_arrows(room: str) -> None:
             "def f():\n    from snapline.taskmanager.task import y",
             "the two meet in messages",
         ),
-        ("snapline.dataflow.x", "import snapline.runtime.machine", "move the importing code up to runtime/"),
+        ("snapline.dataflow.x", "import snapline.runtime.cores.machine", "move the importing code up to runtime/"),
         ("snapline.protos.x", "import snapline.client", "move the importing code up to snapline/"),
         ("snapline.client", "import dataflow.ids", "the only name is snapline: snapline.dataflow.ids"),
         ("snapline.runtime.x", "import tests.conftest", "the product never imports tests/"),
@@ -246,8 +241,8 @@ def test_the_room_keeps_its_arrows(room: str) -> None:
         ("snapline.coordinator.execution.x", "from datetime import datetime\ndatetime.now()", "reads the clock"),
         ("snapline.taskmanager.state.x", "hash('a')", "calls hash()"),
         ("snapline.taskmanager.state.x", "import rocksdict", "a core imports rocksdict"),
-        ("snapline.taskmanager.actors.x", "from pyarrow import flight", "only in snapline.taskmanager.exchange"),
-        ("snapline.taskmanager.actors.x", "import pyarrow.flight as fl", "only in snapline.taskmanager.exchange"),
+        ("snapline.taskmanager.actors.x", "from pyarrow import flight", "only in snapline.taskmanager.network.flight"),
+        ("snapline.taskmanager.actors.x", "import pyarrow.flight as fl", "only in snapline.taskmanager.network.flight"),
         (
             "snapline.coordinator.actors.x",
             "import grpc",
@@ -264,13 +259,13 @@ def test_a_broken_rule_is_found_and_explained(module: str, source: str, message:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("snapline.taskmanager.state.rocksdb.backend", "import rocksdict, os"),
+        ("snapline.taskmanager.state.rocksdb.rocksdb_store.backend", "import rocksdict, os"),
         (
             "snapline.coordinator.checkpoint.x",
             "from __future__ import annotations\nfrom snapline.dataflow.ids import JobID\nimport math",
         ),
         ("snapline.coordinator.checkpoint.x", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
-        ("snapline.taskmanager.exchange.x", "from pyarrow import flight"),
+        ("snapline.taskmanager.network.flight.x", "from pyarrow import flight"),
         ("snapline.client", "import grpc\nfrom snapline.coordinator.cluster_entrypoint import main"),
         ("snapline.coordinator.checkpoint.x", "from . import y\nfrom .z import q"),
     ],

@@ -14,6 +14,7 @@ PYTHON_ROOTS = (
     "protos",
     "dataflow",
     "runtime",
+    "connectors",
     "coordinator",
     "taskmanager",
     "snapline",

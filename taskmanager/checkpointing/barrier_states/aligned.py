@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from snapline.dataflow.elements import CheckpointBarrier
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.machine import check
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 
 class AlignedBarrierHandlerState(BarrierHandlerState):

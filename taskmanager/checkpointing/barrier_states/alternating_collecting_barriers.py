@@ -10,7 +10,7 @@ from snapline.taskmanager.checkpointing.barrier_states.alternating_aligned impor
 )
 from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
 from snapline.taskmanager.checkpointing.barrier_states.unaligned import count_unaligned, start_unaligned
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 
 class AlternatingCollectingBarriers(AlternatingAlignedBarrierHandlerState):

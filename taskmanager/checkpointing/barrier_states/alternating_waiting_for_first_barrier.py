@@ -7,7 +7,7 @@ from snapline.dataflow.elements import CheckpointBarrier
 from snapline.taskmanager.checkpointing.barrier_states.alternating_aligned import AlternatingAlignedBarrierHandlerState
 from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
 from snapline.taskmanager.checkpointing.barrier_states.unaligned import count_unaligned, start_unaligned
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 
 class AlternatingWaitingForFirstBarrier(AlternatingAlignedBarrierHandlerState):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from snapline.taskmanager.checkpointing.barrier_states.aligned import AlignedBarrierHandlerState
 from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 
 class CollectingBarriers(AlignedBarrierHandlerState):

@@ -11,7 +11,7 @@ from snapline.taskmanager.checkpointing.barrier_states.unaligned import (
     count_unaligned,
     stop_unaligned,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 
 class CollectingBarriersUnaligned(UnalignedBarrierHandlerState):

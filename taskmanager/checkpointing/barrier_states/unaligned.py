@@ -5,7 +5,7 @@ from __future__ import annotations
 from snapline.dataflow.elements import CheckpointBarrier
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 
 class UnalignedBarrierHandlerState(BarrierHandlerState):

@@ -12,7 +12,7 @@ from snapline.taskmanager.checkpointing.barrier_states.unaligned import (
     hold_channel,
     start_unaligned,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 
 class WaitingForFirstBarrierUnaligned(UnalignedBarrierHandlerState):

@@ -25,11 +25,11 @@ from snapline.dataflow.elements import (
     StreamElement,
 )
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.machine import CancelTimer, StartTimer, check
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, check
 from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AbortCheckpointOnBarrier,
     AllBarriersReceived,
     InputChannelStateCompleted,
@@ -42,9 +42,9 @@ from snapline.taskmanager.checkpointing.handler_factory import (
     checkpoint_barrier_unaligner,
 )
 from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelInfo
-from snapline.taskmanager.network.input_channel import InputChannelCore
-from snapline.taskmanager.network.input_gate import BufferOrEvent, InputGate, UnionInputGate
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelInfo
+from snapline.taskmanager.network.channels.input_channel import InputChannelCore
+from snapline.taskmanager.network.channels.input_gate import BufferOrEvent, InputGate, UnionInputGate
 from tests.conformance.replay import Scenario, difference
 
 HANDLERS = {

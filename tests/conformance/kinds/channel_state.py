@@ -1,10 +1,10 @@
-"""Adapter: `snapline.dataflow.channel_state`, where data in flight goes when a job is rescaled."""
+"""Adapter: `snapline.dataflow.snapshot.channel_state`, where data in flight goes when a job is rescaled."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from snapline.dataflow.channel_state import (
+from snapline.dataflow.snapshot.channel_state import (
     ChannelStateNotRescalable,
     RescaleMappings,
     SubtaskStateMapper,

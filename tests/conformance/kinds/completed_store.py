@@ -21,9 +21,9 @@ from snapline.coordinator.checkpoint.properties import CheckpointProperties, Che
 from snapline.coordinator.ha.embedded import EmbeddedPointers, LeadershipFence
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.machine import InvariantViolation, check
-from snapline.runtime.memory_storage import MemoryStorage
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.cores.machine import InvariantViolation, check
+from snapline.runtime.storage.memory_storage import MemoryStorage
 from tests.conformance.replay import ANY, difference
 
 JOB = JobID("job")

@@ -53,7 +53,9 @@ from snapline.coordinator.checkpoint.plan import ExplicitRolesPlanCalculator, Ta
 from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import (
+from snapline.dataflow.graph.jobgraph import JobVertex, OperatorNode
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     MasterState,
@@ -61,10 +63,8 @@ from snapline.dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobVertex, OperatorNode
-from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, JobStatus
-from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, JobStatus
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
 from tests.conformance.kinds.properties import reason_of, state_of
 from tests.conformance.replay import ANY, difference
 

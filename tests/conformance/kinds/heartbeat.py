@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `heartbeat` against snapline.runtime.heartbeat.
+"""Adapter: scenarios of kind `heartbeat` against snapline.runtime.cores.heartbeat.
 
 A step's `delivery` is the fate of what this side sends in it: the answer to a request, or a sender's own requests.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from snapline.runtime.heartbeat import (
+from snapline.runtime.cores.heartbeat import (
     AnswerHeartbeat,
     DeliveryFailed,
     DeliverySucceeded,
@@ -25,7 +25,7 @@ from snapline.runtime.heartbeat import (
     TargetUnreachable,
     UnmonitorTarget,
 )
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from tests.conformance.replay import ANY, difference
 
 LISTS = ("reported", "replies", "timeouts", "requests_sent", "unreachable")

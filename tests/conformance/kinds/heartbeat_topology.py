@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapline.runtime.heartbeat import LOST_PEER_REACTIONS, LostPeerReaction, Process, active_side
+from snapline.runtime.cores.heartbeat import LOST_PEER_REACTIONS, LostPeerReaction, Process, active_side
 from tests.conformance.replay import difference
 
 ALIASES = {"TaskManager": "TaskExecutor", "JobManager": "JobMaster"}
@@ -73,7 +73,7 @@ def contradictions(said: str, observer: Process, lost: Process) -> list[str]:
 
 
 def replay(scenario: dict[str, Any]) -> list[str]:
-    """Failure lines; empty when the tables of snapline.runtime.heartbeat say the same."""
+    """Failure lines; empty when the tables of snapline.runtime.cores.heartbeat say the same."""
     failures: list[str] = []
     for number, case in enumerate(scenario["cases"]):
         expected = case["expect"]

@@ -9,8 +9,8 @@ from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounter
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from snapline.coordinator.ha.standalone import StandaloneCheckpointIDCounter
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.messages import JobStatus
-from snapline.runtime.memory_storage import MemoryStorage
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.storage.memory_storage import MemoryStorage
 from tests.conformance.replay import ANY, difference
 
 

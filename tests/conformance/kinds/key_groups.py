@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `key_groups`, on snapline.dataflow.key_groups and the row offsets of snapline.dataflow.state_format.
+"""Adapter: scenarios of kind `key_groups`, on snapline.dataflow.columnar.key_groups and the row offsets of snapline.dataflow.snapshot.state_format.
 
 Our hash is another one (docs/key-group-hash.md), which the suite allows: `hash` and `key` cases are skipped, the arithmetic
 is not.
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.key_groups import (
+from snapline.dataflow.columnar.key_groups import (
     EMPTY_KEY_GROUP_RANGE,
     UPPER_BOUND_MAX_PARALLELISM,
     KeyGroupRange,
@@ -23,7 +23,7 @@ from snapline.dataflow.key_groups import (
     redistribute_key_groups,
     split_batch,
 )
-from snapline.dataflow.state_format import KeyGroupRangeOffsets
+from snapline.dataflow.snapshot.state_format import KeyGroupRangeOffsets
 from tests.conformance import Skipped
 from tests.conformance.replay import ANY, difference
 

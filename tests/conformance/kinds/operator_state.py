@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `operator_state` against snapline.coordinator.checkpoint.operator_state_redistribution.
+"""Adapter: scenarios of kind `operator_state` against snapline.coordinator.checkpoint.restore.operator_state_redistribution.
 
 Each part of a scenario is one element of a named list state; the blob of an old subtask holds all of its parts in a row.
 """
@@ -8,8 +8,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from snapline.coordinator.checkpoint.operator_state_redistribution import redistribute_operator_state
-from snapline.dataflow.handles import OperatorStateEntry, OperatorStateHandle, OperatorStateMode, SegmentStateHandle
+from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
+from snapline.dataflow.snapshot.handles import (
+    OperatorStateEntry,
+    OperatorStateHandle,
+    OperatorStateMode,
+    SegmentStateHandle,
+)
 from tests.conformance.replay import difference
 
 State = dict[str, dict[str, Any]]

@@ -13,10 +13,10 @@ from snapline.coordinator.checkpoint.pending_checkpoint import (
 from snapline.coordinator.checkpoint.plan import CheckpointPlan
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.handles import MasterState
+from snapline.dataflow.graph.jobgraph import JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobVertex, OperatorNode
-from snapline.runtime.machine import InvariantViolation
+from snapline.dataflow.snapshot.handles import MasterState
+from snapline.runtime.cores.machine import InvariantViolation
 from tests.conformance.kinds.coordinator import attempt_of, names_in, snapshot_of
 from tests.conformance.kinds.properties import reason_of
 from tests.conformance.replay import ANY, difference

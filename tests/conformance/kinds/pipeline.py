@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.elements import AlignmentType
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.operator_specs import MapBatchesSpec, RunningAggregateSpec, SinkSpec, SourceSpec
-from snapline.dataflow.windows import Aggregate
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.operator_specs import MapBatchesSpec, RunningAggregateSpec, SinkSpec, SourceSpec
 from tests.conformance.replay import difference
 from tests.unit.taskmanager.task.local_job import (
     Completed,

@@ -1,11 +1,11 @@
-"""Adapter: `snapline.taskmanager.network.prioritized_deque.PrioritizedDeque`."""
+"""Adapter: `snapline.taskmanager.network.channels.prioritized_deque.PrioritizedDeque`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from snapline.runtime.machine import InvariantViolation
-from snapline.taskmanager.network.prioritized_deque import PrioritizedDeque
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
 from tests.conformance.replay import Scenario, difference
 
 

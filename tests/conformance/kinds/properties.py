@@ -11,10 +11,10 @@ from snapline.dataflow.config import ConfigurationError
 from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 from tests.conformance.replay import ANY, difference
 
 STATUSES = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)

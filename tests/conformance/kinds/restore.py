@@ -44,8 +44,11 @@ from snapline.coordinator.checkpoint.events import (
 )
 from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.handles import (
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     ChannelStateHandle,
     CheckpointMetadata,
     KeyedStateHandle,
@@ -58,10 +61,7 @@ from snapline.dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
-from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
-from snapline.dataflow.messages import AcknowledgeCheckpoint, ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, ExecutionState, JobStatus
 from tests.conformance.replay import ANY, difference
 
 JOB = JobID("job")

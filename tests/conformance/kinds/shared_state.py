@@ -11,7 +11,8 @@ from typing import Any
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.shared_state_registry import SharedStateRegistry
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     OperatorState,
@@ -19,8 +20,7 @@ from snapline.dataflow.handles import (
     SegmentStateHandle,
     StreamStateHandle,
 )
-from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.runtime.machine import InvariantViolation
+from snapline.runtime.cores.machine import InvariantViolation
 from tests.conformance.replay import ANY, difference
 
 PROPERTIES = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)

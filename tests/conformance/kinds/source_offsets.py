@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from snapline.dataflow.connectors.offsets import CheckpointedOffsets
-from snapline.taskmanager.push_source import ThreadedPushSource
+from snapline.connectors.kafka.offsets import CheckpointedOffsets
+from snapline.taskmanager.threads.push_source_threads import ThreadedPushSource
 from tests.conformance.replay import ANY, difference
 
 

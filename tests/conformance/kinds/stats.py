@@ -1,11 +1,15 @@
-"""Adapter: scenarios of kind `stats` against snapline.coordinator.checkpoint.stats."""
+"""Adapter: scenarios of kind `stats` against snapline.coordinator.checkpoint.statistics.stats."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from snapline.coordinator.checkpoint.stats import CheckpointStats, CheckpointStatsTracker, RestoredCheckpointStats
-from snapline.coordinator.checkpoint.stats_summary import StatsSummary
+from snapline.coordinator.checkpoint.statistics.stats import (
+    CheckpointStats,
+    CheckpointStatsTracker,
+    RestoredCheckpointStats,
+)
+from snapline.coordinator.checkpoint.statistics.stats_summary import StatsSummary
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID
 from tests.conformance.replay import ANY, difference

@@ -1,4 +1,4 @@
-"""Adapter: `snapline.taskmanager.network.pipelined_subpartition.PipelinedSubpartition`."""
+"""Adapter: `snapline.taskmanager.network.channels.pipelined_subpartition.PipelinedSubpartition`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from snapline.dataflow.elements import (
     Watermark,
 )
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.machine import InvariantViolation
-from snapline.taskmanager.network.pipelined_subpartition import PipelinedSubpartition
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.network.channels.pipelined_subpartition import PipelinedSubpartition
 from tests.conformance.replay import Scenario, difference
 
 NEVER_MS = 2**40

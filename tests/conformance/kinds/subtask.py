@@ -10,8 +10,8 @@ from typing import Any
 from snapline.dataflow.elements import AlignmentType, CheckpointBarrier, CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import CheckpointMetrics
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     Acknowledge,
     BroadcastBarrier,
     BroadcastCancelCheckpointMarker,

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from snapline.dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
-from snapline.taskmanager.operators.function_operator import InitializationContext, SnapshotContext
-from snapline.taskmanager.operators.operator_state import OperatorStateBackend
+from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from snapline.taskmanager.operators.base.function_operator import InitializationContext, SnapshotContext
+from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 from tests.conformance.replay import ANY, difference
 
 

@@ -14,7 +14,7 @@ from snapline.coordinator.jobmaster.effects import ForgetJobGraph, ReportJobStat
 from snapline.coordinator.jobmaster.events import OperationRequested
 from snapline.coordinator.jobmaster.operations import CancelJob, StopWithSavepoint
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.messages import ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.taskmanager.executor.effects import CancelTaskExecution, FailTaskExecution
 from snapline.taskmanager.executor.events import TaskEnteredState
 from tests.simulation.options import Options

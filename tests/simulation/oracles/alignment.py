@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID
-from snapline.dataflow.messages import AlignWatermarks
-from snapline.dataflow.watermarks import WatermarkAlignmentParams
-from snapline.runtime.connections import Send
+from snapline.dataflow.wire.messages import AlignWatermarks
+from snapline.runtime.cores.connections import Send
 from tests.simulation.world import Violation
 
 

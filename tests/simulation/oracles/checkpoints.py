@@ -16,8 +16,8 @@ from snapline.coordinator.checkpoint.metadata import parse_metadata
 from snapline.coordinator.jobmaster.effects import ReportJobStatus
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.messages import JobStatus, TriggerCheckpoint
-from snapline.runtime.connections import SendToTasks
+from snapline.dataflow.wire.messages import JobStatus, TriggerCheckpoint
+from snapline.runtime.cores.connections import SendToTasks
 from snapline.taskmanager.executor.events import TaskEnteredState
 from tests.simulation.disk import Disk
 from tests.simulation.options import Options

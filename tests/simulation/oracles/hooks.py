@@ -10,8 +10,8 @@ from typing import Any
 
 from snapline.coordinator.checkpoint.effects import ResetMasterHook, RestoreMasterHook
 from snapline.coordinator.checkpoint.events import MasterHookRestored
-from snapline.dataflow.messages import SubmitTasks, TriggerCheckpoint
-from snapline.runtime.connections import Send, SendToTasks
+from snapline.dataflow.wire.messages import SubmitTasks, TriggerCheckpoint
+from snapline.runtime.cores.connections import Send, SendToTasks
 from tests.simulation.workload import Ledger
 from tests.simulation.world import Violation
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from snapline.dataflow.ids import JobID
-from snapline.runtime.connections import MessageReceived
-from snapline.runtime.leader_election import CANDIDATES, SEQUENCE_DIGITS
+from snapline.runtime.cores.connections import MessageReceived
+from snapline.runtime.leaders.leader_election import CANDIDATES, SEQUENCE_DIGITS
 from snapline.taskmanager.executor.effects import CancelTaskExecution, DeliverToTask, FailTaskExecution, StartTask
 from tests.simulation.disk import Disk
 from tests.simulation.world import Violation, World

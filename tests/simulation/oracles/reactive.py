@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapline.dataflow.jobgraph import JobGraph
+from snapline.dataflow.graph.jobgraph import JobGraph
 from tests.simulation.cluster import SimulatedCluster
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from snapline.coordinator.deletions import DELETE_PAUSES_MS, Deletions
 from snapline.coordinator.high_availability import LeadershipLost
-from snapline.runtime.storage import StorageError
+from snapline.runtime.storage.storage_port import StorageError
 
 
 class Desk:

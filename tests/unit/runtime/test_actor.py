@@ -10,7 +10,7 @@ import pykka
 import pytest
 
 from snapline.dataflow.ids import LeaderSessionID
-from snapline.dataflow.messages import Disconnect, Fenced, ShutDownTaskExecutor
+from snapline.dataflow.wire.messages import Disconnect, Fenced, ShutDownTaskExecutor
 from snapline.runtime.actor import (
     ActorCrashed,
     EventBatcher,
@@ -22,9 +22,9 @@ from snapline.runtime.actor import (
     tell_if_alive,
 )
 from snapline.runtime.clock import ManualClock, SystemClock
-from snapline.runtime.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.cores.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from snapline.runtime.timers import TimerService
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from snapline.runtime.clock import ManualClock, SystemClock
-from snapline.runtime.machine import TimerFired
+from snapline.runtime.cores.machine import TimerFired
 from snapline.runtime.timers import MIN_CANCELLED_TO_COMPACT, TimerDue, TimerService, TimerTable
 
 

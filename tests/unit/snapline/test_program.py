@@ -16,7 +16,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from snapline import StreamExecutionEnvironment
-from snapline.dataflow.connectors.sinks import DiscardingSink
+from snapline.connectors.builtin.sinks import DiscardingSink
 
 env = StreamExecutionEnvironment.get_execution_environment()
 rows = [{"n": int(text)} for text in sys.argv[1:]]

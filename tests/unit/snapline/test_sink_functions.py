@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from snapline import SinkFunction, StreamExecutionEnvironment, TwoPhaseCommitSinkFunction
-from snapline.dataflow.connectors.generator import GeneratorSource
-from snapline.dataflow.operator_specs import SinkFunctionSpec
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.dataflow.graph.operator_specs import SinkFunctionSpec
 
 
 class Plain(SinkFunction):

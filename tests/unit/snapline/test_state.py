@@ -14,8 +14,11 @@ from click.testing import CliRunner, Result
 
 from snapline.cli import cli
 from snapline.coordinator.checkpoint.metadata import build_metadata
+from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescriptor
+from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index, split_batch
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
     KeyedStateHandle,
@@ -23,13 +26,10 @@ from snapline.dataflow.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
-from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index, split_batch
-from snapline.dataflow.state import ListStateDescriptor, ValueStateDescriptor
 from snapline.state import StateReader, StateReadError, diff
-from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
 
 MAX_PARALLELISM, PARALLELISM = 32, 2
 KEY = pa.schema([("city", pa.string()), ("day", pa.date32())])

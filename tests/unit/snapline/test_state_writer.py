@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from snapline.coordinator.checkpoint.metadata import parse_metadata
-from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.ids import operator_id_of
-from snapline.dataflow.state import (
+from snapline.dataflow.api.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
     ValueStateDescriptor,
 )
-from snapline.dataflow.state_ttl import StateTtlConfig
+from snapline.dataflow.api.state_ttl import StateTtlConfig
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import operator_id_of
 from snapline.state import StateReader
 from snapline.state_writer import SavepointWriter, StateWriteError
 

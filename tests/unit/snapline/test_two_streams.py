@@ -24,8 +24,8 @@ from snapline import (
     WatermarkStrategy,
     count,
 )
-from snapline.dataflow.connectors.collection import CollectionSource
-from snapline.dataflow.jobgraph import Partitioning
+from snapline.connectors.builtin.collection import CollectionSource
+from snapline.dataflow.graph.jobgraph import Partitioning
 
 LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.string())])
 RIGHT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("text", pa.string())])

@@ -7,7 +7,7 @@ import pytest
 from snapline.coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
 from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.messages import HeartbeatRequest, JobStatus, JobStatusChanged
+from snapline.dataflow.wire.messages import HeartbeatRequest, JobStatus, JobStatusChanged
 
 JOB = JobID("j" * 32)
 

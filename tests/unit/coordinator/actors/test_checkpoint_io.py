@@ -26,21 +26,21 @@ from snapline.coordinator.checkpoint.events import (
 )
 from snapline.coordinator.checkpoint.metadata import build_metadata, parse_metadata
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from snapline.coordinator.checkpoint.stats import CheckpointStatsTracker
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import CheckpointMetadata
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.memory_storage import MemoryStorage, named_memory_storage
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageError
+from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageError
 from snapline.runtime.timers import TimerService
 
 JOB = JobID("a" * 32)

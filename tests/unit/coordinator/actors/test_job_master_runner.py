@@ -20,14 +20,14 @@ from snapline.coordinator.jobmaster.operations import CancelJob, RequestID
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import JobStatus
-from snapline.dataflow.wire import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.clock import SystemClock
-from snapline.runtime.leader_retrieval import LeaderAddress
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.memory_storage import MemoryStorage, named_memory_storage
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageError
+from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageError
 from snapline.runtime.timers import TimerService
 from tests.simulation.jobs import keyed_job
 

@@ -19,16 +19,16 @@ from snapline.coordinator.checkpoint.effects import (
 )
 from snapline.coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
 from snapline.coordinator.io import IoExecutor
-from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.handles import MasterState
-from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.master_hooks import (
+from snapline.dataflow.api.master_hooks import (
     MasterTriggerRestoreHook,
     WithMasterCheckpointHook,
     create_hooks,
     functions_with_hooks,
 )
-from snapline.dataflow.operator_specs import SinkFunctionSpec
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.operator_specs import SinkFunctionSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import MasterState
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.timers import TimerService

@@ -20,16 +20,16 @@ from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.coordinator.checkpoint.metadata import build_metadata, encode_pointer, parse_metadata, resolve_pointer
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID, OperatorID
-from snapline.dataflow.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from tests.unit.coordinator.checkpoint.small_job import JOB, edge, vertex
 
 TASKS = (("src", 0), ("src", 1), ("sink", 0))

@@ -17,7 +17,10 @@ from snapline.coordinator.checkpoint.events import (
     ExecutionsChanged,
     RestoreLatest,
 )
-from snapline.dataflow.handles import (
+from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
@@ -29,10 +32,7 @@ from snapline.dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
-from snapline.dataflow.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
-from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
-from snapline.dataflow.messages import AcknowledgeCheckpoint, ExecutionState
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, ExecutionState
 
 JOB = JobID("job")
 SOURCE, SINK = JobVertexID("src"), JobVertexID("sink")

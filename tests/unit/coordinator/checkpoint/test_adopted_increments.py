@@ -11,14 +11,14 @@ from snapline.coordinator.checkpoint.effects import (
 )
 from snapline.coordinator.checkpoint.events import CheckpointRequestID, CheckpointStored, RestoreLatest
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import CheckpointID
 from tests.unit.coordinator.checkpoint.small_job import Coordinator, snapshot
 
 

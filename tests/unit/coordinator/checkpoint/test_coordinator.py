@@ -48,10 +48,10 @@ from snapline.coordinator.checkpoint.events import (
 from snapline.coordinator.checkpoint.publication import NO_LIMIT
 from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import CheckpointMetadata
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.messages import DeclineCheckpoint, ExecutionState, JobStatus
-from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
+from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.dataflow.wire.messages import DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from tests.unit.coordinator.checkpoint.small_job import (
     JOB,
     Coordinator,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
+from snapline.dataflow.snapshot.handles import (
     KeyGroupRange,
     OperatorState,
     OperatorStateMode,
@@ -11,7 +12,6 @@ from snapline.dataflow.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from tests.unit.coordinator.checkpoint.small_job import attempt, keyed, listed, snapshot, vertex
 
 UNION = OperatorStateMode.UNION

@@ -24,8 +24,8 @@ from snapline.coordinator.checkpoint.events import (
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import DeclineCheckpoint, ExecutionState
-from snapline.runtime.machine import TimerFired
+from snapline.dataflow.wire.messages import DeclineCheckpoint, ExecutionState
+from snapline.runtime.cores.machine import TimerFired
 from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, running
 
 WANTED = CheckpointRequestID("client-1")

@@ -13,9 +13,9 @@ from snapline.coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     RestoreLatest,
 )
-from snapline.dataflow.handles import OperatorState, OperatorStateMode, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
-from snapline.dataflow.messages import ExecutionState
+from snapline.dataflow.snapshot.handles import OperatorState, OperatorStateMode, TaskStateSnapshot
+from snapline.dataflow.wire.messages import ExecutionState
 from tests.unit.coordinator.checkpoint.small_job import Coordinator, attempt, listed, running, snapshot
 
 UNION = OperatorStateMode.UNION

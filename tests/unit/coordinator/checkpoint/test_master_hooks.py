@@ -33,9 +33,9 @@ from snapline.coordinator.checkpoint.events import (
 from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.handles import MasterState
 from snapline.dataflow.ids import CheckpointID, JobVertexID
-from snapline.dataflow.messages import JobStatus
+from snapline.dataflow.snapshot.handles import MasterState
+from snapline.dataflow.wire.messages import JobStatus
 from tests.unit.coordinator.checkpoint.small_job import JOB, attempt, edge, running, vertex
 
 FIRST, AGAIN = CheckpointRequestID("first"), CheckpointRequestID("again")

@@ -23,7 +23,8 @@ from snapline.coordinator.checkpoint.metadata import (
 )
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     ChannelStateHandle,
     CheckpointMetadata,
@@ -37,7 +38,6 @@ from snapline.dataflow.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
-from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 
 
 def metadata_in(directory: str, base: str) -> CheckpointMetadata:

@@ -25,9 +25,9 @@ from snapline.coordinator.dispatcher.events import (
 )
 from snapline.coordinator.jobmaster.operations import CancelJob, JobSubmitted, OperationFailed, Reply, RequestID
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.jobgraph import JobGraph
-from snapline.dataflow.messages import JobStatus, JobStatusChanged
+from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 from tests.simulation.jobs import job, keyed_job
 
 R = RequestID("r")

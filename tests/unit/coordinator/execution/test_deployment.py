@@ -12,10 +12,10 @@ from snapline.coordinator.execution.deployment import (
     producers_of_consumer,
 )
 from snapline.coordinator.execution.execution_graph import ExecutionGraph
-from snapline.dataflow.handles import TaskStateSnapshot
+from snapline.dataflow.graph.jobgraph import JobGraph, Partitioning
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.jobgraph import JobGraph, Partitioning
-from snapline.dataflow.messages import ShuffleDescriptor, TaskDeploymentDescriptor
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
+from snapline.dataflow.wire.messages import ShuffleDescriptor, TaskDeploymentDescriptor
 from tests.simulation.jobs import edge, job, keyed_job, vertex
 
 

@@ -7,8 +7,8 @@ import pytest
 from snapline.coordinator.execution.slot_pool import AllocatedSlot, OffersAnswered, SlotPool
 from snapline.coordinator.execution.slot_sharing import SlotSharing, required_slots
 from snapline.dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.messages import SlotOffer
-from snapline.runtime.machine import InvariantViolation
+from snapline.dataflow.wire.messages import SlotOffer
+from snapline.runtime.cores.machine import InvariantViolation
 from tests.simulation.jobs import job, keyed_job, vertex
 
 TM, OTHER = ResourceID("tm"), ResourceID("other")

@@ -7,7 +7,7 @@ import pytest
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, EmbeddedPointers, LeadershipFence
 from snapline.coordinator.high_availability import LeadershipLost
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
-from snapline.runtime.memory_storage import MemoryStorage
+from snapline.runtime.storage.memory_storage import MemoryStorage
 
 JOB = JobID("job")
 ONE = CheckpointID(1)

@@ -66,7 +66,7 @@ from snapline.coordinator.jobmaster.scheduler_effects import CancellationTimer, 
 from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.dataflow.elements import CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
-from snapline.dataflow.handles import CheckpointMetadata
+from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.ids import (
     AllocationID,
     CheckpointID,
@@ -75,8 +75,8 @@ from snapline.dataflow.ids import (
     LeaderSessionID,
     ResourceID,
 )
-from snapline.dataflow.jobgraph import JobGraph, SavepointRestoreSettings
-from snapline.dataflow.messages import (
+from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -105,7 +105,7 @@ from snapline.dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -120,9 +120,9 @@ from snapline.runtime.connections import (
     SendToTasks,
     TogetherReceived,
 )
-from snapline.runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
-from snapline.runtime.registration import RegistrationSettings
+from snapline.runtime.cores.heartbeat import HeartbeatSettings, HeartbeatTimer
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.registration import RegistrationSettings
 from tests.simulation.jobs import job, parallel_job, vertex
 from tests.unit.coordinator.jobmaster.scripted_checkpoints import ScriptedCheckpointCoordinator
 

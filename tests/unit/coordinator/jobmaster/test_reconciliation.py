@@ -19,7 +19,6 @@ from snapline.coordinator.jobmaster.operations import CancelJob
 from snapline.coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
 from snapline.dataflow.failures import SerializedFailure
-from snapline.dataflow.handles import TaskStateSnapshot
 from snapline.dataflow.ids import (
     AllocationID,
     CheckpointID,
@@ -29,7 +28,8 @@ from snapline.dataflow.ids import (
     LeaderSessionID,
     ResourceID,
 )
-from snapline.dataflow.messages import (
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -50,14 +50,14 @@ from snapline.dataflow.messages import (
     SubmitTasks,
     TaskManagerInfo,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     ConnectionID,
     ConnectionOpened,
     MessageReceived,
     ResourceManagerLeaderChanged,
     Send,
 )
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from tests.simulation.jobs import job, vertex
 from tests.unit.coordinator.jobmaster.test_job_master import Story, messages, offers, statuses
 

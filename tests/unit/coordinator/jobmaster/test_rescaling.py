@@ -35,7 +35,7 @@ from snapline.dataflow.ids import (
     CheckpointID,
     JobVertexID,
 )
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     CancelTask,
     Disconnect,
     ExecutionState,
@@ -43,11 +43,11 @@ from snapline.dataflow.messages import (
     OfferSlots,
     SubmitTasks,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     ConnectionID,
     ConnectionLost,
 )
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from tests.unit.coordinator.jobmaster.test_job_master import (
     ONE,
     A,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from snapline.coordinator.jobmaster.watermark_alignment import LOOK_AGAIN_MS, WatermarkAlignment
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID
-from snapline.dataflow.messages import AlignWatermarks, ReportWatermark
+from snapline.dataflow.wire.messages import AlignWatermarks, ReportWatermark
 
 JOB = JobID("a" * 32)
 

@@ -19,7 +19,7 @@ from snapline.coordinator.resource.resource_manager import (
     ResourceManagerSettings,
 )
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     DeclareRequiredSlots,
     Disconnect,
     Fenced,
@@ -40,9 +40,9 @@ from snapline.dataflow.messages import (
     SlotStatus,
     TaskManagerInfo,
 )
-from snapline.runtime.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
-from snapline.runtime.heartbeat import HeartbeatSettings, HeartbeatTimer
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
+from snapline.runtime.cores.heartbeat import HeartbeatSettings, HeartbeatTimer
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 
 SESSION, STALE = LeaderSessionID("rm-1"), LeaderSessionID("rm-0")
 JOB, OTHER_JOB = JobID("job"), JobID("other")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from snapline.coordinator.resource.slot_manager import SlotManager
 from snapline.dataflow.ids import AllocationID, JobID, ResourceID
-from snapline.dataflow.messages import SlotReport, SlotsHeld, SlotStatus, TaskManagerInfo
+from snapline.dataflow.wire.messages import SlotReport, SlotsHeld, SlotStatus, TaskManagerInfo
 
 JOB = JobID("job")
 A, B = ResourceID("a"), ResourceID("b")

@@ -21,7 +21,7 @@ from snapline.coordinator.rpc.relays import RelayGateway
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     Disconnect,
     Fenced,
@@ -31,10 +31,9 @@ from snapline.dataflow.messages import (
     TaskManagerInfo,
 )
 from snapline.protos import cluster_pb2_grpc, relay_pb2_grpc
-from snapline.runtime import dialing
 from snapline.runtime.actor import Events, Incoming
 from snapline.runtime.clock import SystemClock
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
     ConnectionLost,
@@ -45,12 +44,13 @@ from snapline.runtime.connections import (
     Send,
     SendToTasks,
 )
-from snapline.runtime.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
-from snapline.runtime.grpc_channels import Security, SecurityError, open_channel
-from snapline.runtime.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
+from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.logs import make_logger, silent_logger
-from snapline.runtime.relay import RelayServer
-from snapline.runtime.rpc_server import CannotListen, RpcServer, parse_address
+from snapline.runtime.relay.relay_server import RelayServer
+from snapline.runtime.rpc import dialing
+from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
+from snapline.runtime.rpc.grpc_channels import Security, SecurityError, open_channel
+from snapline.runtime.rpc.rpc_server import CannotListen, RpcServer, parse_address
 from snapline.runtime.timers import TimerService
 
 SESSION = LeaderSessionID("session")

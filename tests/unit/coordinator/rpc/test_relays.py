@@ -15,14 +15,15 @@ import pytest
 
 from snapline.coordinator.rpc import relays
 from snapline.dataflow.ids import JobID, ResourceID
-from snapline.dataflow.messages import Disconnect, Fenced, RegisterTaskExecutorAtJobMaster
-from snapline.dataflow.wire import encode_envelope
+from snapline.dataflow.wire.codec import encode_envelope
+from snapline.dataflow.wire.messages import Disconnect, Fenced, RegisterTaskExecutorAtJobMaster
 from snapline.protos import relay_pb2, relay_pb2_grpc
-from snapline.runtime import dialing, relay
-from snapline.runtime.connections import CloseConnection, ConnectionID, ConnectionLost, Peer, PeerKind, Send
-from snapline.runtime.dialing import Dialer, relay_for
-from snapline.runtime.grpc_channels import COORDINATOR_METADATA_KEY, Security, open_channel
+from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, Peer, PeerKind, Send
 from snapline.runtime.logs import make_logger, silent_logger
+from snapline.runtime.relay import relay_server as relay
+from snapline.runtime.rpc import dialing
+from snapline.runtime.rpc.dialing import Dialer, relay_for
+from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, Security, open_channel
 from tests.services.cluster import wait_until
 from tests.unit.coordinator.rpc.test_connections import DIAL, INFO, JOB, SESSION, Cluster, words
 

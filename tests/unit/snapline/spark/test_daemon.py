@@ -36,7 +36,7 @@ for _ in range(2):
     with Exchange("grpc://127.0.0.1:0") as exchange:
         with flight.connect(f"grpc://127.0.0.1:{exchange.port}") as client:
             assert list(client.list_flights()) == []
-    from snapline.dataflow.key_partition import owners_of
+    from snapline.dataflow.columnar.key_partition import owners_of
     assert len(owners_of([pa.array(range(10))], 128, 2)) == 10
     assert pc.sum(pa.array(range(100_000))).as_py() == 4_999_950_000
     assert (np.ones((200, 200)) @ np.ones((200, 200))).sum() == 8_000_000

@@ -1,6 +1,6 @@
 """A small job continued from a completed checkpoint, at other parallelisms: restores as the coordinator and a TaskManager do.
 
-Handles are assigned by `snapline.dataflow.channel_state`, read back through Arrow IPC, filtered and spread by
+Handles are assigned by `snapline.dataflow.snapshot.channel_state`, read back through Arrow IPC, filtered and spread by
 `snapline.taskmanager.checkpointing.channel_state`, and put in front of the channels by `InputGate.restore`."""
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from functools import cache
 
 import pyarrow as pa
 
-from snapline.dataflow.channel_state import (
-    EdgeRescaling,
-    redistribute_input_channel_state,
-    redistribute_output_channel_state,
-)
-from snapline.dataflow.handles import ByteStreamStateHandle, ChannelStateHandle
-from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.key_groups import (
+from snapline.dataflow.columnar.key_groups import (
     assign_to_key_groups,
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.channel_state import (
+    EdgeRescaling,
+    redistribute_input_channel_state,
+    redistribute_output_channel_state,
+)
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, ChannelStateHandle
 from snapline.taskmanager.checkpointing.channel_state import own_batches, spread_by_key
 from tests.unit.taskmanager.checkpointing.small_job import (
     KEY,

@@ -24,12 +24,12 @@ from snapline.dataflow.elements import (
     StreamElement,
 )
 from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.runtime.machine import CancelTimer, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.taskmanager.checkpointing.channel_state import spread_by_key
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AbortCheckpointOnBarrier,
     Acknowledge,
     AllBarriersReceived,
@@ -50,10 +50,14 @@ from snapline.taskmanager.checkpointing.contract import (
 )
 from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from snapline.taskmanager.network.contract import BufferAndBacklog, InputChannelInfo, ResultSubpartitionInfo
-from snapline.taskmanager.network.input_channel import InputChannelCore
-from snapline.taskmanager.network.input_gate import InputGate, UnionInputGate
-from snapline.taskmanager.network.pipelined_subpartition import PipelinedSubpartition
+from snapline.taskmanager.network.channels.exchange_contract import (
+    BufferAndBacklog,
+    InputChannelInfo,
+    ResultSubpartitionInfo,
+)
+from snapline.taskmanager.network.channels.input_channel import InputChannelCore
+from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
+from snapline.taskmanager.network.channels.pipelined_subpartition import PipelinedSubpartition
 
 STAGES = ("source", "middle", "sink")
 KEY = ("k",)

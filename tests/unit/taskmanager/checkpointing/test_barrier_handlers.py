@@ -14,10 +14,10 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.failures import CheckpointFailureReason as Reason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import CheckpointMetrics
-from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer
+from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AbortCheckpointOnBarrier,
     AllBarriersReceived,
     BlockConsumption,
@@ -39,7 +39,7 @@ from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import
     AlignedCheckpointTimeout,
     SingleCheckpointBarrierHandler,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 C0, C1, C2 = (InputChannelInfo(0, index) for index in range(3))
 ALIGNED = CheckpointOptions()

@@ -9,11 +9,11 @@ import pytest
 
 from snapline.dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.machine import CancelTimer, InvariantViolation, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer
 from snapline.taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
 from snapline.taskmanager.checkpointing.barrier_states.diagram import reachable, state_diagram
 from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from snapline.taskmanager.network.contract import InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 INITIAL = (
     BarrierState.WAITING_FOR_FIRST_BARRIER,

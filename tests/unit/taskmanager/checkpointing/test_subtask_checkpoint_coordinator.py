@@ -7,9 +7,9 @@ import pyarrow as pa
 from snapline.dataflow.elements import AlignmentType, CheckpointBarrier, CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason as Reason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.messages import CheckpointMetrics
-from snapline.runtime.machine import CancelTimer, StartTimer
-from snapline.taskmanager.checkpointing.contract import (
+from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
+from snapline.taskmanager.checkpointing.checkpointing_contract import (
     Acknowledge,
     AllBarriersReceived,
     BroadcastBarrier,
@@ -30,7 +30,7 @@ from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import (
     OutputBarrierTimeout,
     SubtaskCheckpointCoordinator,
 )
-from snapline.taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
 
 ONE, TWO = CheckpointID(1), CheckpointID(2)
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED, target_location="chk-1")

@@ -16,7 +16,7 @@ from snapline.dataflow.ids import (
     LeaderSessionID,
     ResourceID,
 )
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
@@ -52,7 +52,7 @@ from snapline.dataflow.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
-from snapline.runtime.connections import (
+from snapline.runtime.cores.connections import (
     RELAY_TIMEOUT_MS,
     CloseConnection,
     ConnectionID,
@@ -65,10 +65,10 @@ from snapline.runtime.connections import (
     ResourceManagerLeaderChanged,
     Send,
 )
-from snapline.runtime.heartbeat import HeartbeatTimer
-from snapline.runtime.leader_connection import LEADER
-from snapline.runtime.machine import CancelTimer, StartTimer, TimerFired
-from snapline.runtime.registration import RegistrationSettings, RegistrationTimer
+from snapline.runtime.cores.heartbeat import HeartbeatTimer
+from snapline.runtime.cores.leader_connection import LEADER
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.registration import RegistrationSettings, RegistrationTimer
 from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,

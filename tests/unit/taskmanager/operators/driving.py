@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from snapline.dataflow.key_groups import split_batch
-from snapline.taskmanager.operators.contract import StreamOperator
+from snapline.dataflow.columnar.key_groups import split_batch
+from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 ROW = st.fixed_dictionaries(

@@ -7,18 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.elements import Watermark, WatermarkStatus
-from snapline.dataflow.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStateMode
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
-from snapline.taskmanager.operators.contract import (
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStateMode
+from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,
     RestoredState,
     SharedKeyedSnapshotPart,
     StreamOperator,
 )
-from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
 

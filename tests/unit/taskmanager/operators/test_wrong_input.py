@@ -10,24 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.elements import Watermark
-from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from snapline.dataflow.handles import KeyGroupRange
-from snapline.dataflow.operator_specs import KeyedProcessSpec, WatermarkSpec
-from snapline.dataflow.state import StateError, ValueStateDescriptor
-from snapline.dataflow.watermarks import WatermarkStrategy
-from snapline.dataflow.windows import (
+from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
+from snapline.dataflow.api.state import StateError, ValueStateDescriptor
+from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.api.windows import (
     CountTrigger,
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from snapline.taskmanager.operators.failure import RowFailure
-from snapline.taskmanager.operators.keyed_batches import KeyedBatchesOperator
-from snapline.taskmanager.operators.keyed_process import KeyedProcessOperator
-from snapline.taskmanager.operators.watermark_operator import WatermarkOperator
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.operator_specs import KeyedProcessSpec, WatermarkSpec
+from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.taskmanager.operators.base.failure import RowFailure
+from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
+from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
+from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
     KeyGroupRange,
     SegmentStateHandle,
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
-from snapline.runtime.memory_storage import MemoryStorage
-from snapline.runtime.state_storages import StateStorages
-from snapline.taskmanager.operators.contract import OperatorSnapshot
+from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 
 OPERATOR = OperatorID("op")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from snapline.dataflow.handles import KeyGroupRange, OperatorStateMode, SegmentStateHandle, TaskStateSnapshot
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
-from snapline.runtime.memory_storage import MemoryStorage
-from snapline.runtime.state_storages import StateStorages
-from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.dataflow.snapshot.handles import KeyGroupRange, OperatorStateMode, SegmentStateHandle, TaskStateSnapshot
+from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
 from snapline.taskmanager.snapshots import local_directories
 from snapline.taskmanager.snapshots.local_copy import CHUNK_BYTES, DamagedCopy, checksums, open_part
 from snapline.taskmanager.snapshots.local_directories import LocalDirectories

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
     KeyGroupRange,
@@ -18,11 +19,10 @@ from snapline.dataflow.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
-from snapline.runtime.memory_storage import MemoryStorage
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import StorageError
-from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import StorageError
+from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 
 OPERATOR = OperatorID("op")

@@ -13,21 +13,21 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from snapline.dataflow.handles import (
+from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     KeyGroupRange,
     OperatorStateMode,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
-from snapline.runtime.memory_storage import MemoryStorage
-from snapline.runtime.object_storage import open_storage
-from snapline.runtime.state_storages import StateStorages
-from snapline.runtime.storage import Buffer, StorageError
-from snapline.taskmanager.checkpointing.contract import ChannelState
-from snapline.taskmanager.network.contract import InputChannelInfo, ResultSubpartitionInfo
-from snapline.taskmanager.operators.contract import OperatorListSnapshot, OperatorSnapshot
+from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_port import Buffer, StorageError
+from snapline.taskmanager.checkpointing.checkpointing_contract import ChannelState
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
 from snapline.taskmanager.snapshots import restore
 from snapline.taskmanager.snapshots.restore import StateReader
 from snapline.taskmanager.snapshots.uploader import MAX_UNSETTLED, SnapshotUploader, TaskSnapshotSink

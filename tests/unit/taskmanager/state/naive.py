@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from snapline.dataflow.handles import KeyGroupRange
-from snapline.dataflow.state import (
+from snapline.dataflow.api.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -17,9 +16,10 @@ from snapline.dataflow.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.dataflow.snapshot.handles import KeyGroupRange
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
 
 MAX_PARALLELISM = 16
 ALL = KeyGroupRange(0, MAX_PARALLELISM - 1)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.state import RunningAggregateDescriptor
+from snapline.dataflow.api.state import RunningAggregateDescriptor
 from snapline.taskmanager.state.columns import ArrowColumn, Column, NumpyColumn, StructColumn, make_column
 from snapline.taskmanager.state.running_aggregate import AggregateColumn
 

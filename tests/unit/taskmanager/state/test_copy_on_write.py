@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapline.taskmanager.state.copy_on_write import CopyOnWrite
-from snapline.taskmanager.state.slots import grown
+from snapline.taskmanager.state.index.slots import grown
 
 SLOTS = st.lists(st.integers(0, 299), max_size=40)
 STEPS = st.lists(st.one_of(st.tuples(st.just("write"), SLOTS), st.tuples(st.sampled_from(["freeze", "read", "drop", "grow"]), st.just([]))), max_size=20)  # fmt: skip

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index, split_batch
-from snapline.dataflow.state import (
+from snapline.dataflow.api.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -22,6 +21,7 @@ from snapline.dataflow.state import (
     ValueStateDescriptor,
     register_serializer,
 )
+from snapline.dataflow.columnar.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index, split_batch
 from snapline.taskmanager.state.incremental import EncodablePart
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MEMORY, ROWS, Naive, Row, Subject, run_naive
@@ -389,7 +389,7 @@ def test_a_serializer_that_is_not_registered_is_named_when_it_is_needed() -> Non
     backend.set_current_key(1)
     backend.get_state(descriptor).update(5)
     file = StoredFile(snapshot_of(backend))
-    from snapline.dataflow import state as state_module
+    from snapline.dataflow.api import state as state_module
 
     del state_module._SERIALIZERS["test-only"]
     restored = numbers_backend()

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.state import ListStateDescriptor, MapStateDescriptor, StateError
-from snapline.taskmanager.state import known_maps
+from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, StateError
+from snapline.taskmanager.state import map_cache
+from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.lookahead import Lookahead
-from snapline.taskmanager.state.slots import Slots
+from snapline.taskmanager.state.rocksdb.lookahead import Lookahead
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM
 
 
@@ -115,7 +115,7 @@ def test_maps_against_dictionaries(kind: str, batches: list[list[Any]], known_pa
     subject, naive = Subject(kind), Naive(kind)
     everything = [(key, "put", pair, pair % 10) for key in (0, 1) for pair in range(50)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_maps, "KNOWN_PAIRS", known_pairs)
+        patch.setattr(map_cache, "KNOWN_PAIRS", known_pairs)
         for rows in [everything, *batches]:
             assert naive.run(rows) == subject.run(rows)
         restored = Subject(kind)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.handles import ByteStreamStateHandle
-from snapline.dataflow.state import (
+from snapline.dataflow.api.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -21,7 +20,8 @@ from snapline.dataflow.state import (
     ValueStateDescriptor,
     descriptor_of,
 )
-from snapline.dataflow.state_ttl import StateTtlConfig, TtlError, TtlUpdate
+from snapline.dataflow.api.state_ttl import StateTtlConfig, TtlError, TtlUpdate
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MeanOf
 from tests.unit.taskmanager.state.test_keyed_backend import StoredFile, snapshot_of

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 import cloudpickle
 import pyarrow as pa
 
-from snapline.coordinator.checkpoint.state_assignment import StateAssignment, assign_states
+from snapline.coordinator.checkpoint.restore.state_assignment import StateAssignment, assign_states
 from snapline.coordinator.execution.deployment import consumers_of_producer, producers_of_consumer
-from snapline.dataflow.config import Configuration
-from snapline.dataflow.connector_api import (
+from snapline.dataflow.api.connector_api import (
     Committable,
     Committer,
     InputStatus,
@@ -27,17 +26,21 @@ from snapline.dataflow.connector_api import (
     SourceReader,
     SourceSplit,
 )
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
-from snapline.dataflow.handles import (
+from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, Partitioning
+from snapline.dataflow.graph.operator_specs import OperatorSpec
+from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.graph.translation import translate
+from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, ResourceID
+from snapline.dataflow.snapshot.handles import (
     EMPTY_TASK_STATE,
     ByteStreamStateHandle,
     OperatorState,
     OperatorSubtaskState,
     TaskStateSnapshot,
 )
-from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, ResourceID
-from snapline.dataflow.jobgraph import JobEdge, JobGraph, JobVertex, Partitioning
-from snapline.dataflow.messages import (
+from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     EndOfDataReached,
@@ -50,14 +53,11 @@ from snapline.dataflow.messages import (
     TaskDeploymentDescriptor,
     TaskStateChanged,
 )
-from snapline.dataflow.operator_specs import OperatorSpec
-from snapline.dataflow.stream_graph import StreamEdge, StreamGraph
-from snapline.dataflow.translation import translate
-from snapline.taskmanager.network.local_exchange import LocalExchange
-from snapline.taskmanager.push_source import TurnTakingPushSource
+from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.snapshots.blobs import assemble, plan_blobs
-from snapline.taskmanager.state.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
+from snapline.taskmanager.threads.push_source_threads import TurnTakingPushSource
 
 JOB = JobID("0" * 32)
 

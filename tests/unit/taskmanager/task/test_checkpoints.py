@@ -5,19 +5,23 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.elements import AlignmentType, SnapshotType
 from snapline.dataflow.failures import Blame, CheckpointFailureReason
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.messages import ExecutionState
-from snapline.dataflow.operator_specs import (
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.operator_specs import (
     CustomOperatorSpec,
     MapBatchesSpec,
     RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
 )
-from snapline.dataflow.windows import Aggregate
-from snapline.taskmanager.operators.contract import EMPTY_OPERATOR_SNAPSHOT, OperatorSnapshot, StreamOperator
+from snapline.dataflow.wire.messages import ExecutionState
+from snapline.taskmanager.operators.base.operator_contract import (
+    EMPTY_OPERATOR_SNAPSHOT,
+    OperatorSnapshot,
+    StreamOperator,
+)
 from tests.unit.taskmanager.task.local_job import (
     Gates,
     ListSource,

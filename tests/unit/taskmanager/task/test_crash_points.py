@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from snapline.dataflow.connector_api import Committable, Committer
+from snapline.dataflow.api.connector_api import Committable, Committer
+from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.elements import AlignmentType
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.messages import ExecutionState
-from snapline.dataflow.operator_specs import SinkFunctionSpec, SinkSpec, SourceSpec
-from snapline.dataflow.two_phase_commit import TwoPhaseCommitSinkFunction
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec, SourceSpec
+from snapline.dataflow.wire.messages import ExecutionState
 from tests.unit.taskmanager.task.local_job import (
     Completed,
     Gates,

@@ -13,8 +13,8 @@ from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions, Sna
 from snapline.dataflow.errors import ConnectorError, JobDefinitionError
 from snapline.dataflow.failures import Blame
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.machine import InvariantViolation
-from snapline.taskmanager.operators.failure import OperatorFailure, RowFailure
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.operators.base.failure import OperatorFailure, RowFailure
 from snapline.taskmanager.snapshots.blobs import encode_channel
 from snapline.taskmanager.task.mailbox import CancelMail, CheckpointCompleteMail, Mailbox
 from snapline.taskmanager.task.processing_time import TaskProcessingTime

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from snapline.dataflow.api.functions import AsyncFunction, Row
+from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import EndOfPartition, WatermarkStatus
 from snapline.dataflow.failures import Blame, SerializedFailure
-from snapline.dataflow.functions import AsyncFunction, Row
-from snapline.dataflow.jobgraph import Partitioning
-from snapline.dataflow.messages import ExecutionState
-from snapline.dataflow.operator_specs import (
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     CustomOperatorSpec,
     FilterSpec,
@@ -26,9 +26,9 @@ from snapline.dataflow.operator_specs import (
     SourceSpec,
     WatermarkSpec,
 )
-from snapline.dataflow.watermarks import WatermarkStrategy
-from snapline.runtime.machine import InvariantViolation
-from snapline.taskmanager.operators.contract import StreamOperator
+from snapline.dataflow.wire.messages import ExecutionState
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from snapline.taskmanager.task.stream_task import ProgressKind
 from tests.unit.taskmanager.task.local_job import (
     Gates,
@@ -420,7 +420,7 @@ class Unanswered:
 @pytest.mark.parametrize("capacity", [1, 2, 5])
 def test_requests_time_out_also_while_rows_wait_for_room(monkeypatch, capacity) -> None:
     """A task that can do nothing but wait for answers rests, and its timers are due all the same: also at the end of its input."""
-    monkeypatch.setattr("snapline.taskmanager.async_calls.EventLoopCalls", Unanswered)
+    monkeypatch.setattr("snapline.taskmanager.threads.async_calls.EventLoopCalls", Unanswered)
     job = LocalJob(
         [
             Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
@@ -478,7 +478,7 @@ class Asks(NeverAnswers):
 
 def test_a_request_that_took_too_long_waits_for_a_blocked_operator_below(monkeypatch) -> None:
     """The task rests until that one has room, and then both go on."""
-    monkeypatch.setattr("snapline.taskmanager.async_calls.EventLoopCalls", Answering)
+    monkeypatch.setattr("snapline.taskmanager.threads.async_calls.EventLoopCalls", Answering)
     job = LocalJob(
         [
             Operator("src", source_of([batch(k=[1, 2, 3, 4])])),
@@ -529,7 +529,7 @@ class Slices(StreamOperator):
 
 def test_nothing_goes_on_above_an_operator_that_takes_nothing(monkeypatch) -> None:
     """Neither work that was begun, nor timers: what they emit would pile up."""
-    monkeypatch.setattr("snapline.taskmanager.async_calls.EventLoopCalls", Unanswered)
+    monkeypatch.setattr("snapline.taskmanager.threads.async_calls.EventLoopCalls", Unanswered)
     job = LocalJob(
         [
             Operator("src", source_of([batch(k=[1, 2, 3, 4])])),

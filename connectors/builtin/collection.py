@@ -1,0 +1,196 @@
+"""Rows given in the program as a source, and rows gathered in the process as a sink: for tests and first steps.
+
+The data travels inside the job. A source has one split by default, so that order is kept, as in Flink's fromData. The sink
+is a full two-phase one: its committables carry the rows, and a commit that comes again is recognised.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.dataflow.api.connector_api import (
+    Committable,
+    Committer,
+    InputStatus,
+    Polled,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceContextInfo,
+    SourceReader,
+    SourceSplit,
+)
+from snapline.dataflow.errors import ConnectorError
+
+BATCH_ROWS = 1024
+
+
+class CollectionSource(Source):
+    """Batches that the program holds."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], *, splits: int = 1, schema: pa.Schema | None = None) -> None:
+        """Batch i belongs to split i modulo `splits`."""
+        if splits < 1:
+            raise ConnectorError(f"CollectionSource: splits must be at least 1, got {splits}")
+        self._batches = tuple(batches)
+        self._splits = splits
+        self._schema = schema if schema is not None else (self._batches[0].schema if self._batches else None)
+        for number, batch in enumerate(self._batches):
+            if batch.schema != self._schema:
+                raise ConnectorError(
+                    f"CollectionSource: batch {number} has other columns than the first: {batch.schema}"
+                )
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        schema: pa.Schema | None = None,
+        splits: int = 1,
+        batch_rows: int = BATCH_ROWS,
+    ) -> CollectionSource:
+        """Dictionaries, column name to value. Types come from `schema`, else from the values."""
+        try:
+            table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            raise ConnectorError(
+                f"CollectionSource: the rows do not fit together ({str(error).splitlines()[0]}); give every row the same "
+                "columns and types, or say schema="
+            ) from error
+        per_split = max(1, min(batch_rows, -(-len(rows) // splits)))
+        return cls(table.to_batches(max_chunksize=per_split), splits=splits, schema=table.schema)
+
+    def schema(self) -> pa.Schema | None:
+        return self._schema
+
+    def enumerate_splits(self) -> Sequence[SourceSplit]:
+        return [SourceSplit(f"collection-{number}", {"number": number}) for number in range(self._splits)]
+
+    def create_reader(self, context: SourceContextInfo) -> SourceReader:
+        return CollectionReader(self._batches, self._splits)
+
+
+class CollectionReader(SourceReader):
+    """Reads whole batches; the position of a split is the number of its batches that were emitted."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], splits: int) -> None:
+        self._batches = batches
+        self._number_of_splits = splits
+        self._splits: dict[str, SourceSplit] = {}
+        self._emitted: dict[str, int] = {}
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        for split in splits:
+            self._splits[split.split_id] = split
+            self._emitted[split.split_id] = int(split.position.get("batches", 0))
+
+    def poll_next(self, now_ms: int) -> Polled:
+        finished: list[str] = []
+        for split_id, split in self._splits.items():
+            mine = self._batches[split.description["number"] :: self._number_of_splits]
+            position = self._emitted[split_id]
+            if split.finished:
+                continue
+            if position < len(mine):
+                self._emitted[split_id] = position + 1
+                return Polled(
+                    InputStatus.MORE_AVAILABLE,
+                    mine[position],
+                    split_id=split_id,
+                    finished_splits=self._finish([*finished, *([split_id] if position + 1 == len(mine) else [])]),
+                )
+            finished.append(split_id)
+        return Polled(InputStatus.END_OF_INPUT, finished_splits=self._finish(finished))
+
+    def _finish(self, split_ids: Sequence[str]) -> tuple[str, ...]:
+        for split_id in split_ids:
+            split = self._splits[split_id]
+            self._splits[split_id] = SourceSplit(split_id, split.description, finished=True)
+        return tuple(split_ids)
+
+    def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        return [
+            SourceSplit(split_id, split.description, {"batches": self._emitted[split_id]}, split.finished)
+            for split_id, split in self._splits.items()
+        ]
+
+
+_collected: dict[str, dict[str, list[pa.RecordBatch]]] = {}
+"""Sink name -> id of what was committed -> its batches, in order of commit."""
+_collected_lock = threading.Lock()
+
+
+class CollectSink(Sink):
+    """Gathers what was committed in this process, under a name; exactly once, like the sinks that write files.
+
+    For jobs whose tasks run in the test's own process. Tasks in Spark executors are other processes: use a ParquetSink
+    into a temporary directory there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @staticmethod
+    def batches(name: str) -> list[pa.RecordBatch]:
+        """What was committed so far, in order of commit."""
+        with _collected_lock:
+            return [batch for batches in _collected.get(name, {}).values() for batch in batches]
+
+    @staticmethod
+    def rows(name: str) -> list[dict[str, Any]]:
+        """The same as dictionaries."""
+        return [row for batch in CollectSink.batches(name) for row in batch.to_pylist()]
+
+    @staticmethod
+    def clear(name: str) -> None:
+        """Forget what was gathered under the name."""
+        with _collected_lock:
+            _collected.pop(name, None)
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        return CollectWriter(f"{context.execution_attempt}/{context.operator_uid}/{context.subtask_index}")
+
+    def create_committer(self, context: SourceContextInfo) -> Committer:
+        return CollectCommitter(self.name)
+
+
+class CollectWriter(SinkWriter):
+    """Buffers; a committable holds the rows as an Arrow IPC stream."""
+
+    def __init__(self, identity: str) -> None:
+        self._identity = identity
+        self._sequence = 0
+        self._buffered: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._buffered.append(batch)
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        if not self._buffered:
+            return ()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._buffered[0].schema) as writer:
+            for batch in self._buffered:
+                writer.write_batch(batch)
+        self._buffered = []
+        self._sequence += 1
+        encoded = base64.b64encode(sink.getvalue()).decode("ascii")
+        return [Committable({"id": f"{self._identity}/{checkpoint_id}/{self._sequence}", "rows": encoded})]
+
+
+class CollectCommitter(Committer):
+    """Adds to the gathered rows what is not there yet."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def commit(self, committables: Sequence[Committable]) -> None:
+        for committable in committables:
+            batches = list(pa.ipc.open_stream(base64.b64decode(committable.data["rows"])))
+            with _collected_lock:
+                _collected.setdefault(self._name, {}).setdefault(committable.data["id"], batches)

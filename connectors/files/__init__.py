@@ -1,0 +1,1 @@
+"""What connectors that read and write files share: file systems, staging and publishing."""

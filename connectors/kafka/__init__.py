@@ -1,0 +1,1 @@
+"""Apache Kafka: what its source and its sinks are made of."""

@@ -1,0 +1,369 @@
+"""Parquet files as a source: one split per row group, in the order of files and row groups.
+
+Decides which files a path, directory or glob means, that their columns agree, and where a reader stands: the position is the
+number of rows of the row group that were emitted, so that a restore at any parallelism goes on with the next row. Files
+must not change while a job reads them; that is checked as far as the footer shows. It does not know Hive partitions (their
+columns are not in the files) and refuses them. Mirrors Flink's FileSource with a bulk format.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from snapline.connectors.builtin.rate_limit import RateLimiter
+from snapline.connectors.files.filesystems import Location, absolute, advice, first_line, locate
+from snapline.dataflow.api.connector_api import (
+    InputStatus,
+    Polled,
+    Source,
+    SourceContextInfo,
+    SourceReader,
+    SourceSplit,
+)
+from snapline.dataflow.errors import ConnectorError
+
+BATCH_ROWS = 16_384
+SUFFIXES = (".parquet", ".parq", ".pq")
+GLOB_CHARACTERS = re.compile(r"[*?\[]")
+FOOTER_THREADS = 8
+EMIT_INTERVAL_MS = 20
+
+PathLike = str | os.PathLike[str]
+
+
+class ParquetSource(Source):
+    """Reads Parquet files on a local disk, in an object store or in HDFS."""
+
+    def __init__(
+        self,
+        paths: PathLike | Sequence[PathLike],
+        *,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = BATCH_ROWS,
+        rows_per_second: float | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`paths`: a file, a directory, a glob (`*`, `?`, `[...]`, `**`) or several of them; URLs too. `columns`: only these, in
+        this order. `rows_per_second` is for all subtasks together. `storage_options`: `s3.endpoint` and so on, where the
+        environment does not say it."""
+        given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        if not given:
+            raise ConnectorError("ParquetSource: no path given")
+        if batch_rows < 1:
+            raise ConnectorError(f"ParquetSource: batch_rows must be at least 1, got {batch_rows}")
+        if rows_per_second is not None and rows_per_second <= 0:
+            raise ConnectorError(f"ParquetSource: rows_per_second must be positive, got {rows_per_second}")
+        if columns is not None and len(set(columns)) != len(columns):
+            raise ConnectorError(f"ParquetSource: a column is asked for twice in {list(columns)}")
+        self.paths = tuple(absolute(path) for path in given)
+        self.columns = tuple(columns) if columns is not None else None
+        self.batch_rows = batch_rows
+        self.rows_per_second = rows_per_second
+        self.storage_options = dict(storage_options or {})
+        self._schema: pa.Schema | None = None
+
+    def schema(self) -> pa.Schema:
+        """Of the batches, as the first file's footer says it. Reads the footers when `enumerate_splits` has not yet."""
+        if self._schema is None:
+            self.enumerate_splits()
+        return self._schema
+
+    def enumerate_splits(self) -> Sequence[SourceSplit]:
+        files = self._files()
+        with ThreadPoolExecutor(
+            max_workers=min(FOOTER_THREADS, len(files)), thread_name_prefix="parquet-footer"
+        ) as pool:
+            footers = list(pool.map(_footer, files))
+        first = footers[0].schema_arrow.remove_metadata()
+        for file, footer in zip(files, footers, strict=True):
+            _require_same_columns(files[0].url, first, file.url, footer.schema_arrow.remove_metadata(), self.columns)
+        self._schema = _selected(first, self.columns, files[0].url)
+        groups = [
+            (footer, {"path": file.url, "row_group": number, "rows": footer.metadata.row_group(number).num_rows})
+            for file, footer in zip(files, footers, strict=True)
+            for number in range(footer.metadata.num_row_groups)
+            if footer.metadata.row_group(number).num_rows
+        ]
+        return [
+            SourceSplit(
+                f"{group['path']}#{group['row_group']}",
+                {**group, "index": index, "of": len(groups)},
+                least_times_ms=_least_times_ms(footer, group["row_group"], self.columns),
+            )
+            for index, (footer, group) in enumerate(groups)
+        ]
+
+    def create_reader(self, context: SourceContextInfo) -> SourceReader:
+        return ParquetReader(self, context.parallelism)
+
+    def _files(self) -> list[Location]:
+        """All files that the paths mean, each once, in order."""
+        found: dict[str, Location] = {}
+        for path in self.paths:
+            location = locate(path, self.storage_options)
+            try:
+                for file in _expand(location):
+                    found.setdefault(file.url, file)
+            except OSError as error:
+                raise ConnectorError(f"cannot read {path}: {first_line(error)}; {advice(error)}") from error
+        return list(found.values())
+
+
+class ParquetReader(SourceReader):
+    """Reads the row groups of one subtask one after the other, in bounded memory."""
+
+    def __init__(self, source: ParquetSource, parallelism: int) -> None:
+        self._source = source
+        self._parallelism = parallelism
+        self._splits: list[SourceSplit] = []
+        self._emitted: dict[str, int] = {}
+        self._finished: set[str] = set()
+        self._current = 0
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._rest: pa.RecordBatch | None = None
+        self._file: tuple[str, pq.ParquetFile] | None = None
+        self._limiter: RateLimiter | None = None
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        self._splits = sorted(splits, key=lambda split: (int(split.description["index"]), split.split_id))
+        for split in self._splits:
+            self._emitted[split.split_id] = int(split.position.get("rows", 0))
+            if split.finished:
+                self._finished.add(split.split_id)
+        rate = self._source.rows_per_second
+        if rate is not None and self._splits:
+            readers = min(self._parallelism, int(self._splits[0].description["of"]))
+            self._limiter = RateLimiter(rate / readers, EMIT_INTERVAL_MS)
+
+    def poll_next(self, now_ms: int) -> Polled:
+        while self._current < len(self._splits) and self._splits[self._current].split_id in self._finished:
+            self._current += 1
+        if self._current == len(self._splits):
+            return Polled(InputStatus.END_OF_INPUT)
+        split = self._splits[self._current]
+        if self._rest is None:
+            self._rest = self._next_batch(split)
+        available = self._rest.num_rows
+        granted = available
+        if self._limiter is not None:
+            granted = self._limiter.permitted(now_ms, available)
+            if not granted:
+                return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=self._limiter.wake_at_ms(now_ms, available))
+        batch = self._rest if granted == available else self._rest.slice(0, granted)
+        self._rest = None if granted == available else self._rest.slice(granted)
+        self._emitted[split.split_id] += granted
+        finished: tuple[str, ...] = ()
+        if self._emitted[split.split_id] >= split.description["rows"]:
+            finished = (split.split_id,)
+            self._finished.add(split.split_id)
+            self._batches = None
+        return Polled(InputStatus.MORE_AVAILABLE, batch, split_id=split.split_id, finished_splits=finished)
+
+    def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        return [
+            SourceSplit(
+                split.split_id,
+                split.description,
+                {"rows": self._emitted[split.split_id]},
+                split.split_id in self._finished,
+            )
+            for split in self._splits
+        ]
+
+    def close(self) -> None:
+        self._batches = self._rest = None
+        file, self._file = self._file, None
+        if file is not None:
+            file[1].close()
+
+    def _next_batch(self, split: SourceSplit) -> pa.RecordBatch:
+        """The next rows of the split that were not emitted; never empty."""
+        try:
+            skip = 0
+            if self._batches is None:
+                self._batches = self._open(split)
+                skip = self._emitted[split.split_id]
+            for batch in self._batches:
+                if batch.num_rows <= skip:
+                    skip -= batch.num_rows
+                    continue
+                rows = batch.slice(skip).replace_schema_metadata(None)
+                return rows if self._source.columns is None else rows.select(list(self._source.columns))
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(split.description["path"], error) from error
+        raise ConnectorError(_changed(split))
+
+    def _open(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
+        url, row_group = split.description["path"], int(split.description["row_group"])
+        if self._file is None or self._file[0] != url:
+            self.close()
+            location = locate(url, self._source.storage_options)
+            self._file = (url, _footer(location))
+        file = self._file[1]
+        metadata = file.metadata
+        if row_group >= metadata.num_row_groups or metadata.row_group(row_group).num_rows != split.description["rows"]:
+            raise ConnectorError(_changed(split))
+        columns = None if self._source.columns is None else list(self._source.columns)
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(
+            batch_size=self._source.batch_rows, row_groups=[row_group], columns=columns, use_threads=False
+        )
+        return batches
+
+
+def _footer(file: Location) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file.path, filesystem=file.filesystem, pre_buffer=not file.is_local)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(file.url, error) from error
+
+
+def _least_times_ms(footer: pq.ParquetFile, row_group: int, columns: Sequence[str] | None) -> dict[str, int]:
+    """What the footer says of columns that can be event time: timestamps, and integers of 64 bits as milliseconds."""
+    found = {}
+    for number in range(footer.metadata.num_columns):
+        column, name = footer.schema.column(number), footer.schema.column(number).path
+        per_ms = _units_per_ms(column)
+        if per_ms is None or name not in (columns or (name,)):
+            continue
+        statistics = footer.metadata.row_group(row_group).column(number).statistics
+        if statistics is not None and statistics.has_min_max:
+            found[name] = int(statistics.min_raw) // per_ms
+    return found
+
+
+def _units_per_ms(column: pq.ColumnSchema) -> int | None:
+    """Of the stored integers; None for a column that cannot be event time."""
+    if column.physical_type != "INT64" or column.max_repetition_level:
+        return None
+    logical = json.loads(column.logical_type.to_json())
+    if logical["Type"] == "Timestamp":
+        return {"milliseconds": 1, "microseconds": 1_000, "nanoseconds": 1_000_000}.get(logical["timeUnit"])
+    signed = logical["Type"] == "None" or (logical["Type"] == "Int" and logical["isSigned"])
+    return 1 if signed else None
+
+
+def _unreadable(url: str, error: BaseException) -> ConnectorError:
+    if isinstance(error, FileNotFoundError):
+        return ConnectorError(f"there is no file {url}; it must be there on every machine of the cluster")
+    if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
+        text = first_line(error)
+        if "arquet" not in text and "deserialize" not in text.lower():
+            return ConnectorError(f"cannot read {url}: {text}; {advice(error)}")
+    return ConnectorError(f"{url} is not a readable Parquet file: {first_line(error)}; replace it, or leave it out")
+
+
+def _changed(split: SourceSplit) -> str:
+    description = split.description
+    return (
+        f"{description['path']} has changed since the job was submitted (row group {description['row_group']} no longer has "
+        f"{description['rows']} rows); files must stay as they are while a job reads them, or restores from their positions"
+    )
+
+
+# --- which files a path means ------------------------------------------------------------------------------------------
+
+
+def _expand(location: Location) -> Sequence[Location]:
+    path, filesystem = location.path, location.filesystem
+    info = filesystem.get_file_info(path)
+    if info.type == fs.FileType.File:
+        return [location]
+    if info.type == fs.FileType.Directory:
+        files = _files_below(filesystem, path)
+        partition = next((part for file in files for part in file[len(path) :].split("/")[:-1] if "=" in part), None)
+        if partition is not None:
+            raise ConnectorError(
+                f"{location.url} has partition directories ({partition}), whose columns are not in the files; to read the "
+                f"files without them, give the glob {location.url}/**/*.parquet"
+            )
+        parquet = [file for file in files if file.lower().endswith(SUFFIXES)]
+        if not parquet:
+            raise ConnectorError(f"there are no Parquet files in the directory {location.url}")
+        return [location.at(file) for file in parquet]
+    if not GLOB_CHARACTERS.search(path):
+        raise ConnectorError(
+            f"there is no file or directory {location.url}; it must be there on every machine of the cluster"
+        )
+    base = path[: GLOB_CHARACTERS.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]  # searched above
+    pattern = path[len(base) :].strip("/").split("/")
+    if filesystem.get_file_info(base or "/").type != fs.FileType.Directory:
+        raise ConnectorError(f"no file matches {location.url}: there is no directory {location.at(base).url}")
+    deep = len(pattern) > 1
+    matching = [
+        file
+        for file in _files_below(filesystem, base or "/", recursive=deep, hidden=any(_is_hidden(p) for p in pattern))
+        if _matches(file[len(base) :].strip("/").split("/"), pattern)
+    ]
+    if not matching:
+        raise ConnectorError(f"no file matches {location.url}")
+    return [location.at(file) for file in matching]
+
+
+def _files_below(filesystem: Any, directory: str, *, recursive: bool = True, hidden: bool = False) -> list[str]:
+    infos = filesystem.get_file_info(fs.FileSelector(directory, recursive=recursive))
+    start = len(directory.rstrip("/")) + 1
+    return sorted(
+        info.path
+        for info in infos
+        if info.type == fs.FileType.File and (hidden or not any(map(_is_hidden, info.path[start:].split("/"))))
+    )
+
+
+def _is_hidden(name: str) -> bool:
+    """As Spark and Hive see it: unfinished files, markers, checksums."""
+    return name.startswith(("_", "."))
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[skip:], pattern[1:]) for skip in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+# --- which columns -----------------------------------------------------------------------------------------------------
+
+
+def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.Schema:
+    if columns is None:
+        return schema
+    for name in columns:
+        if name not in schema.names:
+            near = difflib.get_close_matches(name, schema.names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ConnectorError(f"ParquetSource: no column {name!r} in {url}{hint} It has: {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def _require_same_columns(
+    first_url: str, first: pa.Schema, url: str, schema: pa.Schema, columns: Sequence[str] | None
+) -> None:
+    if schema.equals(first):
+        return
+    for name in columns if columns is not None else [*first.names, *(n for n in schema.names if n not in first.names)]:
+        mine, theirs = _type_of(schema, name), _type_of(first, name)
+        if mine != theirs and not (columns is not None and theirs == "missing"):
+            raise ConnectorError(
+                f"the files differ: column {name!r} is {mine} in {url} and {theirs} in {first_url}; read them apart, or choose "
+                "columns that they share"
+            )
+    if columns is None and schema.names != first.names:
+        raise ConnectorError(
+            f"the files differ: {url} has its columns in another order than {first_url}; say columns=[...]"
+        )
+
+
+def _type_of(schema: pa.Schema, name: str) -> str:
+    return str(schema.field(name).type) if name in schema.names else "missing"

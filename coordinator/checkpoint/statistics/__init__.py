@@ -1,0 +1,1 @@
+"""What is remembered of checkpoints for people: counts, history, summaries, and their form in storage."""

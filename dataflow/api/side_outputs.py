@@ -1,0 +1,35 @@
+"""Which side outputs an operator has, as far as its specification tells.
+
+Operators with a function of the user's that may emit aside can have any: what their tags are is known only when rows come. All
+others have the one for late rows, where it was asked for, or none. Flink knows tags by their type at run time only.
+"""
+
+from __future__ import annotations
+
+from snapline.dataflow.graph.operator_specs import (
+    CoProcessSpec,
+    CustomOperatorSpec,
+    KeyedBatchProcessSpec,
+    KeyedProcessSpec,
+    MapBatchesSpec,
+    OperatorSpec,
+    WindowProcessSpec,
+)
+
+_ANY = (MapBatchesSpec, KeyedProcessSpec, KeyedBatchProcessSpec, CoProcessSpec, CustomOperatorSpec)
+
+
+def why_no_side_output(spec: OperatorSpec, tag: str) -> str:
+    """What is wrong with reading this tag, and the way out; empty: nothing, as far as can be known."""
+    if not isinstance(tag, str) or not tag:
+        return f"the tag of a side output is a name, not {tag!r}"
+    if isinstance(spec, _ANY) or (isinstance(spec, WindowProcessSpec) and spec.form != "reduce"):
+        return ""
+    late = getattr(spec, "late_output_tag", None)
+    if late == tag:
+        return ""
+    if late:
+        return f"there is no side output {tag!r}, only {late!r}"
+    if late is not None:
+        return f"there is no side output {tag!r}: late rows go to one with side_output_late_data(...) (of joins: late_tag=)"
+    return f"there is no side output {tag!r}: only functions that are handed a context, or return SideOutput(...), have some"

@@ -1,0 +1,499 @@
+"""Keyed state as a user declares and uses it: descriptors, the row-style views, named serializers.
+
+A state is typed by Arrow, or by a named serializer for objects that Arrow has no type for; both stand in the snapshot, so
+that it can be read without the job's code. Nothing is ever pickled into a snapshot. Mirrors Flink's StateDescriptor family
+and the State interfaces; a serializer is a name here, because Python has no type to derive it from.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from snapline.dataflow.api.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_type
+from snapline.dataflow.columnar.arrow_columns import plain_type
+from snapline.dataflow.errors import SnaplineError
+
+KIND_METADATA = b"snapline.state.kind"
+SERIALIZER_METADATA = b"snapline.state.serializer"
+MIGRATED_METADATA = b"snapline.state.migrated"
+"""Only in what a job declares: the descriptor brings a function that turns older values into its own."""
+
+
+class StateError(SnaplineError):
+    """State cannot be declared, used or restored as asked."""
+
+
+class StateKind(Enum):
+    """What a state is to its user; stands in the snapshot."""
+
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    REDUCING = "reducing"
+    AGGREGATING = "aggregating"
+    RUNNING_AGGREGATE = "running_aggregate"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSerializer:
+    """Objects to bytes and back. The name stands in snapshots, so it must keep its meaning."""
+
+    name: str
+    dumps: Callable[[Any], bytes]
+    loads: Callable[[bytes], Any]
+
+
+_SERIALIZERS: dict[str, NamedSerializer] = {}
+
+
+def register_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> NamedSerializer:
+    """Make a serializer known under a name, in this process; import the module that does so in the job's functions."""
+    if not name:
+        raise StateError("a serializer needs a name")
+    named = NamedSerializer(name, dumps, loads)
+    _SERIALIZERS[name] = named
+    return named
+
+
+def serializer_named(name: str) -> NamedSerializer:
+    """StateError, with the names that are known, for one that is not."""
+    found = _SERIALIZERS.get(name)
+    if found is None:
+        raise StateError(
+            f"no serializer {name!r} is registered here (known: {', '.join(sorted(_SERIALIZERS))}): call "
+            "snapline.dataflow.api.state.register_serializer in a module that the job's functions import"
+        )
+    return found
+
+
+def _json_dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+
+
+register_serializer("json", _json_dumps, json.loads)
+
+
+class AggregateFunction(ABC):
+    """Folds values into an accumulator (Flink: AggregateFunction). Accumulators are treated as immutable."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """The accumulator of nothing."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator with the value in it."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """What the accumulator amounts to."""
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """Both accumulators in one; only merging windows ask for it."""
+        raise StateError(f"{type(self).__name__} has no merge, which merging (session) windows need")
+
+
+ValueType: TypeAlias = pa.DataType | pa.Schema | None
+Migrate: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Elements of another type (or serializer) that a snapshot holds, as an array, to as many of the declared one. It is asked when
+the two differ, and only then."""
+
+
+class StateDescriptor(ABC):
+    """Name, kind and types of a keyed state."""
+
+    __slots__ = ()
+
+    kind: ClassVar[StateKind]
+    name: str
+    serializer: str
+    ttl: StateTtlConfig | None
+    migrate: Migrate | None
+
+    @property
+    @abstractmethod
+    def storage_type(self) -> pa.DataType:
+        """The Arrow type of the state's column in a snapshot: one value per key."""
+
+    def to_field(self) -> pa.Field:
+        """The state's column in a snapshot; its metadata say all that is needed to use it again."""
+        metadata = {KIND_METADATA: self.kind.value.encode(), SERIALIZER_METADATA: self.serializer.encode()}
+        if self.ttl is not None:
+            metadata[TTL_METADATA] = self.ttl.to_metadata()
+        return pa.field(self.name, self.storage_type, nullable=True, metadata=metadata)
+
+
+def _element_type(
+    name: str, what: str, declared: ValueType, serializer: str, ttl: StateTtlConfig | None
+) -> pa.DataType:
+    """The Arrow type of one element as it is stored: with the time when it was touched, if it has one to live."""
+    plain = _declared_type(name, what, declared, serializer)
+    return plain if ttl is None else timed_type(plain)
+
+
+def _declared_type(name: str, what: str, declared: ValueType, serializer: str) -> pa.DataType:
+    """The Arrow type of one element: as declared, or bytes if a serializer makes them."""
+    if not name:
+        raise StateError("a state needs a name")
+    if (declared is None) == (not serializer):
+        raise StateError(
+            f"state {name!r}: say its {what} as an Arrow type or schema, or name a serializer (serializer='json'); one of them"
+        )
+    if declared is None:
+        return pa.large_binary()
+    if isinstance(declared, pa.Schema):
+        return pa.struct(list(declared))
+    if not isinstance(declared, pa.DataType):
+        raise StateError(
+            f"state {name!r}: {declared!r} is no Arrow type: use pa.int64(), pa.string(), a pa.schema, ..."
+        )
+    if pa.types.is_dictionary(declared):
+        return declared.value_type
+    if pa.types.is_null(declared):
+        raise StateError(f"state {name!r}: a {what} of type null cannot hold anything")
+    return declared
+
+
+@dataclass(frozen=True, slots=True)
+class ValueStateDescriptor(StateDescriptor):
+    """One value per key."""
+
+    kind: ClassVar[StateKind] = StateKind.VALUE
+    name: str
+    value_type: ValueType = None
+    serializer: str = ""
+    ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """StateError unless exactly one of type and serializer is given."""
+        self.element_type  # noqa: B018
+
+    @property
+    def element_type(self) -> pa.DataType:
+        """Type of the value."""
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """Type of the value."""
+        return self.element_type
+
+
+@dataclass(frozen=True, slots=True)
+class ListStateDescriptor(StateDescriptor):
+    """A list per key."""
+
+    kind: ClassVar[StateKind] = StateKind.LIST
+    name: str
+    value_type: ValueType = None
+    serializer: str = ""
+    ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """StateError unless exactly one of type and serializer is given."""
+        self.element_type  # noqa: B018
+
+    @property
+    def element_type(self) -> pa.DataType:
+        """Type of one element."""
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """A list of elements."""
+        return pa.large_list(self.element_type)
+
+
+@dataclass(frozen=True, slots=True)
+class MapStateDescriptor(StateDescriptor):
+    """A map per key. Map keys are of a type that a stream can be keyed by."""
+
+    kind: ClassVar[StateKind] = StateKind.MAP
+    name: str
+    key_type: pa.DataType = None
+    value_type: ValueType = None
+    serializer: str = ""
+    ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """StateError without a key type, and unless exactly one of value type and serializer is given."""
+        if not isinstance(self.key_type, pa.DataType):
+            raise StateError(f"map state {self.name!r} needs an Arrow type for its keys, got {self.key_type!r}")
+        try:
+            plain = plain_type(self.key_type)
+        except TypeError as refusal:
+            raise StateError(f"map state {self.name!r}: {refusal}") from None
+        if plain != self.key_type:
+            raise StateError(f"map state {self.name!r}: declare its key type {self.key_type} as {plain}")
+        self.element_type  # noqa: B018
+
+    @property
+    def element_type(self) -> pa.DataType:
+        """Type of one value."""
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """A map of keys to values."""
+        return pa.map_(self.key_type, self.element_type)
+
+
+ReduceFunction = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReducingStateDescriptor(StateDescriptor):
+    """One value per key, combined by a function of two values."""
+
+    kind: ClassVar[StateKind] = StateKind.REDUCING
+    name: str
+    reduce_function: ReduceFunction | None = None
+    value_type: ValueType = None
+    serializer: str = ""
+    ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """StateError without a function, and unless exactly one of type and serializer is given."""
+        if self.reduce_function is not None and not callable(self.reduce_function):
+            raise StateError(f"reducing state {self.name!r}: {self.reduce_function!r} is not a function of two values")
+        self.element_type  # noqa: B018
+
+    @property
+    def element_type(self) -> pa.DataType:
+        """Type of the value."""
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """Type of the value."""
+        return self.element_type
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatingStateDescriptor(StateDescriptor):
+    """One accumulator per key; `value_type` is the accumulator's."""
+
+    kind: ClassVar[StateKind] = StateKind.AGGREGATING
+    name: str
+    aggregate_function: AggregateFunction | None = None
+    value_type: ValueType = None
+    serializer: str = ""
+    ttl: StateTtlConfig | None = None
+    migrate: Migrate | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """StateError unless exactly one of type and serializer is given."""
+        self.element_type  # noqa: B018
+
+    @property
+    def element_type(self) -> pa.DataType:
+        """Type of the accumulator."""
+        return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """Type of the accumulator."""
+        return self.element_type
+
+
+RUNNING_AGGREGATES = ("sum", "min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAggregateDescriptor(StateDescriptor):
+    """Count and, as asked, sum, min and max of a column per key, computed on whole batches. No counterpart in Flink.
+
+    Nulls are not counted and change nothing. Integers are summed as int64 (wrapping, as in numpy), floats as float64.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.RUNNING_AGGREGATE
+    name: str
+    input_type: pa.DataType
+    aggregates: tuple[str, ...] = ("sum",)
+    serializer: str = field(default="", init=False)
+    ttl: StateTtlConfig | None = field(default=None, init=False)
+    migrate: Migrate | None = field(default=None, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """StateError for an unknown aggregate or a column that is not numeric."""
+        if not self.name:
+            raise StateError("a state needs a name")
+        for aggregate in self.aggregates:
+            if aggregate not in RUNNING_AGGREGATES:
+                known = ", ".join(RUNNING_AGGREGATES)
+                raise StateError(
+                    f"running aggregate {self.name!r}: unknown {aggregate!r}, one of {known} (count is always there)"
+                )
+        if not (pa.types.is_integer(self.input_type) or pa.types.is_floating(self.input_type)):
+            raise StateError(
+                f"running aggregate {self.name!r}: {self.input_type} is no integer or float; cast the column"
+            )
+
+    @property
+    def accumulator_type(self) -> pa.DataType:
+        """int64 for integers, float64 for floats."""
+        return pa.float64() if pa.types.is_floating(self.input_type) else pa.int64()
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """A struct of `count` and the aggregates."""
+        others = [pa.field(aggregate, self.accumulator_type) for aggregate in self.aggregates]
+        return pa.struct([pa.field("count", pa.int64()), *others])
+
+
+def descriptor_of(column: pa.Field) -> StateDescriptor:
+    """The inverse of `to_field`, without the functions, which are code; StateError for a kind that is not known."""
+    metadata = column.metadata or {}
+    serializer = metadata.get(SERIALIZER_METADATA, b"").decode()
+    written = metadata.get(KIND_METADATA, b"").decode()
+    known = {kind.value: kind for kind in StateKind}
+    if written not in known:
+        raise StateError(f"state {column.name!r} is of the kind {written!r}, which this version does not know")
+    kind, data_type = known[written], column.type
+    if kind is StateKind.RUNNING_AGGREGATE:
+        names = tuple(data_type.field(i).name for i in range(1, data_type.num_fields))
+        floating = any(pa.types.is_floating(data_type.field(i).type) for i in range(1, data_type.num_fields))
+        return RunningAggregateDescriptor(column.name, pa.float64() if floating else pa.int64(), names)
+    ttl = StateTtlConfig.from_metadata(metadata.get(TTL_METADATA, b""))
+
+    def declared(stored: pa.DataType) -> pa.DataType | None:
+        """The type of one element, as the user has declared it."""
+        plain = stored if ttl is None else stored.field(VALUE_FIELD).type
+        return None if serializer else plain
+
+    if kind is StateKind.MAP:
+        return MapStateDescriptor(column.name, data_type.key_type, declared(data_type.item_type), serializer, ttl)
+    if kind is StateKind.LIST:
+        return ListStateDescriptor(column.name, declared(data_type.value_type), serializer, ttl)
+    if kind is StateKind.REDUCING:
+        return ReducingStateDescriptor(column.name, None, declared(data_type), serializer, ttl)
+    if kind is StateKind.AGGREGATING:
+        return AggregatingStateDescriptor(column.name, None, declared(data_type), serializer, ttl)
+    return ValueStateDescriptor(column.name, declared(data_type), serializer, ttl)
+
+
+class ValueState(Protocol):
+    """One value of the current key (Flink: ValueState)."""
+
+    def value(self) -> Any:
+        """The value, None if there is none."""
+        ...
+
+    def update(self, value: Any) -> None:
+        """Set the value; None clears it."""
+        ...
+
+    def clear(self) -> None:
+        """Remove the value."""
+        ...
+
+
+class ListState(Protocol):
+    """A list of the current key (Flink: ListState)."""
+
+    def get(self) -> list[Any]:
+        """All elements, in the order in which they were added."""
+        ...
+
+    def add(self, value: Any) -> None:
+        """Append an element."""
+        ...
+
+    def add_all(self, values: Sequence[Any]) -> None:
+        """Append elements."""
+        ...
+
+    def update(self, values: Sequence[Any]) -> None:
+        """Replace the list."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        ...
+
+
+class MapState(Protocol):
+    """A map of the current key (Flink: MapState)."""
+
+    def get(self, key: Any) -> Any:
+        """The value under the key, None if there is none."""
+        ...
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value under the key."""
+        ...
+
+    def put_all(self, mapping: dict[Any, Any]) -> None:
+        """Set several."""
+        ...
+
+    def remove(self, key: Any) -> None:
+        """Remove the key, if it is there."""
+        ...
+
+    def contains(self, key: Any) -> bool:
+        """Whether the key is there."""
+        ...
+
+    def keys(self) -> Iterable[Any]:
+        """All keys; the order is open."""
+        ...
+
+    def values(self) -> Iterable[Any]:
+        """All values, in the order of keys()."""
+        ...
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        """All pairs (Flink: entries)."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Whether there is no key."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all."""
+        ...
+
+
+class ReducingState(Protocol):
+    """A combined value of the current key (Flink: ReducingState)."""
+
+    def get(self) -> Any:
+        """The value so far, None if nothing was added."""
+        ...
+
+    def add(self, value: Any) -> None:
+        """Combine the value with what is there."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all."""
+        ...
+
+
+class AggregatingState(Protocol):
+    """An aggregate of the current key (Flink: AggregatingState)."""
+
+    def get(self) -> Any:
+        """The result so far, None if nothing was added."""
+        ...
+
+    def add(self, value: Any) -> None:
+        """Fold the value in."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all."""
+        ...

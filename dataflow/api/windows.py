@@ -1,0 +1,191 @@
+"""Windows, triggers and aggregates, as the user writes them.
+
+Mirrors Flink's TumblingEventTimeWindows, SlidingEventTimeWindows, EventTimeSessionWindows, TumblingProcessingTimeWindows,
+GlobalWindows with CountTrigger, and AggregateFunction; aggregates are named functions over columns, so that the engine can
+compute them on whole batches. All times are whole milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.errors import InvalidArgument
+
+AGGREGATE_FUNCTIONS = ("count", "sum", "min", "max", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """`function` over `column`, written to the output column `name`.
+
+    Nulls are skipped, as in SQL; the sum, min, max and mean of no values is null, and `count` with an empty `column` counts
+    rows. Sums of integers are int64, of floats float64; means are float64.
+    """
+
+    name: str
+    function: str
+    column: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for an unknown function or a missing column."""
+        if self.function not in AGGREGATE_FUNCTIONS:
+            raise InvalidArgument(
+                f"unknown aggregate {self.function!r} for {self.name!r}: one of {', '.join(AGGREGATE_FUNCTIONS)}"
+            )
+        if self.function != "count" and not self.column:
+            raise InvalidArgument(f"aggregate {self.function!r} for {self.name!r} needs a column")
+
+
+def _check_milliseconds(what: str, value: Any, *, positive: bool = True) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidArgument(f"{what} is whole milliseconds, got {value!r}")
+    if positive and value <= 0:
+        raise InvalidArgument(f"{what} must be positive, got {value} ms: say how many milliseconds it is long")
+
+
+@dataclass(frozen=True, slots=True)
+class TumblingEventTimeWindows:
+    """Windows [n * size + offset, (n + 1) * size + offset) of event time, milliseconds."""
+
+    size_ms: int
+    offset_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a size that is not positive or no integer."""
+        _check_milliseconds("a window's size", self.size_ms)
+        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingEventTimeWindows:
+    """Windows [n * slide + offset, n * slide + offset + size) of event time; a row belongs to size / slide of them. Rows are
+    folded into panes of the greatest common divisor of size and slide, once each."""
+
+    size_ms: int
+    slide_ms: int
+    offset_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a size or slide that is not positive or no integer."""
+        _check_milliseconds("a window's size", self.size_ms)
+        _check_milliseconds("a window's slide", self.slide_ms)
+        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TumblingProcessingTimeWindows:
+    """Windows of the task's clock: a row belongs to the one in which it arrives. Fired by the clock, and at the end of the
+    input; results depend on when rows come."""
+
+    size_ms: int
+    offset_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a size that is not positive or no integer."""
+        _check_milliseconds("a window's size", self.size_ms)
+        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeSessionWindows:
+    """A key's rows until `gap_ms` of event time pass without one. A row that closes the gap between two makes them one.
+
+    Rows that are just the gap apart belong to two sessions. In Flink, windows that touch are merged if the first has not fired
+    when the second begins, so that such a result depends on where watermarks fall between rows.
+    """
+
+    gap_ms: int
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a gap that is not positive, InvalidArgument for what is no integer."""
+        _check_milliseconds("a session's gap", self.gap_ms)
+
+    @classmethod
+    def with_gap(cls, gap_ms: int) -> EventTimeSessionWindows:
+        """Flink's spelling."""
+        return cls(gap_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class CountTrigger:
+    """Fire whenever a key's window has got `count` more rows; with `purge` the window is emptied then."""
+
+    count: int
+    purge: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a count below 1."""
+        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
+            raise InvalidArgument(f"a count trigger fires after at least 1 row, got {self.count!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalWindows:
+    """One window per key, without an end: it fires by its trigger only, and its rest never comes out."""
+
+    trigger: CountTrigger
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument without a trigger."""
+        if not isinstance(self.trigger, CountTrigger):
+            raise InvalidArgument(
+                f"a global window never fires without a trigger: CountTrigger(n), got {self.trigger!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """[start_ms, end_ms), as window functions see it."""
+
+    start_ms: int
+    end_ms: int
+
+
+PaneAssigner = TumblingEventTimeWindows | SlidingEventTimeWindows | TumblingProcessingTimeWindows
+WindowAssigner = PaneAssigner | EventTimeSessionWindows | GlobalWindows
+
+
+@dataclass(frozen=True, slots=True)
+class PaneGeometry:
+    """Windows that begin every `slide_ms`, cut into panes that all of them are made of."""
+
+    size_ms: int
+    slide_ms: int
+    offset_ms: int
+    pane_ms: int
+
+    @classmethod
+    def of(cls, assigner: PaneAssigner) -> PaneGeometry:
+        """The geometry of an assigner."""
+        slide_ms = assigner.slide_ms if isinstance(assigner, SlidingEventTimeWindows) else assigner.size_ms
+        pane_ms = math.gcd(assigner.size_ms, slide_ms)
+        return cls(assigner.size_ms, slide_ms, assigner.offset_ms, pane_ms)
+
+    @property
+    def panes_per_window(self) -> int:
+        """At least one."""
+        return self.size_ms // self.pane_ms
+
+    @property
+    def has_gaps(self) -> bool:
+        """Some times belong to no window."""
+        return self.slide_ms > self.size_ms
+
+    def last_window(self, pane_start_ms: int) -> int:
+        """Start of the last window that begins at or before the pane."""
+        return pane_start_ms - (pane_start_ms - self.offset_ms) % self.slide_ms
+
+    def last_windows(self, times_ms: Int64Array) -> Int64Array:
+        """The same for many panes, or any other times."""
+        return times_ms - (times_ms - self.offset_ms) % self.slide_ms
+
+    def windows_of(self, pane_start_ms: int) -> range:
+        """Starts of the windows that hold the pane, last first."""
+        return range(self.last_window(pane_start_ms), pane_start_ms - self.size_ms, -self.slide_ms)
+
+    def panes_of(self, window_start_ms: int) -> range:
+        """Starts of the panes of a window."""
+        return range(window_start_ms, window_start_ms + self.size_ms, self.pane_ms)

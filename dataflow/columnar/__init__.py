@@ -1,0 +1,1 @@
+"""Keys and rows in columns: hashing, key groups, partitioning, and how numeric loops are compiled."""

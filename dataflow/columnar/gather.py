@@ -1,0 +1,98 @@
+"""Taking rows of an Arrow array by position, faster than `Array.take` for what streams mostly consist of.
+
+Columns of 1, 2, 4 or 8 bytes and strings without nulls go through kernels; all others through `Array.take`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.dataflow.columnar.arrow_columns import (
+    BytesArray,
+    Int64Array,
+    binary_array,
+    binary_buffers,
+    is_binary_like,
+    is_fixed,
+    numpy_values,
+)
+from snapline.dataflow.columnar.kernel import (
+    VOID,
+    I64s,
+    RO_I32s,
+    RO_I64s,
+    RO_U8s,
+    RO_U16s,
+    RO_U32s,
+    RO_U64s,
+    U8s,
+    U16s,
+    U32s,
+    U64s,
+    copy_bytes,
+    kernel,
+)
+from snapline.dataflow.columnar.large_arrays import empty_array
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@kernel(
+    VOID(RO_U8s, RO_I32s, U8s), VOID(RO_U16s, RO_I32s, U16s), VOID(RO_U32s, RO_I32s, U32s), VOID(RO_U64s, RO_I32s, U64s)
+)
+def _gather_fixed(source: Any, rows: Any, target: Any) -> None:
+    for position in range(rows.shape[0]):
+        target[position] = source[rows[position]]
+
+
+@kernel(VOID(RO_I64s, RO_I64s, RO_I32s, I64s))
+def _gather_offsets(starts: Any, ends: Any, rows: Any, target: Any) -> None:
+    total = 0
+    target[0] = 0
+    for position in range(rows.shape[0]):
+        row = rows[position]
+        total += ends[row] - starts[row]
+        target[position + 1] = total
+
+
+@kernel(VOID(RO_I64s, RO_U8s, RO_I32s, RO_I64s, U8s))
+def _gather_bytes(starts: Any, data: Any, rows: Any, offsets: Any, target: Any) -> None:
+    for position in range(rows.shape[0]):
+        start = offsets[position]
+        copy_bytes(data, starts[rows[position]], target, start, offsets[position + 1] - start)
+
+
+def gather_values(values: np.ndarray[Any, Any], rows: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, Any]:
+    """values[rows] for a contiguous array of a fixed width up to eight bytes."""
+    width = values.dtype.itemsize
+    target = empty_array(len(rows), values.dtype)
+    unsigned = _UNSIGNED[width]
+    _gather_fixed(values.view(unsigned), rows, target.view(unsigned))
+    return target
+
+
+def gather_binary(
+    starts: Int64Array, ends: Int64Array, data: BytesArray, rows: np.ndarray[Any, np.dtype[np.int32]]
+) -> tuple[Int64Array, BytesArray]:
+    """Offsets and bytes of the strings data[starts[row]:ends[row]], one per entry of rows."""
+    offsets = np.empty(len(rows) + 1, np.int64)
+    _gather_offsets(starts, ends, rows, offsets)
+    target = np.empty(int(offsets[-1]), np.uint8)
+    _gather_bytes(starts, data, rows, offsets, target)
+    return offsets, target
+
+
+def gather_array(array: pa.Array, rows: np.ndarray[Any, np.dtype[np.int32]]) -> pa.Array:
+    """`array.take(rows)`."""
+    data_type = array.type
+    if array.null_count == 0:
+        if is_fixed(data_type) and not pa.types.is_boolean(data_type):
+            values = gather_values(numpy_values(array), rows)
+            return pa.Array.from_buffers(data_type, len(rows), [None, pa.py_buffer(values)])
+        if is_binary_like(data_type) and not pa.types.is_fixed_size_binary(data_type):
+            offsets, data = binary_buffers(array)
+            return binary_array(*gather_binary(offsets[:-1], offsets[1:], data, rows), None, data_type)
+    return array.take(pa.array(rows))

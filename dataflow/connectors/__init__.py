@@ -1,1 +1,0 @@
-"""Sources and sinks that come with Snapline, and parts to build others from."""

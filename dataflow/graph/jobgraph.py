@@ -1,0 +1,123 @@
+"""What a job is after translation: vertices (chains of operators) and edges, plain values that go on the wire.
+
+The user API builds a StreamGraph, `snapline.dataflow.graph.translation` chains it into this. The coordinator expands it by parallelism; it
+never looks into an operator's payload. Mirrors Flink's JobGraph, JobVertex, JobEdge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
+
+
+class Partitioning(Enum):
+    """How rows are spread over the consumers of an edge (Flink: StreamPartitioner and its subclasses)."""
+
+    FORWARD = "forward"
+    """Subtask i to subtask i; equal parallelism."""
+    HASH = "hash"
+    """By key group of the key columns."""
+    REBALANCE = "rebalance"
+    """Whole batches round robin over all consumers."""
+    RESCALE = "rescale"
+    """Round robin over the consumers of this producer's block (pointwise)."""
+    BROADCAST = "broadcast"
+    """Every batch to every consumer."""
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether a producer is connected to some consumers only."""
+        return self in (Partitioning.FORWARD, Partitioning.RESCALE)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNode:
+    """One operator of a chain.
+
+    `payload` is a cloudpickled callable `() -> dataflow.operator_spec.OperatorSpec`; TaskManagers build the runtime operator
+    from it. The coordinator treats it as opaque bytes.
+    """
+
+    operator_id: OperatorID
+    uid: str
+    name: str
+    payload: bytes
+    stateful: bool = False
+    is_source: bool = False
+    commits: bool = False
+    """Whether it needs NotifyCheckpointComplete to make results visible."""
+    chained_input: int = -1
+    chained_side_output_tag: str = ""
+    chained_input_index: int = 0
+    uid_given: bool = True
+    """False: the uid was derived from the position in the graph."""
+    state_schema: bytes = b""
+    """An Arrow schema message: key and states as the job declares them, marked as in a file of keyed state, as far as they are
+    known before it runs (see `snapline.dataflow.api.declared_states`). Empty: nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobVertex:
+    """A chain of operators that runs as one task per subtask; `operators[0]` is its head."""
+
+    vertex_id: JobVertexID
+    name: str
+    parallelism: int
+    max_parallelism: int
+    operators: tuple[OperatorNode, ...]
+    slot_sharing_group: str = "default"
+    max_parallelism_explicit: bool = False
+    submitted_parallelism: int = 0
+    """Once the job was rescaled; 0: it was not."""
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the head has no inputs."""
+        return self.operators[0].is_source
+
+
+@dataclass(frozen=True, slots=True)
+class JobEdge:
+    """Data from one vertex to another."""
+
+    edge_id: str
+    source: JobVertexID
+    source_operator: OperatorID
+    """The operator of the source's chain whose output goes out here."""
+    target: JobVertexID
+    target_input: int
+    """Logical input of the target's head operator: 0, or 1 for the second input of a two-input operator."""
+    partitioning: Partitioning
+    key_columns: tuple[str, ...] = ()
+    side_output_tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRestoreSettings:
+    """Which snapshot a job starts from (Flink: same name)."""
+
+    path: str = ""
+    allow_non_restored_state: bool = False
+    claim: bool = False
+    """True: the job owns the snapshot from now on and may delete it (CLAIM); False: NO_CLAIM."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraph:
+    """One job, ready to submit. Vertices stand in topological order, sources first."""
+
+    job_id: JobID
+    name: str
+    vertices: tuple[JobVertex, ...]
+    edges: tuple[JobEdge, ...]
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    """Keys and spelling of `snapline.dataflow.config`: checkpointing, restart strategy, buffer timeout."""
+    savepoint_restore: SavepointRestoreSettings = SavepointRestoreSettings()
+    modules: Mapping[str, bytes] = field(default_factory=dict)
+    """Reserved for code shipped with the job: file name to content, put on the import path of the tasks."""
+    master_hooks: tuple[bytes, ...] = ()
+    """cloudpickled functions that bring a master hook (`snapline.dataflow.api.master_hooks`); the coordinator creates the hooks, and looks into
+    nothing else."""

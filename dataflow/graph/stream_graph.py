@@ -1,0 +1,78 @@
+"""The graph as the user wrote it: one node per operator, before chaining.
+
+Decides nothing but consistency of what is added: names, uids, parallelism, inputs. `snapline.dataflow.graph.translation` turns it into a
+JobGraph. Mirrors Flink's StreamGraph, StreamNode, StreamEdge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.operator_specs import OperatorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEdge:
+    """An input of a node."""
+
+    source: int
+    """Node id."""
+    partitioning: Partitioning | None = None
+    """None: forward when the parallelism is equal, else rebalance."""
+    key_columns: tuple[str, ...] = ()
+    side_output_tag: str = ""
+    target_input: int = 0
+
+
+@dataclass(slots=True)
+class StreamNode:
+    """One operator. Mutable until the graph is translated: `uid`, `name` and `parallelism` are set by chained calls."""
+
+    node_id: int
+    name: str
+    spec: OperatorSpec
+    inputs: tuple[StreamEdge, ...]
+    parallelism: int | None
+    stateful: bool = False
+    commits: bool = False
+    uid: str = ""
+    max_parallelism: int | None = None
+    slot_sharing_group: str = "default"
+    chainable: bool = True
+    starts_new_chain: bool = False
+    key_fields: tuple[pa.Field, ...] = ()
+    """Of its keyed state, where the schema of its input is known."""
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the node has no inputs."""
+        return not self.inputs
+
+
+@dataclass(slots=True)
+class StreamGraph:
+    """Nodes in the order of their creation, which is topological."""
+
+    nodes: list[StreamNode] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        spec: OperatorSpec,
+        inputs: tuple[StreamEdge, ...] = (),
+        *,
+        parallelism: int | None = None,
+        stateful: bool = False,
+        commits: bool = False,
+    ) -> StreamNode:
+        """Append a node. Raises JobDefinitionError when an input does not exist."""
+        for edge in inputs:
+            if not 0 <= edge.source < len(self.nodes):
+                raise JobDefinitionError(f"operator {name!r} reads from a stream of another environment")
+        node = StreamNode(len(self.nodes), name, spec, inputs, parallelism, stateful, commits)
+        self.nodes.append(node)
+        return node

@@ -1,0 +1,250 @@
+"""From the user's StreamGraph to a JobGraph: defaults, uids, chaining, pickling.
+
+Two nodes are chained when the edge between them is forward with equal parallelism, the downstream node has that one input
+only, both are in one slot sharing group, and neither forbids it; as in Flink's StreamingJobGraphGenerator. A node's uid is
+the user's, or derived from its name and position. An operator with state must have one of the user's when checkpoints are
+on: a derived uid changes when the graph does, and then its state would silently be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import cloudpickle
+
+from snapline.dataflow.api.declared_states import declared_schema, declared_states
+from snapline.dataflow.api.master_hooks import functions_with_hooks
+from snapline.dataflow.config import (
+    CHECKPOINTING_INTERVAL,
+    MAX_PARALLELISM,
+    OPERATOR_CHAINING,
+    PARALLELISM_DEFAULT,
+    Configuration,
+)
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.jobgraph import (
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    OperatorNode,
+    Partitioning,
+    SavepointRestoreSettings,
+)
+from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
+from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
+from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
+
+UPPER_BOUND_MAX_PARALLELISM = 32_768
+LOWER_BOUND_MAX_PARALLELISM = 128
+NO_RESTORE = SavepointRestoreSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The JobGraph, and what the user should know about it."""
+
+    job_graph: JobGraph
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Resolved:
+    """A node with everything decided but its place in a chain."""
+
+    node: StreamNode
+    uid: str
+    uid_given: bool
+    operator_id: OperatorID
+    parallelism: int
+    inputs: tuple[tuple[StreamEdge, Partitioning], ...]
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """Flink's rule: one and a half times the parallelism, rounded up to a power of two, between 128 and 32,768."""
+    wanted = parallelism + parallelism // 2
+    rounded = 1 << max(0, (wanted - 1).bit_length())
+    return min(max(rounded, LOWER_BOUND_MAX_PARALLELISM), UPPER_BOUND_MAX_PARALLELISM)
+
+
+def translate(
+    graph: StreamGraph,
+    *,
+    job_id: JobID,
+    name: str,
+    configuration: Configuration,
+    savepoint_restore: SavepointRestoreSettings = NO_RESTORE,
+    pickle: Callable[[object], bytes] = cloudpickle.dumps,
+) -> Translation:
+    """Build the JobGraph. Raises JobDefinitionError that names the operator."""
+    if not graph.nodes:
+        raise JobDefinitionError(f"job {name!r} has no operators: add a source with env.from_source(...)")
+    warnings: list[str] = []
+    resolved = _resolve(graph, configuration, warnings)
+    chain_of = _chain(resolved, configuration)
+    chains: dict[int, list[int]] = {}
+    for node_id, head in chain_of.items():
+        chains.setdefault(head, []).append(node_id)
+    vertex_ids = {head: JobVertexID(str(resolved[head].operator_id)) for head in chains}
+    vertices = tuple(
+        _vertex(vertex_ids[head], [resolved[i] for i in members], configuration, pickle)
+        for head, members in chains.items()
+    )
+    edges: list[JobEdge] = []
+    for item in resolved:
+        target_head = chain_of[item.node.node_id]
+        for position, (edge, partitioning) in enumerate(item.inputs):
+            if chain_of[edge.source] == target_head:
+                continue
+            edges.append(
+                JobEdge(
+                    edge_id=f"{resolved[edge.source].operator_id}-{item.operator_id}-{position}",
+                    source=vertex_ids[chain_of[edge.source]],
+                    source_operator=resolved[edge.source].operator_id,
+                    target=vertex_ids[target_head],
+                    target_input=edge.target_input,
+                    partitioning=partitioning,
+                    key_columns=edge.key_columns,
+                    side_output_tag=edge.side_output_tag,
+                )
+            )
+    job_graph = JobGraph(
+        job_id=job_id,
+        name=name,
+        vertices=vertices,
+        edges=tuple(edges),
+        configuration=dict(configuration),
+        savepoint_restore=savepoint_restore,
+        master_hooks=tuple(
+            _pickle(item.uid, function, "the coordinator", pickle)
+            for item in resolved
+            for function in functions_with_hooks(item.node.spec)
+        ),
+    )
+    return Translation(job_graph, tuple(warnings))
+
+
+def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[str]) -> list[_Resolved]:
+    default_parallelism = configuration.get_option(PARALLELISM_DEFAULT)
+    checkpointing = configuration.get_option(CHECKPOINTING_INTERVAL) > 0
+    resolved: list[_Resolved] = []
+    uids: dict[str, str] = {}
+    for node in graph.nodes:
+        parallelism = node.parallelism or default_parallelism
+        if parallelism < 1:
+            raise JobDefinitionError(f"operator {node.name!r}: parallelism must be at least 1, got {parallelism}")
+        inputs = []
+        for edge in node.inputs:
+            partitioning = edge.partitioning
+            equal = resolved[edge.source].parallelism == parallelism
+            if partitioning is None:
+                partitioning = Partitioning.FORWARD if equal else Partitioning.REBALANCE
+            if partitioning is Partitioning.FORWARD and not equal:
+                raise JobDefinitionError(
+                    f"operator {node.name!r} (parallelism {parallelism}) cannot be a forward consumer of "
+                    f"{resolved[edge.source].node.name!r} (parallelism {resolved[edge.source].parallelism}): "
+                    "use rebalance(), or give both the same parallelism"
+                )
+            inputs.append((edge, partitioning))
+        uid = node.uid or f"{node.name}-{node.node_id}"
+        if node.stateful and not node.uid:
+            if checkpointing:
+                raise JobDefinitionError(
+                    f"operator {node.name!r} keeps state but has no uid, so its state could not be found again after a "
+                    f"change of the job: add uid='...' to it"
+                )
+            warnings.append(f"operator {node.name!r} keeps state but has no uid; derived {uid!r}")
+        if uid in uids:
+            raise JobDefinitionError(
+                f"uid {uid!r} is used twice, by {uids[uid]!r} and {node.name!r}: uids must be unique"
+            )
+        uids[uid] = node.name
+        resolved.append(_Resolved(node, uid, bool(node.uid), operator_id_of(uid), parallelism, tuple(inputs)))
+    return resolved
+
+
+def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[int, int]:
+    """Node id to the id of the head of its chain."""
+    chaining = configuration.get_option(OPERATOR_CHAINING)
+    head_of: dict[int, int] = {}
+    for item in resolved:
+        node = item.node
+        head = node.node_id
+        if chaining and len(item.inputs) == 1 and node.chainable and not node.starts_new_chain:
+            edge, partitioning = item.inputs[0]
+            upstream = resolved[edge.source].node
+            if (
+                partitioning is Partitioning.FORWARD
+                and upstream.chainable
+                and upstream.slot_sharing_group == node.slot_sharing_group
+                and upstream.max_parallelism in (None, node.max_parallelism)
+            ):
+                head = head_of[edge.source]
+        head_of[node.node_id] = head
+    return head_of
+
+
+def _vertex(
+    vertex_id: JobVertexID,
+    members: Sequence[_Resolved],
+    configuration: Configuration,
+    pickle: Callable[[object], bytes],
+) -> JobVertex:
+    position = {item.node.node_id: index for index, item in enumerate(members)}
+    operators = []
+    for index, item in enumerate(members):
+        chained = item.inputs[0][0] if index > 0 else None
+        operators.append(
+            OperatorNode(
+                operator_id=item.operator_id,
+                uid=item.uid,
+                name=item.node.name,
+                payload=_pickle(item.uid, item.node.spec, "the TaskManagers", pickle),
+                stateful=item.node.stateful,
+                is_source=item.node.is_source,
+                commits=item.node.commits,
+                chained_input=position[chained.source] if chained else -1,
+                chained_side_output_tag=chained.side_output_tag if chained else "",
+                chained_input_index=chained.target_input if chained else 0,
+                uid_given=item.uid_given,
+                state_schema=_state_schema(item.node),
+            )
+        )
+    head = members[0]
+    explicit = next((m.node.max_parallelism for m in members if m.node.max_parallelism), None)
+    configured = configuration.get_option(MAX_PARALLELISM)
+    if explicit is None and configured > 0:
+        explicit = configured
+    max_parallelism = explicit or default_max_parallelism(head.parallelism)
+    if not head.parallelism <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
+        raise JobDefinitionError(
+            f"operator {head.node.name!r}: parallelism {head.parallelism} and max parallelism {max_parallelism} do not fit: "
+            f"parallelism <= max parallelism <= {UPPER_BOUND_MAX_PARALLELISM}"
+        )
+    return JobVertex(
+        vertex_id=vertex_id,
+        name=" -> ".join(item.node.name for item in members),
+        parallelism=head.parallelism,
+        max_parallelism=max_parallelism,
+        operators=tuple(operators),
+        slot_sharing_group=head.node.slot_sharing_group,
+        max_parallelism_explicit=explicit is not None,
+    )
+
+
+def _state_schema(node: StreamNode) -> bytes:
+    """What is known of its keyed state."""
+    keyed = isinstance(node.spec, (KeyedProcessSpec, KeyedBatchProcessSpec, CoProcessSpec))
+    states = declared_states(node.spec.function) if keyed else ()  # type: ignore[union-attr]
+    schema = declared_schema(states, node.key_fields)
+    return bytes(schema.serialize()) if len(schema) else b""
+
+
+def _pickle(uid: str, value: object, receiver: str, pickle: Callable[[object], bytes]) -> bytes:
+    try:
+        return pickle(value)
+    except Exception as error:
+        raise JobDefinitionError(
+            f"operator {uid!r} cannot be pickled to be sent to {receiver}: {type(error).__name__}: {error}; "
+            "create connections, locks and files in open(), not in the constructor or a closure"
+        ) from error

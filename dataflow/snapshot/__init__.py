@@ -1,0 +1,1 @@
+"""The format of snapshots: handles, state files, in-flight data, and the evolution of state."""

@@ -1,0 +1,246 @@
+"""Where data in flight goes when a job is restored at another parallelism.
+
+Decides, from the partitioning of an edge and the parallelisms of both sides, which old subtasks' in-flight data each new
+subtask reads, and which channel or subpartition it becomes. Both processes need it: the coordinator hands out the handles, a
+TaskManager filters what more than one subtask reads. It does not know rows or files. Mirrors Flink's SubtaskStateMapper,
+RescaleMappings, MappingBasedRepartitioner and the channel state part of StateAssignmentOperation. Two differences: a forward
+edge is rescaled, too (its two sides always have one parallelism), and output data of a hash edge is spread by key again by
+its new producer, instead of being sent to all and filtered there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeVar
+
+from snapline.dataflow.columnar.key_groups import (
+    UPPER_BOUND_MAX_PARALLELISM,
+    compute_key_group_range_for_operator_index,
+    compute_operator_index_for_key_group,
+)
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.snapshot.handles import ChannelStateHandle
+
+T = TypeVar("T")
+
+
+class ChannelStateNotRescalable(ValueError):
+    """In-flight data is to be restored at another parallelism on an edge whose data cannot move."""
+
+
+class SubtaskStateMapper(Enum):
+    """Which old subtasks a new one reads in-flight data of."""
+
+    ARBITRARY = "arbitrary"
+    """Any distribution will do, as long as both sides of the edge agree."""
+    FIRST = "first"
+    """Everything to the first subtask."""
+    FULL = "full"
+    """Everything to every subtask, which keeps what is its own."""
+    RANGE = "range"
+    """By key group; where ranges overlap, every subtask keeps what is its own."""
+    ROUND_ROBIN = "round_robin"
+    """Old subtask i to new subtask i modulo the new parallelism."""
+    UNSUPPORTED = "unsupported"
+    """No in-flight data on such an edge can move."""
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether several new subtasks may read the same old data, and have to filter it."""
+        return self in (SubtaskStateMapper.FULL, SubtaskStateMapper.RANGE)
+
+    def old_subtasks(self, new_subtask: int, old_parallelism: int, new_parallelism: int) -> tuple[int, ...]:
+        """The old subtasks whose data this new subtask reads, ascending."""
+        match self:
+            case SubtaskStateMapper.FIRST:
+                return tuple(range(old_parallelism)) if new_subtask == 0 else ()
+            case SubtaskStateMapper.FULL:
+                return tuple(range(old_parallelism))
+            case SubtaskStateMapper.RANGE:
+                # the max parallelism cancels out
+                groups = UPPER_BOUND_MAX_PARALLELISM
+                own = compute_key_group_range_for_operator_index(groups, new_parallelism, new_subtask)
+                first = compute_operator_index_for_key_group(groups, old_parallelism, own.start)
+                last = compute_operator_index_for_key_group(groups, old_parallelism, own.end)
+                return tuple(range(first, last + 1))
+            case SubtaskStateMapper.ROUND_ROBIN | SubtaskStateMapper.ARBITRARY:
+                return tuple(range(new_subtask, old_parallelism, new_parallelism))
+            case SubtaskStateMapper.UNSUPPORTED:
+                raise ChannelStateNotRescalable(
+                    f"data in flight cannot be restored from parallelism {old_parallelism} at {new_parallelism} on a "
+                    "broadcast or rescale edge: restore at the old parallelism, or from an aligned checkpoint or savepoint"
+                )
+
+    def new_to_old(self, old_parallelism: int, new_parallelism: int) -> RescaleMappings:
+        """The whole mapping."""
+        return RescaleMappings(
+            tuple(self.old_subtasks(index, old_parallelism, new_parallelism) for index in range(new_parallelism)),
+            old_parallelism,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleMappings:
+    """From each source index to its target indexes; usually new subtasks to old ones."""
+
+    targets: tuple[tuple[int, ...], ...]
+    number_of_targets: int
+
+    @classmethod
+    def of(cls, targets: Sequence[Sequence[int]]) -> RescaleMappings:
+        """With just as many targets as occur."""
+        mapped = tuple(tuple(row) for row in targets)
+        return cls(mapped, max((target for row in mapped for target in row), default=-1) + 1)
+
+    @property
+    def is_identity(self) -> bool:
+        """Each index to itself."""
+        return self.number_of_targets == len(self.targets) and all(
+            row == (index,) for index, row in enumerate(self.targets)
+        )
+
+    def mapped_indexes(self, source: int) -> tuple[int, ...]:
+        """The targets of this source; none for a source that does not exist."""
+        return self.targets[source] if source < len(self.targets) else ()
+
+    def invert(self) -> RescaleMappings:
+        """From each target to its sources."""
+        sources: list[list[int]] = [[] for _ in range(self.number_of_targets)]
+        for source, row in enumerate(self.targets):
+            for target in row:
+                sources[target].append(source)
+        return RescaleMappings(tuple(tuple(row) for row in sources), len(self.targets))
+
+    @property
+    def ambiguous_targets(self) -> tuple[int, ...]:
+        """Targets of more than one source, ascending: what is read of them has to be filtered."""
+        return tuple(target for target, row in enumerate(self.invert().targets) if len(row) > 1)
+
+
+def repartition(mappings: RescaleMappings, old_states: Sequence[Sequence[T]]) -> list[list[T]]:
+    """Per new subtask the states of the old subtasks that it reads, in their order (Flink: MappingBasedRepartitioner)."""
+    return [[state for old in row for state in old_states[old]] for row in mappings.targets]
+
+
+def restore_without_rescaling(old_states: Sequence[Sequence[T]], new_parallelism: int) -> list[list[T]]:
+    """Each subtask gets its own back. Raises ChannelStateNotRescalable when there is data and the parallelism differs."""
+    if len(old_states) == new_parallelism:
+        return [list(states) for states in old_states]
+    if any(old_states):
+        SubtaskStateMapper.UNSUPPORTED.old_subtasks(0, len(old_states), new_parallelism)
+    return [[] for _ in range(new_parallelism)]
+
+
+def supports_unaligned(partitioning: Partitioning) -> bool:
+    """Whether barriers may overtake data on such an edge. Otherwise the producer sends them FORCED_ALIGNED: consumers of a
+    broadcast would restore different histories, and the blocks of a rescale edge shift with the parallelism."""
+    return partitioning in (Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE)
+
+
+def downstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
+    """How the consumers of such an edge take over in-flight data."""
+    return {
+        Partitioning.FORWARD: SubtaskStateMapper.ROUND_ROBIN,
+        Partitioning.HASH: SubtaskStateMapper.RANGE,
+        Partitioning.REBALANCE: SubtaskStateMapper.ROUND_ROBIN,
+        Partitioning.RESCALE: SubtaskStateMapper.UNSUPPORTED,
+        Partitioning.BROADCAST: SubtaskStateMapper.UNSUPPORTED,
+    }[partitioning]
+
+
+def upstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
+    """How the producers of such an edge take over in-flight data. The same for both kinds of it, so that what the consumer
+    had received and what the producer had queued for it meet in one channel again, in order."""
+    if supports_unaligned(partitioning):
+        return SubtaskStateMapper.ARBITRARY
+    return SubtaskStateMapper.UNSUPPORTED
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRescaling:
+    """One edge, before and after."""
+
+    partitioning: Partitioning
+    old_producers: int
+    new_producers: int
+    old_consumers: int
+    new_consumers: int
+
+    @property
+    def is_rescaled(self) -> bool:
+        """Whether either side changed."""
+        return self.old_producers != self.new_producers or self.old_consumers != self.new_consumers
+
+
+def redistribute_input_channel_state(
+    old_states: Mapping[int, Sequence[ChannelStateHandle]], gates: Sequence[EdgeRescaling], new_parallelism: int
+) -> list[tuple[ChannelStateHandle, ...]]:
+    """Per new subtask the input handles to restore, `channel` rewritten to the new channel, in the order to restore them.
+
+    `old_states`: by old subtask; `gates`: by input gate. On a rescaled hash edge every row has to be checked by its reader
+    (`snapline.taskmanager.checkpointing.channel_state.own_rows`). Raises ChannelStateNotRescalable."""
+    plan: list[list[ChannelStateHandle]] = [[] for _ in range(new_parallelism)]
+    for gate_index, edge in enumerate(gates):
+        mine = _of_part(old_states, gate_index)
+        if not mine:
+            continue
+        if not edge.is_rescaled:
+            for old, handles in mine.items():
+                plan[old].extend(handles)
+            continue
+        subtasks = downstream_state_mapper(edge.partitioning).new_to_old(edge.old_consumers, edge.new_consumers)
+        channels = _new_index_by_old(upstream_state_mapper(edge.partitioning), edge.old_producers, edge.new_producers)
+        pointwise = edge.partitioning.is_pointwise
+        for new, row in enumerate(subtasks.targets):
+            for old in row:
+                plan[new].extend(
+                    handle if pointwise else replace(handle, channel=channels[handle.channel])
+                    for handle in mine.get(old, ())
+                )
+    return [tuple(handles) for handles in plan]
+
+
+def redistribute_output_channel_state(
+    old_states: Mapping[int, Sequence[ChannelStateHandle]], partitions: Sequence[EdgeRescaling], new_parallelism: int
+) -> list[tuple[ChannelStateHandle, ...]]:
+    """Per new subtask the output handles to restore, `channel` rewritten to the new subpartition.
+
+    On a rescaled hash edge the subpartition means nothing: its reader spreads the rows by key again. Raises
+    ChannelStateNotRescalable."""
+    plan: list[list[ChannelStateHandle]] = [[] for _ in range(new_parallelism)]
+    for partition_index, edge in enumerate(partitions):
+        mine = _of_part(old_states, partition_index)
+        if not mine:
+            continue
+        if not edge.is_rescaled:
+            for old, handles in mine.items():
+                plan[old].extend(handles)
+            continue
+        subtasks = upstream_state_mapper(edge.partitioning).new_to_old(edge.old_producers, edge.new_producers)
+        pointwise = edge.partitioning.is_pointwise
+        for new, row in enumerate(subtasks.targets):
+            for old in row:
+                plan[new].extend(
+                    handle if pointwise else replace(handle, channel=handle.channel % edge.new_consumers)
+                    for handle in mine.get(old, ())
+                )
+    return [tuple(handles) for handles in plan]
+
+
+def _of_part(
+    old_states: Mapping[int, Sequence[ChannelStateHandle]], part: int
+) -> dict[int, tuple[ChannelStateHandle, ...]]:
+    """The handles of one gate or partition, by old subtask; subtasks without any are absent."""
+    mine = {
+        old: tuple(handle for handle in old_states[old] if handle.gate_or_partition == part)
+        for old in sorted(old_states)
+    }
+    return {old: handles for old, handles in mine.items() if handles}
+
+
+def _new_index_by_old(mapper: SubtaskStateMapper, old_parallelism: int, new_parallelism: int) -> list[int]:
+    """The one new subtask that takes over each old one."""
+    inverted = mapper.new_to_old(old_parallelism, new_parallelism).invert()
+    return [row[0] for row in inverted.targets]

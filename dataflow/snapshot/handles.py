@@ -1,0 +1,209 @@
+"""Where snapshotted state lies, and whose it is: handles, from one blob up to a whole checkpoint.
+
+Handles are values: they travel in acknowledgements, lie in `_metadata`, and never open anything by themselves. Mirrors
+Flink's StreamStateHandle, KeyedStateHandle, OperatorStateHandle, OperatorSubtaskState, TaskStateSnapshot, OperatorState.
+All paths are relative to the checkpoint base directory of the job unless they are absolute URLs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+
+
+@dataclass(frozen=True, slots=True)
+class ByteStreamStateHandle:
+    """State small enough to travel inside the acknowledgement."""
+
+    data: bytes
+
+    @property
+    def state_size_bytes(self) -> int:
+        """Length of the blob."""
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStateHandle:
+    """`size` bytes at `offset` of the file `path` (all subtasks of a TaskManager share one segment file per checkpoint)."""
+
+    path: str
+    offset: int
+    size: int
+    checksum: int = 0
+    """xxHash64 of the bytes; 0: none was taken, because the blob has checksums of its own, or by an older release."""
+
+    @property
+    def state_size_bytes(self) -> int:
+        """Length of the blob."""
+        return self.size
+
+
+StreamStateHandle = ByteStreamStateHandle | SegmentStateHandle
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeyGroupRange:
+    """Key groups `start` to `end`, both inclusive; empty when `end < start` (Flink: KeyGroupRange)."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: there is no key group below 0."""
+        if self.start < 0:
+            raise ValueError(f"key groups begin with 0, not with {self.start}")
+
+    def __len__(self) -> int:
+        """Number of key groups."""
+        return max(0, self.end - self.start + 1)
+
+    def __contains__(self, key_group: int) -> bool:
+        """Whether the key group lies in the range."""
+        return self.start <= key_group <= self.end
+
+    def intersect(self, other: KeyGroupRange) -> KeyGroupRange:
+        """The common key groups, EMPTY_KEY_GROUP_RANGE when there are none."""
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return KeyGroupRange(start, end) if start <= end else EMPTY_KEY_GROUP_RANGE
+
+
+EMPTY_KEY_GROUP_RANGE = KeyGroupRange(0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStateHandle:
+    """Keyed state of one subtask: a file in the format of `snapline.dataflow.snapshot.state_format`, which holds its own offsets."""
+
+    key_group_range: KeyGroupRange
+    handle: StreamStateHandle
+    shared_key: str = ""
+    """Non-empty: a part shared between incremental checkpoints, counted by the SharedStateRegistry under this key."""
+
+
+class OperatorStateMode(Enum):
+    """How a named list state is redistributed (Flink: OperatorStateHandle.Mode)."""
+
+    SPLIT_DISTRIBUTE = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateEntry:
+    """One named list state inside an OperatorStateHandle: where each element lies, relative to the blob."""
+
+    name: str
+    mode: OperatorStateMode
+    offsets: tuple[tuple[int, int], ...]
+    """(offset, size) per element."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateHandle:
+    """Operator (non-keyed) state of one subtask."""
+
+    handle: StreamStateHandle
+    entries: tuple[OperatorStateEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStateHandle:
+    """In-flight data of one channel, Arrow IPC stream messages in order (Flink: Input/ResultSubpartitionStateHandle)."""
+
+    gate_or_partition: int
+    """Input gate index of the task for input state, output edge index for output state."""
+    channel: int
+    """Input channel index or subpartition index."""
+    handle: StreamStateHandle
+    batch_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSubtaskState:
+    """All state of one operator in one subtask."""
+
+    managed_keyed: tuple[KeyedStateHandle, ...] = ()
+    managed_operator: tuple[OperatorStateHandle, ...] = ()
+    input_channel: tuple[ChannelStateHandle, ...] = ()
+    output_channel: tuple[ChannelStateHandle, ...] = ()
+
+    @property
+    def stream_handles(self) -> tuple[StreamStateHandle, ...]:
+        """Every blob that this state refers to."""
+        keyed = tuple(part.handle for part in self.managed_keyed)
+        operator = tuple(part.handle for part in self.managed_operator)
+        channel = tuple(part.handle for part in (*self.input_channel, *self.output_channel))
+        return keyed + operator + channel
+
+    @property
+    def state_size_bytes(self) -> int:
+        """Sum over all blobs."""
+        total = 0  # plain loops: this is asked once per acknowledgement
+        for keyed in self.managed_keyed:
+            total += keyed.handle.state_size_bytes
+        for operator in self.managed_operator:
+            total += operator.handle.state_size_bytes
+        for input_data in self.input_channel:
+            total += input_data.handle.state_size_bytes
+        for output_data in self.output_channel:
+            total += output_data.handle.state_size_bytes
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStateSnapshot:
+    """What one subtask acknowledges: the state of each operator of its chain."""
+
+    operators: Mapping[OperatorID, OperatorSubtaskState] = field(default_factory=dict)
+    is_task_finished: bool = False
+    """All operators of the chain had finished when the snapshot was taken."""
+
+    @property
+    def state_size_bytes(self) -> int:
+        """Sum over all operators."""
+        return sum(state.state_size_bytes for state in self.operators.values())
+
+
+EMPTY_TASK_STATE = TaskStateSnapshot()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """State of one operator over all its subtasks, as it stands in a completed checkpoint."""
+
+    operator_id: OperatorID
+    uid: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: Mapping[int, OperatorSubtaskState] = field(default_factory=dict)
+    fully_finished: bool = False
+    finished_subtasks: tuple[int, ...] = ()
+    """Of an operator that is not fully finished: subtasks that had finished when the checkpoint was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterState:
+    """State of a master hook, by hook id."""
+
+    hook_id: str
+    version: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMetadata:
+    """The content of `_metadata`, from which a job can be restored with nothing else known."""
+
+    job_id: JobID
+    job_name: str
+    checkpoint_id: CheckpointID
+    timestamp_ms: int
+    snapshot_type: SnapshotType
+    operators: tuple[OperatorState, ...]
+    master_states: tuple[MasterState, ...] = ()

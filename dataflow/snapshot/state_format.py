@@ -1,0 +1,259 @@
+"""The file of keyed state: one table, a row per key, sorted by key group, readable by ranges of key groups.
+
+Layout (little endian), documented for other readers in docs/state-format.md:
+
+    8 bytes   magic "SNAPKEYS"
+    u32       format version (1)
+    u32       length of the header
+    u64       XXH64 of the header
+    header    u32 max parallelism, i32 first and i32 last key group (inclusive; last < first: none),
+              u32 number of blocks, u32 length of the schema,
+              u64 row offsets: where each key group's rows begin, and the number of rows,
+              blocks: u64 first row, u64 rows, u64 position in the file, u64 length, u64 XXH64 of its bytes,
+              schema: an Arrow IPC schema message
+    blocks    Arrow IPC record batch messages of that schema, aligned to 64 bytes
+
+The first columns are the key (field metadata `snapline.column` = "key"), then a column per state ("state", with kind and
+serializer) and per timer queue ("timers"). The schema is enough to read everything without the job's code. A reader asks
+for the header, and then for the blocks that hold its key groups. Takes the role of Flink's KeyGroupRangeOffsets and the
+full snapshot format (KeyedStateBackend savepoints), with columns instead of serialized entries.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.columnar.large_arrays import joined
+from snapline.dataflow.snapshot.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+
+MAGIC = b"SNAPKEYS"
+FORMAT_VERSION = 1
+COLUMN_METADATA = b"snapline.column"
+DELTA_METADATA = b"snapline.delta"
+"""Of the schema: there are only keys that were touched since the files before it, which it replaces; null: no state."""
+KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN = b"key", b"state", b"timers"
+BLOCK_ROWS = 65_536
+"""A block ends at the first key group's end after a quarter of this, and in the middle of a key group at this many rows."""
+READ_BYTES = 8 << 20
+"""Neighbouring blocks are read together up to this size."""
+
+_PREFIX = struct.Struct("<8sIIQ")
+_FIXED = struct.Struct("<IiiII")
+_BLOCK = struct.Struct("<QQQQQ")
+_ALIGNMENT = 64
+
+ReadRange = Callable[[int, int], bytes]
+"""(offset, size) -> the bytes of the file."""
+Int64Array = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class StateFormatError(StateError):
+    """A file of keyed state is damaged, or not one, or of a format that this version does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRangeOffsets:
+    """Where each key group's rows begin; one offset more than key groups (Flink: same name, offsets of bytes there)."""
+
+    key_group_range: KeyGroupRange
+    offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError unless every key group has its offset, and the last one its end."""
+        groups = len(self.key_group_range)
+        if len(self.offsets) != groups + 1:
+            raise ValueError(f"{groups} key groups need {groups + 1} offsets, not {len(self.offsets)}")
+
+    def intersect(self, key_groups: KeyGroupRange) -> KeyGroupRangeOffsets:
+        """The part for the key groups in both."""
+        common = self.key_group_range.intersect(key_groups)
+        start = common.start - self.key_group_range.start
+        return KeyGroupRangeOffsets(common, self.offsets[start : start + len(common) + 1] if len(common) else (0,))
+
+    def rows_of(self, key_groups: KeyGroupRange) -> tuple[int, int]:
+        """(first row, row after the last) of the part of `key_groups` that is here."""
+        part = self.intersect(key_groups)
+        return part.offsets[0], part.offsets[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    first_row: int
+    rows: int
+    position: int
+    length: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStateHeader:
+    """What a file says of itself."""
+
+    schema: pa.Schema
+    max_parallelism: int
+    key_group_offsets: KeyGroupRangeOffsets
+    blocks: tuple[_Block, ...]
+
+    @property
+    def key_fields(self) -> list[pa.Field]:
+        """The key columns."""
+        return self._fields(KEY_COLUMN)
+
+    @property
+    def state_fields(self) -> list[pa.Field]:
+        """A column per state; `snapline.dataflow.api.state.descriptor_of` reads its metadata."""
+        return self._fields(STATE_COLUMN)
+
+    @property
+    def timer_fields(self) -> list[pa.Field]:
+        """A column per timer queue: lists of timestamp and namespace."""
+        return self._fields(TIMERS_COLUMN)
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether the file only says what has become of some keys since the files before it."""
+        return DELTA_METADATA in (self.schema.metadata or {})
+
+    @property
+    def row_count(self) -> int:
+        """Number of keys."""
+        return self.key_group_offsets.offsets[-1]
+
+    def _fields(self, role: bytes) -> list[pa.Field]:
+        return [field for field in self.schema if column_role(field) == role]
+
+
+def column_role(field: pa.Field) -> bytes:
+    """KEY_COLUMN, STATE_COLUMN or TIMERS_COLUMN."""
+    return (field.metadata or {}).get(COLUMN_METADATA, b"")
+
+
+def with_role(field: pa.Field, role: bytes) -> pa.Field:
+    """The field, marked as what it is in the file."""
+    return field.with_metadata({**(field.metadata or {}), COLUMN_METADATA: role})
+
+
+def block_bounds(row_offsets: Int64Array) -> list[tuple[int, int]]:
+    """(first row, row after the last) of each block, for rows whose key groups begin at `row_offsets`."""
+    total = int(row_offsets[-1])
+    bounds: list[tuple[int, int]] = []
+    first = 0
+    for end in row_offsets[1:].tolist():
+        while end - first > BLOCK_ROWS:
+            bounds.append((first, first + BLOCK_ROWS))
+            first += BLOCK_ROWS
+        if end - first >= BLOCK_ROWS // 4:
+            bounds.append((first, end))
+            first = end
+    if first < total:
+        bounds.append((first, total))
+    return bounds
+
+
+def encode_keyed_state(
+    schema: pa.Schema,
+    key_group_range: KeyGroupRange,
+    max_parallelism: int,
+    row_offsets: Sequence[int] | Int64Array,
+    read_rows: Callable[[int, int], pa.RecordBatch],
+) -> memoryview:
+    """The file. `row_offsets`: where each key group's rows begin and, last, how many there are; `read_rows(first, end)`
+    gives rows in that order. All fields of the schema carry a role (`with_role`)."""
+    offsets = np.asarray(row_offsets, np.int64)
+    schema_bytes = schema.serialize()
+    bounds = block_bounds(offsets)
+    header_size = _FIXED.size + 8 * len(offsets) + _BLOCK.size * len(bounds) + len(schema_bytes)
+    position = _PREFIX.size + header_size
+    pieces: list[bytes | pa.Buffer] = []
+    blocks: list[bytes] = []
+    for first, end in bounds:
+        padding = -position % _ALIGNMENT
+        body = read_rows(first, end).serialize()
+        pieces += [bytes(padding), body]
+        position += padding
+        blocks.append(_BLOCK.pack(first, end - first, position, body.size, xxhash.xxh64_intdigest(body)))
+        position += body.size
+    header = b"".join(
+        [
+            _FIXED.pack(max_parallelism, key_group_range.start, key_group_range.end, len(bounds), len(schema_bytes)),
+            offsets.astype("<u8").tobytes(),
+            *blocks,
+            schema_bytes,
+        ]
+    )
+    prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(header), xxhash.xxh64_intdigest(header))
+    return joined([prefix, header, *pieces])
+
+
+def read_header(read_range: ReadRange) -> KeyedStateHeader:
+    """The header; StateFormatError for what is not a file of keyed state, or damaged."""
+    prefix = read_range(0, _PREFIX.size)
+    if len(prefix) < _PREFIX.size or prefix[:8] != MAGIC:
+        raise StateFormatError("this is not a file of keyed state: it does not begin with SNAPKEYS")
+    _, version, length, checksum = _PREFIX.unpack(prefix)
+    if version > FORMAT_VERSION:
+        raise StateFormatError(
+            f"the keyed state is of format version {version}, and this Snapline reads up to {FORMAT_VERSION}: use the "
+            "version that wrote it, or a newer one"
+        )
+    header = read_range(_PREFIX.size, length)
+    if len(header) != length or xxhash.xxh64_intdigest(header) != checksum:
+        raise StateFormatError(
+            "the header of the keyed state is damaged (its checksum differs): restore an older checkpoint"
+        )
+    max_parallelism, start, end, block_count, schema_length = _FIXED.unpack_from(header)
+    groups = KeyGroupRange(start, end) if start <= end else EMPTY_KEY_GROUP_RANGE
+    position = _FIXED.size
+    offsets = np.frombuffer(header, "<u8", len(groups) + 1, position)
+    position += 8 * len(offsets)
+    blocks = tuple(_Block(*_BLOCK.unpack_from(header, position + i * _BLOCK.size)) for i in range(block_count))
+    position += block_count * _BLOCK.size
+    schema = pa.ipc.read_schema(pa.py_buffer(header[position : position + schema_length]))
+    return KeyedStateHeader(schema, max_parallelism, KeyGroupRangeOffsets(groups, tuple(offsets.tolist())), blocks)
+
+
+def decode_keyed_state(
+    read_range: ReadRange, key_group_range: KeyGroupRange, header: KeyedStateHeader | None = None
+) -> tuple[KeyedStateHeader, Iterator[pa.RecordBatch]]:
+    """The header, and the rows of these key groups as batches; only the blocks that hold them are read, and checked."""
+    known = read_header(read_range) if header is None else header
+    return known, _read_rows(read_range, known, *known.key_group_offsets.rows_of(key_group_range))
+
+
+def _read_rows(read_range: ReadRange, header: KeyedStateHeader, first: int, end: int) -> Iterator[pa.RecordBatch]:
+    wanted = [block for block in header.blocks if block.first_row < end and block.first_row + block.rows > first]
+    for run in _runs(wanted):
+        position = run[0].position
+        size = run[-1].position + run[-1].length - position
+        data = pa.py_buffer(read_range(position, size))
+        for block in run:
+            body = data.slice(block.position - position, block.length) if data.size == size else None
+            if body is None or xxhash.xxh64_intdigest(body) != block.checksum:
+                raise StateFormatError(
+                    f"the keyed state is damaged: the checksum of its rows {block.first_row} to "
+                    f"{block.first_row + block.rows - 1} (bytes {block.position} to {block.position + block.length - 1}) "
+                    "differs; restore an older checkpoint"
+                )
+            batch = pa.ipc.read_record_batch(body, header.schema)
+            skip = max(0, first - block.first_row)
+            yield batch.slice(skip, min(end, block.first_row + block.rows) - block.first_row - skip)
+
+
+def _runs(blocks: Iterable[_Block]) -> Iterator[list[_Block]]:
+    """Neighbouring blocks, up to READ_BYTES together."""
+    run: list[_Block] = []
+    for block in blocks:
+        if run and block.position + block.length - run[0].position > READ_BYTES:
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run

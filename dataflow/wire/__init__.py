@@ -1,0 +1,1 @@
+"""The messages between processes, and the codecs between them and protobuf."""

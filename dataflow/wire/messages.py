@@ -1,0 +1,580 @@
+"""Every control message between processes, as frozen values.
+
+`snapline.dataflow.wire.codec` turns them into the protobuf messages of `protos/` and back; cores and the simulator only know these. Each
+message to or from a JobMaster or ResourceManager travels in a `Fenced` envelope, so that one place drops the stale ones.
+Names are Flink's (TaskExecutorGateway, JobMasterGateway, ResourceManagerGateway).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+from snapline.dataflow.elements import CheckpointOptions
+from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.ids import (
+    AllocationID,
+    CheckpointID,
+    ExecutionAttemptID,
+    JobID,
+    LeaderSessionID,
+    OperatorID,
+    ResourceID,
+)
+from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+
+MessageT = TypeVar("MessageT")
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced(Generic[MessageT]):
+    """A message with the session of the leader that it is for, or comes from (Flink: FencedMessage)."""
+
+    leader_session_id: LeaderSessionID
+    message: MessageT
+
+
+@dataclass(frozen=True, slots=True)
+class ForTasks(Generic[MessageT]):
+    """One message for each of several tasks on one TaskManager, all equal but for the task. On the wire they are those messages."""
+
+    template: MessageT
+    """One of the checkpoint messages; whose `attempt_id` it has does not matter."""
+    attempt_ids: tuple[ExecutionAttemptID, ...]
+
+
+# --- the five checkpoint messages -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    """JobMaster -> TaskManager: a source subtask is to record its position and emit the barrier."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    checkpoint_id: CheckpointID
+    timestamp_ms: int
+    options: CheckpointOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMetrics:
+    """What one subtask measured (Flink: CheckpointMetrics)."""
+
+    sync_duration_ms: int = 0
+    async_duration_ms: int = 0
+    alignment_duration_ms: int = 0
+    checkpoint_start_delay_ms: int = 0
+    bytes_processed_during_alignment: int = 0
+    bytes_persisted_during_alignment: int = 0
+    unaligned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeCheckpoint:
+    """TaskManager -> JobMaster: the subtask's state for this checkpoint is durable (or empty)."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    checkpoint_id: CheckpointID
+    metrics: CheckpointMetrics = CheckpointMetrics()
+    state: TaskStateSnapshot = EMPTY_TASK_STATE
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineCheckpoint:
+    """TaskManager -> JobMaster: the subtask gave up this checkpoint."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    checkpoint_id: CheckpointID
+    reason: CheckpointFailureReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyCheckpointComplete:
+    """JobMaster -> TaskManager: the checkpoint is durable; commit. `last_subsumed_id` is 0 when nothing was subsumed."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    checkpoint_id: CheckpointID
+    timestamp_ms: int
+    last_subsumed_id: CheckpointID = CheckpointID(0)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyCheckpointAborted:
+    """JobMaster -> TaskManager: the checkpoint will never complete."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    checkpoint_id: CheckpointID
+    latest_completed_id: CheckpointID
+    """0 when none completed yet."""
+    timestamp_ms: int
+
+
+# --- TaskManager <-> ResourceManager ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerInfo:
+    """What a TaskManager says of itself when it registers anywhere."""
+
+    resource_id: ResourceID
+    exchange_address: str
+    """host:port of its data server."""
+    slots: int
+    version: str
+    """Snapline version; a ResourceManager of another minor version rejects it."""
+    host: str
+    pid: int
+    executor_id: str = ""
+    log_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """One slot in a SlotReport; job and allocation are empty for a free slot."""
+
+    slot_number: int
+    job_id: JobID = JobID("")
+    allocation_id: AllocationID = AllocationID("")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """TaskManager -> ResourceManager: all slots; after registration, and as the payload of heartbeats."""
+
+    resource_id: ResourceID
+    slots: tuple[SlotStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTaskExecutor:
+    """TaskManager -> ResourceManager, first message on its stream."""
+
+    info: TaskManagerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationSuccess:
+    """The answer to a registration; heartbeats at this interval follow, silence for the timeout means dead."""
+
+    heartbeat_interval_ms: int
+    heartbeat_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRejected:
+    """The answer to a registration that must not be repeated."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlot:
+    """ResourceManager -> TaskManager: give this slot to that job and offer it to its JobMaster."""
+
+    slot_number: int
+    job_id: JobID
+    allocation_id: AllocationID
+    job_master_address: str
+    job_master_session: LeaderSessionID
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequestRejected:
+    """TaskManager -> ResourceManager: the slot is not free; here is what is."""
+
+    allocation_id: AllocationID
+    report: SlotReport
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySlotAvailable:
+    """TaskManager -> ResourceManager: the slot is free again."""
+
+    slot_number: int
+    allocation_id: AllocationID
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """ResourceManager or JobMaster -> TaskManager: are you there? `allocations` is what a JobMaster believes to own."""
+
+    allocations: tuple[AllocationID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMetrics:
+    """Counters of one running subtask, cumulative since its start."""
+
+    attempt_id: ExecutionAttemptID
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    busy_ms: int = 0
+    backpressured_ms: int = 0
+    idle_ms: int = 0
+    watermark_ms: int = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    """TaskManager -> asker. To a ResourceManager with a slot report, to a JobMaster with metrics of its tasks."""
+
+    report: SlotReport | None = None
+    metrics: tuple[TaskMetrics, ...] = ()
+    executions: tuple[ExecutionAttemptID, ...] = ()
+    """Attempts of the asking job that this TaskManager runs; the JobMaster reconciles with what it deployed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Either side: forget me, and why. A TaskManager that is disconnected registers again if it still lives."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownTaskExecutor:
+    """ResourceManager -> TaskManager: nobody needs you any more; end your process (idle for too long, or not wanted)."""
+
+    reason: str
+
+
+# --- JobMaster <-> ResourceManager ------------------------------------------------------------------------------------
+# A JobMaster dials out like a TaskManager. It sends RegisterJobMaster, DeclareRequiredSlots, HeartbeatResponse (empty)
+# and Disconnect; it gets RegistrationSuccess, RegistrationRejected, HeartbeatRequest, NotEnoughResources,
+# NotifyTaskManagerLost and Disconnect.
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterJobMaster:
+    """JobMaster -> ResourceManager, first message on its stream. Replaces an older registration of the job."""
+
+    job_id: JobID
+    job_name: str
+    address: str
+    """host:port of the JobMasterGateway, handed to TaskManagers in RequestSlot."""
+    job_master_session: LeaderSessionID
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsHeld:
+    """So many slots of that TaskManager belong to the job, as its JobMaster sees it."""
+
+    resource_id: ResourceID
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareRequiredSlots:
+    """JobMaster -> ResourceManager: how many slots the job needs in all (Flink: ResourceRequirements), and which it has.
+    Not changes but totals, so that they can be repeated; 0 when the job is over."""
+
+    job_id: JobID
+    required: int
+    held: tuple[SlotsHeld, ...] = ()
+    """Counts for TaskManagers that the ResourceManager does not see at the moment; otherwise it would give the job slots
+    that the job does not need, again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotEnoughResources:
+    """ResourceManager -> JobMaster: what was declared cannot be had now (Flink: notifyNotEnoughResourcesAvailable)."""
+
+    job_id: JobID
+    required: int
+    available: int
+    """Slots that the job has or is being given."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyTaskManagerLost:
+    """ResourceManager -> JobMaster: a TaskManager is gone for the ResourceManager."""
+
+    resource_id: ResourceID
+    reason: str
+    terminated: bool = False
+    """True: its process has certainly ended, so that nobody needs to wait for a timeout."""
+
+
+# --- TaskManager <-> JobMaster ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTaskExecutorAtJobMaster:
+    """TaskManager -> JobMaster, first message on its stream."""
+
+    job_id: JobID
+    info: TaskManagerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOffer:
+    """One slot that the TaskManager offers."""
+
+    allocation_id: AllocationID
+    slot_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSlots:
+    """TaskManager -> JobMaster: slots that the ResourceManager gave to this job."""
+
+    job_id: JobID
+    resource_id: ResourceID
+    offers: tuple[SlotOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOffersAnswered:
+    """JobMaster -> TaskManager: offers not accepted are free again."""
+
+    job_id: JobID
+    accepted: tuple[AllocationID, ...]
+    rejected: tuple[AllocationID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSlot:
+    """JobMaster or ResourceManager -> TaskManager: the job does not need the slot any more."""
+
+    allocation_id: AllocationID
+    reason: str
+
+
+class ExecutionState(Enum):
+    """Life of one attempt (Flink: ExecutionState)."""
+
+    CREATED = "CREATED"
+    SCHEDULED = "SCHEDULED"
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the attempt is over."""
+        return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleDescriptor:
+    """Where one input channel gets its data: subpartition `subpartition_index` of the producer's edge `edge_id`."""
+
+    producer: ExecutionAttemptID
+    resource_id: ResourceID
+    exchange_address: str
+    subpartition_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputGateDescriptor:
+    """One input of the task: its channels, in the order of the producers' subtask index."""
+
+    edge_id: str
+    input_index: int
+    """Which logical input of the head operator this is (0, or 1 for the second input of a two-input operator)."""
+    partitioning: Partitioning
+    channels: tuple[ShuffleDescriptor, ...]
+    key_columns: tuple[str, ...] = ()
+    """Of a hash edge: restored data in flight is filtered by them after a rescale."""
+    producer_name: str = ""
+    """Of the vertex, for messages to people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPartitionDescriptor:
+    """One outgoing edge of the task: how rows are spread over its subpartitions."""
+
+    edge_id: str
+    source_operator: OperatorID
+    side_output_tag: str
+    """Empty for the main output."""
+    partitioning: Partitioning
+    subpartitions: int
+    """Number of subpartitions that this subtask produces."""
+    target_parallelism: int
+    key_columns: tuple[str, ...] = ()
+    target_max_parallelism: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDescriptor:
+    """One operator of the chain, head first."""
+
+    operator_id: OperatorID
+    uid: str
+    name: str
+    payload: bytes
+    """cloudpickled factory: a callable without arguments that returns a `taskmanager` StreamOperator or SourceOperator
+    description (see `snapline.dataflow.graph.jobgraph.OperatorNode`)."""
+    chained_input: int = -1
+    """Position in the chain of the operator whose output this one reads; -1 for the head, which reads the gates."""
+    chained_side_output_tag: str = ""
+    """Empty: it reads the main output of `chained_input`."""
+    chained_input_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeploymentDescriptor:
+    """Everything that a TaskManager needs to run one attempt of one subtask (Flink: same name)."""
+
+    job_id: JobID
+    job_name: str
+    attempt_id: ExecutionAttemptID
+    allocation_id: AllocationID
+    task_name: str
+    parallelism: int
+    max_parallelism: int
+    operators: tuple[OperatorDescriptor, ...]
+    input_gates: tuple[InputGateDescriptor, ...]
+    result_partitions: tuple[ResultPartitionDescriptor, ...]
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    """Job configuration, keys and spelling of `snapline.dataflow.config`."""
+    restore_checkpoint_id: CheckpointID = CheckpointID(0)
+    """0: nothing to restore."""
+    restore_state: TaskStateSnapshot = EMPTY_TASK_STATE
+    """Already redistributed for this subtask; keyed handles may cover more key groups than the subtask's own."""
+    checkpoint_directory: str = ""
+    """`<base>/<job>` that this job's snapshot files go below."""
+
+    @property
+    def subtask_index(self) -> int:
+        """0 .. parallelism - 1."""
+        return self.attempt_id.subtask_index
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTasks:
+    """JobMaster -> TaskManager: run these, all in slots that the job owns there."""
+
+    tasks: tuple[TaskDeploymentDescriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """JobMaster -> TaskManager: cancel; answered by TaskStateChanged to CANCELED, or the TaskManager goes down."""
+
+    attempt_id: ExecutionAttemptID
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStateChanged:
+    """TaskManager -> JobMaster: the attempt entered this state; FAILED carries the failure."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    state: ExecutionState
+    failure: SerializedFailure | None = None
+    metrics: TaskMetrics | None = None
+    """With a terminal state: the last counters of the attempt (Flink: IOMetrics)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfDataReached:
+    """TaskManager -> JobMaster: the subtask has processed all its data and waits for a final checkpoint."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWatermark:
+    """TaskManager -> JobMaster: how far a source subtask of an alignment group is (Flink: ReportedWatermarkEvent)."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    group: str
+    watermark_ms: int
+    """The greatest watermark: it holds nobody back."""
+    max_drift_ms: int
+    """How far ahead of the slowest it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignWatermarks:
+    """JobMaster -> TaskManager, answer to ReportWatermark: how far the subtask may go (Flink: WatermarkAlignmentEvent)."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    max_watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionReport:
+    """One attempt that a TaskManager runs, or that ended since it last had a JobMaster."""
+
+    attempt_id: ExecutionAttemptID
+    state: ExecutionState
+    allocation_id: AllocationID
+    last_checkpoint_id: CheckpointID = CheckpointID(0)
+    """The greatest that it heard of or acknowledged."""
+    unconfirmed: tuple[AcknowledgeCheckpoint, ...] = ()
+    """Acknowledgements that neither a completion nor an abortion has answered."""
+    end_of_data: bool = False
+    failure: SerializedFailure | None = None
+    stopping: bool = False
+    """It was told to stop with a savepoint: it stands still until that is complete, or for good."""
+    confirmed_checkpoint_id: CheckpointID = CheckpointID(0)
+    """The greatest completed checkpoint that it knows of, or the one that it was restored from."""
+
+    def goes_on_from(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether it took part in this completed checkpoint or was restored from it, as the latest that there is."""
+        acknowledged = any(message.checkpoint_id == checkpoint_id for message in self.unconfirmed)
+        return acknowledged or self.confirmed_checkpoint_id >= checkpoint_id
+
+
+@dataclass(frozen=True, slots=True)
+class ReportExecutions:
+    """TaskManager -> JobMaster: what runs here, right after the registration. A JobMaster that follows a lost one adopts it."""
+
+    job_id: JobID
+    resource_id: ResourceID
+    executions: tuple[ExecutionReport, ...]
+
+
+# --- job control ------------------------------------------------------------------------------------------------------
+
+
+class JobStatus(Enum):
+    """Life of a job (Flink: JobStatus)."""
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+    SUSPENDED = "SUSPENDED"
+    RECONCILING = "RECONCILING"
+
+    @property
+    def is_globally_terminal(self) -> bool:
+        """No coordinator will ever run this job again."""
+        return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatusChanged:
+    """JobMaster -> whoever listens (the CheckpointCoordinatorDeActivator, clients that watch)."""
+
+    job_id: JobID
+    status: JobStatus
+    timestamp_ms: int
+    failure: SerializedFailure | None = None

@@ -1,0 +1,183 @@
+"""LeaderConnection: stay registered with a leader, and notice when it falls silent.
+
+Composes RetryingRegistration with the receiving side of the heartbeats, as every process needs it that registers somewhere: a
+TaskExecutor at the ResourceManager and at JobMasters, a JobMaster at the ResourceManager. The leader's interval and timeout
+come with its answer. A leader that is silent for the timeout is given up like one whose connection broke, and dialled again.
+Messages of another session than the one registered with are dropped here. Mirrors Flink's
+EstablishedResourceManagerConnection together with its heartbeat manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.wire.messages import Fenced
+from snapline.runtime.cores.connections import (
+    CloseConnection,
+    ConnectionID,
+    MessageReceived,
+    OpenConnection,
+    Peer,
+    Send,
+)
+from snapline.runtime.cores.heartbeat import (
+    HeartbeatMonitor,
+    HeartbeatReceived,
+    HeartbeatRole,
+    HeartbeatSettings,
+    HeartbeatTimedOut,
+    HeartbeatTimer,
+    MonitorTarget,
+    StopHeartbeats,
+)
+from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.registration import (
+    LeaderGone,
+    RegisterAt,
+    Registered,
+    RegistrationEffect,
+    RegistrationEvent,
+    RegistrationFailed,
+    RegistrationLost,
+    RegistrationSettings,
+    RegistrationTimedOut,
+    Reregister,
+    RetryingRegistration,
+    StopRegistration,
+)
+
+LEADER = "leader"
+"""The one target of the heartbeat monitor."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSaid:
+    """Effect: a message of the leader that we are registered with, heartbeat requests and Disconnect too."""
+
+    message: Any
+
+
+LeaderConnectionEffect = (
+    LeaderSaid
+    | Registered
+    | RegistrationLost
+    | RegistrationFailed
+    | RegistrationTimedOut
+    | OpenConnection
+    | CloseConnection
+    | Send
+    | StartTimer
+    | CancelTimer
+)
+
+
+class LeaderConnection:
+    """One leader at a time, whoever that is."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: RegistrationSettings,
+        registration: Any,
+        draw_connection: Callable[[], ConnectionID],
+    ) -> None:
+        """`name` keeps the timers apart from others of the same core; `registration` is the message that registers."""
+        self._name = name
+        self._registration = RetryingRegistration(name, settings, registration, draw_connection)
+        self._heartbeats: HeartbeatMonitor[str] | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether messages may flow."""
+        return self._registration.is_registered
+
+    @property
+    def session(self) -> LeaderSessionID:
+        """Of the leader that is tried or registered with; empty when there is none."""
+        return self._registration.session
+
+    @property
+    def peer(self) -> Peer | None:
+        """The leader that is tried or registered with."""
+        return self._registration.peer
+
+    @property
+    def connection(self) -> ConnectionID | None:
+        """Of the current attempt, or the one we are registered on."""
+        return self._registration.connection
+
+    def owns(self, event: object) -> bool:
+        """Whether an event about a connection or timer is for this."""
+        match event:
+            case TimerFired(HeartbeatTimer(monitor, _)):
+                return monitor == self._name
+            case MessageReceived(connection, _):
+                return connection == self._registration.connection
+        return self._registration.owns(event)
+
+    def send(self, message: Any) -> list[Send]:
+        """Nothing, when we are not registered."""
+        connection = self._registration.connection
+        if connection is None or not self.is_registered:
+            return []
+        return [Send(connection, Fenced(self.session, message))]
+
+    def handle(self, event: RegistrationEvent, now_ms: int) -> list[LeaderConnectionEffect]:
+        """Take one event that this owns, or one of RegisterAt, LeaderGone, Reregister, StopRegistration."""
+        match event:
+            case TimerFired(HeartbeatTimer()):
+                return self._heartbeat_timer(event, now_ms)
+            case MessageReceived(_, envelope) if self.is_registered:
+                if envelope.leader_session_id != self.session or self._heartbeats is None:
+                    return []
+                self._heartbeats.handle(HeartbeatReceived(LEADER), now_ms)
+                return [LeaderSaid(envelope.message)]
+            case RegisterAt() | LeaderGone() | Reregister() | StopRegistration():
+                before = self._registration.connection if self.is_registered else None
+                effects = self._registration.handle(event, now_ms)
+                if before is not None and self._registration.connection != before:
+                    return [*self._stop_heartbeats(), *effects]
+                return list(effects)
+        return self._translate(self._registration.handle(event, now_ms), now_ms)
+
+    def _translate(self, effects: list[RegistrationEffect], now_ms: int) -> list[LeaderConnectionEffect]:
+        """Heartbeats begin with the registration and end with it."""
+        translated: list[LeaderConnectionEffect] = []
+        for effect in effects:
+            if isinstance(effect, Registered):
+                answer = effect.answer
+                settings = HeartbeatSettings(answer.heartbeat_interval_ms, answer.heartbeat_timeout_ms, -1)
+                self._heartbeats = HeartbeatMonitor(self._name, HeartbeatRole.RECEIVER, settings)
+                translated += _timers(self._heartbeats.handle(MonitorTarget(LEADER), now_ms))
+            elif isinstance(effect, RegistrationLost):
+                translated += self._stop_heartbeats()
+            translated.append(effect)
+        return translated
+
+    def _heartbeat_timer(self, event: TimerFired, now_ms: int) -> list[LeaderConnectionEffect]:
+        if self._heartbeats is None:
+            return []
+        effects = self._heartbeats.handle(event, now_ms)
+        if not any(isinstance(effect, HeartbeatTimedOut) for effect in effects):
+            return _timers(effects)
+        connection = self._registration.connection
+        silent_ms = now_ms - self._heartbeats.silent_since_ms(LEADER)
+        self._heartbeats = None
+        if connection is None:
+            return []
+        lost = RegistrationLost(connection, f"no heartbeat for {silent_ms} ms", silent=True)
+        return [lost, *self._registration.handle(Reregister(), now_ms)]
+
+    def _stop_heartbeats(self) -> list[LeaderConnectionEffect]:
+        if self._heartbeats is None:
+            return []
+        effects = self._heartbeats.handle(StopHeartbeats(), 0)
+        self._heartbeats = None
+        return [effect for effect in _timers(effects) if effect != CancelTimer(HeartbeatTimer(self._name, None))]
+
+
+def _timers(effects: list[Any]) -> list[LeaderConnectionEffect]:
+    return [effect for effect in effects if isinstance(effect, StartTimer | CancelTimer)]

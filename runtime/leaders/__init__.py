@@ -1,0 +1,1 @@
+"""Leader election and retrieval, in ZooKeeper and without it."""

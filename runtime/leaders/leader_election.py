@@ -1,0 +1,127 @@
+"""Leader election on ZooKeeper: whoever has the oldest candidate node leads, for as long as its session lasts.
+
+A candidate is an ephemeral sequential node; it watches only the one before it. Leadership is granted once per session and cannot
+be won again in it: after the session is over, or leadership was given up, contend with a new session. `Leadership.fence` is added
+to every transaction of the leader: the ensemble itself refuses what a deposed leader sends, whatever that one believes. Mirrors
+Flink's ZooKeeperLeaderElectionDriver on Curator's LeaderLatch.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from snapline.runtime.leaders.zookeeper import SessionOver, ZooKeeperSession
+from snapline.runtime.logs import Logger
+
+CANDIDATES = "leader/candidates"
+TABLE = "leader/table"
+"""The table of leaders as the leader published it last (cluster.proto, LeaderTable)."""
+SEQUENCE_DIGITS = 10
+LOOK_AGAIN_SECONDS = 0.5
+"""A watch that got lost costs no more than this."""
+
+
+class Leadership:
+    """The right to write, until the session is over."""
+
+    def __init__(self, session: ZooKeeperSession, candidate: str) -> None:
+        """`candidate`: path of the node that stands for it."""
+        self.session = session
+        self._candidate = candidate
+
+    def fence(self, transaction: Any) -> None:
+        """The transaction fails with NoNodeError in its first result unless we lead."""
+        transaction.check(self._candidate, -1)
+
+    def holds(self) -> bool:
+        """Whether the ensemble says, now, that we lead. Raises SessionOver."""
+        return self.session.get(self._candidate) is not None
+
+    def current_leader(self) -> str:
+        """Whoever leads now, as far as it can be found out; for messages."""
+        try:
+            return leader_name(self.session)
+        except Exception:  # it is only for a message
+            return ""
+
+
+class LeaderElection:
+    """One candidate."""
+
+    def __init__(self, session: ZooKeeperSession, name: str, logger: Logger) -> None:
+        """`name` is shown to the others."""
+        self._session = session
+        self._name = name
+        self._logger = logger
+        self._directory = f"{session.settings.base}/{CANDIDATES}"
+        self._token = uuid.uuid4().hex
+
+    def contend(
+        self, stopping: threading.Event, on_standby: Callable[[str], None] = lambda _: None
+    ) -> Leadership | None:
+        """Wait until this one leads. None: `stopping` was set. `on_standby` is told once who leads, when somebody does. Raises
+        SessionOver, ZooKeeperError."""
+        self._session.ensure_path(self._directory)
+        mine = self._enter()
+        told = False
+        while not stopping.is_set():
+            candidates = self._candidates()
+            if mine not in candidates:
+                raise SessionOver("the candidate node is gone")
+            position = candidates.index(mine)
+            if position == 0:
+                return Leadership(self._session, f"{self._directory}/{mine}")
+            if not told:
+                told = True
+                on_standby(leader_name(self._session))
+            self._await_change(f"{self._directory}/{candidates[position - 1]}", stopping)
+        return None
+
+    def _enter(self) -> str:
+        """Our node; the one that a lost answer was about, if there is one."""
+        prefix = f"{self._directory}/{self._token}-"
+        while True:
+            answer = self._session.call(
+                lambda client: client.create_async(prefix, self._name.encode(), ephemeral=True, sequence=True)
+            )
+            if isinstance(answer.error, NoNodeError | NodeExistsError):
+                self._session.ensure_path(self._directory)
+                continue
+            if answer.error is not None:
+                raise answer.error
+            mine = [name for name in self._candidates() if name.startswith(self._token)]
+            if not mine:
+                raise SessionOver("the candidate node is gone")
+            return mine[0]
+
+    def _candidates(self) -> list[str]:
+        return sorted(self._session.children(self._directory), key=_sequence)
+
+    def _await_change(self, path: str, stopping: threading.Event) -> None:
+        """Until the node before ours goes, or it is time to look again."""
+        gone = threading.Event()
+        answer = self._session.call(lambda client: client.exists_async(path, watch=lambda _: gone.set()))
+        waited = 0.0
+        while answer.value is not None and not gone.wait(0.05) and waited < LOOK_AGAIN_SECONDS:
+            waited += 0.05
+            if stopping.is_set() or self._session.is_over:
+                return
+
+
+def leader_name(session: ZooKeeperSession) -> str:
+    """What the leader calls itself; empty: nobody leads."""
+    directory = f"{session.settings.base}/{CANDIDATES}"
+    for name in sorted(session.children(directory), key=_sequence):
+        found = session.get(f"{directory}/{name}")
+        if found is not None:
+            return found[0].decode(errors="replace")
+    return ""
+
+
+def _sequence(name: str) -> int:
+    return int(name[-SEQUENCE_DIGITS:])

@@ -1,0 +1,136 @@
+"""Leader retrieval over gRPC: follows the table of leaders that a coordinator publishes.
+
+Tries the configured addresses in turn, stays with one that answers, and starts over when the stream breaks, with a pause that
+grows. Reports a table only when it differs from the one before. Decides nothing: registration is the core's. Mirrors
+Flink's LeaderRetrievalService; the one on ZooKeeper reports the same tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.protos import cluster_pb2, cluster_pb2_grpc
+from snapline.runtime.logs import Logger
+from snapline.runtime.rpc.grpc_channels import Security, open_channel, reason_of
+
+PAUSE_MIN_SECONDS = 0.1
+PAUSE_MAX_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAddress:
+    """Where a leader is; an empty address: nowhere."""
+
+    address: str = ""
+    session: LeaderSessionID = LeaderSessionID("")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderTable:
+    """All leaders that one coordinator knows."""
+
+    resource_manager: LeaderAddress = LeaderAddress()
+    job_masters: Mapping[JobID, LeaderAddress] = field(default_factory=dict)
+
+
+def encode_leader_table(table: LeaderTable) -> cluster_pb2.LeaderTable:
+    """As it travels."""
+    message = cluster_pb2.LeaderTable(resource_manager=_encode_leader(table.resource_manager))
+    for job_id, leader in table.job_masters.items():
+        message.job_masters[job_id].CopyFrom(_encode_leader(leader))
+    return message
+
+
+def _encode_leader(leader: LeaderAddress) -> cluster_pb2.LeaderInformation:
+    return cluster_pb2.LeaderInformation(address=leader.address, leader_session_id=leader.session)
+
+
+def decode_leader_table(message: cluster_pb2.LeaderTable) -> LeaderTable:
+    """As it arrived."""
+    return LeaderTable(
+        _decode_leader(message.resource_manager),
+        {JobID(job_id): _decode_leader(leader) for job_id, leader in message.job_masters.items()},
+    )
+
+
+def _decode_leader(message: cluster_pb2.LeaderInformation) -> LeaderAddress:
+    return LeaderAddress(message.address, LeaderSessionID(message.leader_session_id))
+
+
+class LeaderRetrieval:
+    """One thread that follows the table of leaders."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        security: Security,
+        on_table: Callable[[LeaderTable], None],
+        logger: Logger,
+    ) -> None:
+        self._addresses = tuple(addresses)
+        self._security = security
+        self._on_table = on_table
+        self._logger = logger
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._last: LeaderTable | None = None
+        self._is_away = False
+        """It was said that nobody answers; once is enough."""
+        self._thread = threading.Thread(target=self._run, name="snapline-leader-retrieval", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. Idempotent."""
+        self._stopping.set()
+        with self._lock:
+            call = self._call
+        if call is not None:
+            call.cancel()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = PAUSE_MIN_SECONDS
+        attempt = 0
+        while not self._stopping.is_set():
+            address = self._addresses[attempt % len(self._addresses)]
+            attempt += 1
+            if self._follow(address):
+                pause = PAUSE_MIN_SECONDS
+            self._stopping.wait(pause)
+            pause = min(pause * 1.5, PAUSE_MAX_SECONDS)
+
+    def _follow(self, address: str) -> bool:
+        """Follow until the stream breaks; whether anything came."""
+        came = False
+        channel = open_channel(address, self._security)
+        try:
+            stub: Any = cluster_pb2_grpc.LeaderRetrievalStub(channel)
+            with self._lock:
+                if self._stopping.is_set():
+                    return False
+                self._call = stub.Watch(cluster_pb2.WatchLeadersRequest(), metadata=self._security.metadata)
+            for message in self._call:
+                came = True
+                table = decode_leader_table(message)
+                if table != self._last:
+                    self._last = table
+                    self._on_table(table)
+        except grpc.RpcError as error:
+            if not self._stopping.is_set():
+                say = self._logger.info if came or not self._is_away else self._logger.debug
+                say("no coordinator answers; trying on", coordinator=address, reason=reason_of(error))
+            self._is_away = True
+        finally:
+            channel.close()
+        return came

@@ -1,0 +1,114 @@
+"""Leader retrieval on ZooKeeper: follows the table of leaders that the leading coordinator writes there.
+
+Reports the same tables as `snapline.runtime.leaders.leader_retrieval` does over gRPC, each once. A table stays true until the next leader writes
+its own: who dials into it meanwhile is refused or finds nobody, and tries again. ZooKeeper that is away changes nothing for who
+knows its leaders already. Mirrors Flink's ZooKeeperLeaderRetrievalDriver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.exceptions import NoNodeError
+
+from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.protos import cluster_pb2
+from snapline.runtime.leaders.leader_election import TABLE
+from snapline.runtime.leaders.leader_retrieval import LeaderTable, decode_leader_table
+from snapline.runtime.leaders.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
+from snapline.runtime.logs import Logger, silent_logger
+
+PAUSE_SECONDS = 1.0
+"""After a session that could not be opened, or ended."""
+LOOK_SECONDS = 0.1
+
+
+class ZooKeeperLeaderRetrieval:
+    """One thread that follows the table of leaders."""
+
+    def __init__(self, settings: ZooKeeperSettings, on_table: Callable[[LeaderTable], None], logger: Logger) -> None:
+        self._settings = settings
+        self._on_table = on_table
+        self._logger = logger
+        self._stopping = threading.Event()
+        self._last: LeaderTable | None = None
+        self._thread = threading.Thread(target=self._run, name="snapline-leader-retrieval", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. Idempotent."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            session = ZooKeeperSession(self._settings, self._logger)
+            try:
+                session.open()
+                self._follow(session)
+            except SnaplineError as error:
+                self._logger.warning("leaders cannot be looked up in ZooKeeper; trying on", reason=str(error))
+            finally:
+                session.close()
+            self._stopping.wait(PAUSE_SECONDS)
+
+    def _follow(self, session: ZooKeeperSession) -> None:
+        """Until the session ends."""
+        while not self._stopping.is_set():
+            changed = threading.Event()
+            data = _read(session, _setter(changed))
+            if data is not None:
+                table = decode_leader_table(cluster_pb2.LeaderTable.FromString(data))
+                if table != self._last:
+                    self._last = table
+                    self._on_table(table)
+            while not changed.wait(LOOK_SECONDS):
+                if self._stopping.is_set() or session.is_over:
+                    return
+
+
+def _setter(event: threading.Event) -> Callable[[Any], None]:
+    return lambda _: event.set()
+
+
+def _read(session: ZooKeeperSession, watch: Callable[[Any], None]) -> bytes | None:
+    """The table now; `watch` is called when it changes, or comes to be."""
+    path = f"{session.settings.base}/{TABLE}"
+    while True:
+        answer = session.call(lambda client: client.get_async(path, watch=watch))
+        if answer.error is None:
+            return bytes(answer.value[0])
+        if not isinstance(answer.error, NoNodeError):
+            raise answer.error
+        answer = session.call(lambda client: client.exists_async(path, watch=watch))
+        if answer.error is not None:
+            raise answer.error
+        if answer.value is None:
+            return None
+
+
+def coordinator_address(configuration: Configuration) -> str:
+    """Where the leading coordinator is: `jobmanager.rpc.address`, or what ZooKeeper says. Raises SnaplineError."""
+    if configuration.get_option(HA_TYPE) != "zookeeper":
+        return configuration.get_option(COORDINATOR_ADDRESS)
+    settings = ZooKeeperSettings.from_configuration(configuration)
+    session = ZooKeeperSession(settings, silent_logger())
+    session.open()
+    try:
+        found = session.get(f"{settings.base}/{TABLE}")
+    finally:
+        session.close()
+    table = LeaderTable() if found is None else decode_leader_table(cluster_pb2.LeaderTable.FromString(found[0]))
+    if not table.resource_manager.address:
+        raise ZooKeeperError(
+            f"no coordinator has led the cluster {settings.cluster_id!r} below {settings.root} yet: start one, or check "
+            "high-availability.cluster-id and high-availability.zookeeper.path.root"
+        )
+    return table.resource_manager.address

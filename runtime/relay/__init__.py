@@ -1,0 +1,1 @@
+"""The relay: a process between many TaskManagers and their coordinator."""

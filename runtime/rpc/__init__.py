@@ -1,0 +1,1 @@
+"""gRPC: channels, the server, and the dialing side of a connection."""

@@ -1,0 +1,166 @@
+"""The gRPC server of a coordinator or a relay: one asyncio loop on one thread, however many streams there are.
+
+Starts and stops; what is served is handed in by the composition root, which builds the servicers once the loop is there. The
+address is tried with a plain socket first, because the error of a taken port should be one clear line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from snapline.dataflow.config import COORDINATOR_ADDRESS, COORDINATOR_BIND_HOST, RELAY_ADDRESS, RELAY_BIND_HOST
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import Logger
+from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, Security, TokenInterceptor, add_port
+
+STOP_GRACE_SECONDS = 0.5
+"""How long streams may take to end by themselves when the server stops."""
+
+ENDING_SECONDS = 10.0
+"""How long cancelled calls may take to end; they take milliseconds unless the machine is overloaded."""
+
+START_TIMEOUT_SECONDS = 30.0
+
+_ANY_HOST = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (refused as an address to tell others)
+
+ResultT = TypeVar("ResultT")
+
+AddServicers = Callable[[grpc.aio.Server], list[str]]
+"""Adds the servicers to the server; returns the full names of their services."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who listens, for errors that say what to change."""
+
+    what: str
+    address_setting: str
+    bind_host_setting: str
+
+
+COORDINATOR = Listener("coordinator", COORDINATOR_ADDRESS.key, COORDINATOR_BIND_HOST.key)
+RELAY = Listener("relay", RELAY_ADDRESS.key, RELAY_BIND_HOST.key)
+
+
+class CannotListen(SnaplineError):
+    """The address cannot be listened on; says why and what to change."""
+
+
+class RpcServer:
+    """Loop, thread and server."""
+
+    def __init__(self, security: Security, logger: Logger, listener: Listener = COORDINATOR) -> None:
+        self._security = security
+        self._listener = listener
+        self._logger = logger
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="snapline-rpc", daemon=True)
+        self._server: grpc.aio.Server | None = None
+        self._health: Any = None
+        self.address = ""
+        """host:port that the server listens on, once it does."""
+
+    def start(self, address: str, add_servicers: AddServicers, bind_host: str = "") -> str:
+        """Listen and serve; returns the address, which is what others are told. `bind_host`: listen there instead of on the
+        address's host. Raises CannotListen."""
+        host, port = parse_address(address)
+        if host.strip("[]") in _ANY_HOST:
+            raise CannotListen(
+                f"nobody can connect to {host}: give the address under which this {self._listener.what} is reached, "
+                f"and {self._listener.bind_host_setting}={host} to listen on all of them"
+            )
+        bind_host = bind_host or host
+        try_to_listen(bind_host, port, self._listener)
+        self._thread.start()
+        try:
+            self.address = self.run(self._start(f"{bind_host}:{port}", host, add_servicers))
+        except BaseException:
+            self.stop()
+            raise
+        return self.address
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT], timeout: float = START_TIMEOUT_SECONDS) -> ResultT:
+        """Run on the loop and wait; from another thread than the loop's."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
+
+    def stop(self) -> None:
+        """Stop serving, end the thread. Idempotent."""
+        if self._thread.is_alive():
+            if self._server is not None:
+                self.run(self._stop(self._server))
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+        if not self.loop.is_closed():
+            self.loop.close()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    async def _start(self, bind: str, host: str, add_servicers: AddServicers) -> str:
+        interceptors = [TokenInterceptor(self._security.token)] if self._security.token else []
+        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = [health.SERVICE_NAME, reflection.SERVICE_NAME, *add_servicers(server)]
+        reflection.enable_server_reflection(names, server)
+        try:
+            port = add_port(server, bind, self._security)
+        except (RuntimeError, OSError) as error:
+            raise CannotListen(f"cannot listen on {bind}: {error}") from error
+        await server.start()
+        self._server = server
+        for name in ("", *names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return f"{host}:{port}"
+
+    async def _stop(self, server: grpc.aio.Server) -> None:
+        await self._health.enter_graceful_shutdown()
+        await server.stop(STOP_GRACE_SECONDS)
+        # gRPC cancels its calls itself and returns while they are ending. One that is cancelled a second time in that moment is
+        # logged by gRPC as an error with a traceback: they are given time, and only what does not end is cancelled here.
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        if remaining:
+            _, remaining = await asyncio.wait(remaining, timeout=ENDING_SECONDS)
+        for task in remaining:
+            task.cancel()
+        await asyncio.gather(*remaining, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def retrieve_exception(reading: asyncio.Task[None]) -> None:
+    """For the done callback of a stream's reader: a stream that is gone fails it, too, and that is no news."""
+    if not reading.cancelled():
+        reading.exception()
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`. Raises CannotListen for anything else."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65_535:
+        raise CannotListen(f"not an address: {address!r}; give host:port, for example 127.0.0.1:6123 (port 0: any)")
+    return host, int(port)
+
+
+def try_to_listen(host: str, port: int, listener: Listener = COORDINATOR) -> None:
+    """Raises CannotListen with one clear line when nobody could listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), port))
+            probe.listen(1)
+        except OSError as error:
+            raise CannotListen(
+                f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; is another {listener.what} running there? "
+                f"Choose another address with --bind or {listener.address_setting}"
+            ) from error

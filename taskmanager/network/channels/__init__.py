@@ -1,0 +1,1 @@
+"""The pure part of the network: subpartitions, gates, channels, credit."""

@@ -1,0 +1,362 @@
+"""The exchange inside one process: batches change hands without being copied or serialised.
+
+Decides how producers and consumers find each other, whichever comes first, and when a result partition is forgotten: once
+every consumer has released its end, or the producer is gone, which consumers that still read are told. It does not know
+tasks or connections. Pure but for the lock that a shell may hand in: with `threading.Lock` as the factory, all of it may be
+called from any thread; listeners are always called outside of the lock. Mirrors Flink's ResultPartitionManager,
+LocalInputChannel and PipelinedSubpartitionView.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.cores.machine import check
+from snapline.taskmanager.network.channels.buffer_debloater import Consumption
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelListener
+from snapline.taskmanager.network.channels.pipelined_subpartition import PipelinedSubpartition
+
+LockFactory = Callable[[], AbstractContextManager[Any]]
+
+
+class LocalSubpartition:
+    """A subpartition with its listeners: ResultSubpartition for the producer, SubpartitionView for the consumer."""
+
+    def __init__(
+        self, core: PipelinedSubpartition, lock: AbstractContextManager[Any], on_release: Callable[[], None]
+    ) -> None:
+        self._core = core
+        self._lock = lock
+        self._on_release = on_release
+        self._on_data: Callable[[bool], None] | None = None
+        self._on_room: Callable[[], None] | None = None
+        self._awaited_barrier: CheckpointID | None = None
+        self._viewed = False
+
+    # --- the producer's end -----------------------------------------------------------------------------------------
+
+    def add(self, element: StreamElement, *, priority: bool = False) -> Sequence[pa.RecordBatch]:
+        """Queue an element; see ResultSubpartition."""
+        with self._lock:
+            outcome = self._core.add(element, priority=priority)
+            listener = self._on_data if outcome.notify_consumer else None
+        if listener is not None:
+            listener(priority)
+        return outcome.overtaken
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the queue is below its bound."""
+        return self._core.is_available
+
+    def set_availability_listener(self, listener: Callable[[], None]) -> None:
+        """Called when the queue falls below its bound again, and when an awaited barrier leaves."""
+        self._on_room = listener
+
+    def time_out(self, barrier: CheckpointBarrier) -> Sequence[pa.RecordBatch] | None:
+        """The aligned timeout of the barrier passed; see ResultSubpartition."""
+        with self._lock:
+            overtaken = self._core.time_out(barrier)
+            listener = self._on_data if overtaken is not None and self._core.has_priority_element else None
+        if listener is not None:
+            listener(True)
+        return overtaken
+
+    def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether the aligned barrier is still queued; if so, the availability listener is called when it leaves."""
+        with self._lock:
+            waiting = self._core.is_barrier_waiting(checkpoint_id)
+            if waiting:
+                self._awaited_barrier = checkpoint_id
+            return waiting
+
+    def create_view(self) -> LocalSubpartition:
+        """The consumer's end, once."""
+        with self._lock:
+            # What the first consumer took is gone: a second one would miss it without noticing.
+            check(not self._viewed, "a subpartition has one consumer, which cannot come back")
+            self._viewed = True
+        return self
+
+    @property
+    def queued_bytes(self) -> int:
+        """Size of the queued batches."""
+        return self._core.queued_bytes
+
+    @property
+    def consumption(self) -> Consumption:
+        """What the consumer has taken, and whether it was waited for."""
+        with self._lock:
+            return self._core.consumption
+
+    def limit_bytes(self, max_queued_bytes: int) -> None:
+        """The bound in bytes from now on."""
+        with self._lock:
+            had_room = self._core.is_available
+            self._core.limit_bytes(max_queued_bytes)
+            listener = self._on_room if not had_room and self._core.is_available else None
+        if listener is not None:
+            listener()
+
+    # --- the consumer's end -----------------------------------------------------------------------------------------
+
+    def poll(self, *, has_credit: bool = True) -> BufferAndBacklog | None:
+        """The next element, None when there is none or consumption is blocked; without credit only an event."""
+        with self._lock:
+            if not has_credit and self._core.is_data_next:
+                return None
+            had_room = self._core.is_available
+            polled = self._core.poll()
+            listener = None
+            if polled is not None:
+                barrier_left = (
+                    self._awaited_barrier is not None
+                    and isinstance(polled.element, CheckpointBarrier)
+                    and polled.element.checkpoint_id == self._awaited_barrier
+                )
+                if barrier_left:
+                    self._awaited_barrier = None
+                if barrier_left or (not had_room and self._core.is_available):
+                    listener = self._on_room
+        if listener is not None:
+            listener()
+        return polled
+
+    def set_listener(self, listener: Callable[[bool], None]) -> None:
+        """Called with `has_priority` when something became available; at once when something is."""
+        with self._lock:
+            self._on_data = listener
+            available, priority = self._core.has_available_element, self._core.has_priority_element
+        if available:
+            listener(priority)
+
+    def resume_consumption(self) -> None:
+        """The aligned barrier that blocked the consumer has been processed."""
+        with self._lock:
+            self._core.resume_consumption()
+            available, priority = self._core.has_available_element, self._core.has_priority_element
+            listener = self._on_data if available else None
+        if listener is not None:
+            listener(priority)
+
+    def release(self) -> None:
+        """The consumer is gone."""
+        with self._lock:
+            if self._core.is_released:
+                return
+            self._core.release()
+            self._on_data = None
+            listener = self._on_room
+        self._on_release()
+        if listener is not None:
+            listener()
+
+
+class LocalInputChannel:
+    """One channel whose producer lives, or will live, in this process (InputChannel)."""
+
+    def __init__(
+        self,
+        channel_index: int,
+        listener: InputChannelListener,
+        lock: AbstractContextManager[Any],
+        on_release: Callable[[LocalInputChannel], None],
+    ) -> None:
+        self.channel_index = channel_index
+        self._listener = listener
+        #: Producer and consumer may come and go at the same time.
+        self._lock = lock
+        self._on_release = on_release
+        self._view: LocalSubpartition | None = None
+        self._released = False
+        #: Nothing more is expected: EndOfPartition was polled, or the failure told.
+        self._over = False
+
+    def connect(self, view: LocalSubpartition) -> None:
+        """The producer is there."""
+        with self._lock:
+            released = self._released
+            if not released:
+                self._view = view
+        if released:
+            view.release()
+            return
+        index, listener = self.channel_index, self._listener
+        view.set_listener(lambda priority: listener.notify_channel_non_empty(index, priority=priority))
+
+    def fail(self, cause: str) -> None:
+        """The producer is gone. No failure of a channel that is read to its end or released."""
+        with self._lock:
+            if self._released or self._over:
+                return
+            self._over = True
+        self._listener.notify_channel_failed(self.channel_index, cause)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the producer has come."""
+        return self._view is not None
+
+    def poll(self, *, has_credit: bool = True) -> BufferAndBacklog | None:
+        """The next element, None when there is none. Whoever serves a remote consumer may ask for events only."""
+        view = self._view
+        polled = view.poll(has_credit=has_credit) if view is not None else None
+        if polled is not None and isinstance(polled.element, EndOfPartition):
+            self._over = True
+        return polled
+
+    def resume_consumption(self) -> None:
+        """The channel delivers again."""
+        if self._view is not None:
+            self._view.resume_consumption()
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Nothing: what a barrier overtakes here is output channel state of the producer."""
+
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None:
+        """Nothing."""
+
+    def inflight_batches(self) -> Sequence[pa.RecordBatch]:
+        """None ever: nothing has been received that is not polled."""
+        return ()
+
+    def convert_to_priority(self, sequence_number: int) -> None:
+        """Never asked for: local channels announce no barriers, the producer's timeout moves them."""
+        check(condition=False, why="a local channel has no announced barriers")
+
+    def release(self) -> None:
+        """The task is gone."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+            view = self._view
+        if view is not None:
+            view.release()
+        else:
+            self._on_release(self)
+
+
+class LocalExchange:
+    """All result partitions of one process, and the channels that read them here (Exchange)."""
+
+    def __init__(
+        self,
+        *,
+        max_queued_batches: int = 8,
+        max_queued_bytes: int = 16 << 20,
+        lock_factory: LockFactory = nullcontext,
+    ) -> None:
+        self._max_queued_batches = max_queued_batches
+        self._max_queued_bytes = max_queued_bytes
+        self._lock_factory = lock_factory
+        self._lock = lock_factory()
+        self._partitions: dict[tuple[str, str], tuple[LocalSubpartition, ...]] = {}
+        self._unreleased: dict[tuple[str, str], set[int]] = {}
+        self._channels: dict[tuple[str, str], dict[int, LocalInputChannel]] = {}
+        """Channels by what they read, connected or waiting for their producer."""
+
+    def create_result_partition(self, producer: str, edge_id: str, subpartitions: int) -> Sequence[LocalSubpartition]:
+        """The subpartitions of one outgoing edge; see Exchange."""
+        key = (producer, edge_id)
+        created = tuple(
+            LocalSubpartition(
+                PipelinedSubpartition(
+                    max_queued_batches=self._max_queued_batches, max_queued_bytes=self._max_queued_bytes
+                ),
+                self._lock_factory(),
+                lambda index=index: self._subpartition_released(key, index),  # type: ignore[misc]
+            )
+            for index in range(subpartitions)
+        )
+        with self._lock:
+            check(key not in self._partitions, f"result partition {key} exists already")
+            self._partitions[key] = created
+            self._unreleased[key] = set(range(subpartitions))
+            waiting = list(self._channels.get(key, {}).items())
+        for index, channel in waiting:
+            _connect(channel, key, created, index)
+        return created
+
+    def subpartition(self, producer: str, edge_id: str, index: int) -> LocalSubpartition | None:
+        """For whoever serves remote consumers; None while (or after) there is none."""
+        with self._lock:
+            found = self._partitions.get((producer, edge_id))
+        return found[index] if found is not None else None
+
+    def release_result_partition(self, producer: str, edge_id: str) -> None:
+        """The attempt is gone; consumers that still read get an error."""
+        key = (producer, edge_id)
+        with self._lock:
+            partition = self._partitions.pop(key, ())
+            self._unreleased.pop(key, None)
+            channels = list(self._channels.pop(key, {}).values())
+        for channel in channels:
+            channel.fail(f"producer {producer} of {edge_id} is gone")
+        for subpartition in partition:
+            subpartition.release()
+
+    def create_input_channel(
+        self,
+        *,
+        consumer: str,
+        producer: str,
+        edge_id: str,
+        subpartition_index: int,
+        exchange_address: str,
+        channel_index: int,
+        listener: InputChannelListener,
+    ) -> LocalInputChannel:
+        """The channel that reads one subpartition, now or when its producer comes; see Exchange."""
+        key = (producer, edge_id)
+        channel = LocalInputChannel(
+            channel_index, listener, self._lock_factory(), lambda released: self._forget(key, released)
+        )
+        with self._lock:
+            readers = self._channels.setdefault(key, {})
+            earlier = readers.get(subpartition_index)
+            check(
+                earlier is None or not earlier.is_connected,
+                f"subpartition {subpartition_index} of {edge_id} of {producer} has a consumer, and no second one",
+            )
+            readers[subpartition_index] = channel
+            partition = self._partitions.get(key)
+        if partition is not None:
+            _connect(channel, key, partition, subpartition_index)
+        return channel
+
+    def _forget(self, key: tuple[str, str], released: LocalInputChannel) -> None:
+        """A channel gave up before its producer came."""
+        with self._lock:
+            waiting = {
+                index: channel for index, channel in self._channels.get(key, {}).items() if channel is not released
+            }
+            self._channels[key] = waiting
+            if not waiting:
+                del self._channels[key]
+
+    def _subpartition_released(self, key: tuple[str, str], index: int) -> None:
+        with self._lock:
+            left = self._unreleased.get(key)
+            if left is None:
+                return
+            left.discard(index)
+            if not left:
+                self._partitions.pop(key, None)
+                self._unreleased.pop(key, None)
+                self._channels.pop(key, None)
+
+
+def _connect(
+    channel: LocalInputChannel, key: tuple[str, str], partition: Sequence[LocalSubpartition], index: int
+) -> None:
+    if index < len(partition):
+        channel.connect(partition[index].create_view())
+    else:
+        channel.fail(f"{key[1]} of {key[0]} has {len(partition)} subpartitions, none with index {index}")

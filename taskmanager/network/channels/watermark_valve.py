@@ -1,0 +1,93 @@
+"""The watermark of an input with several channels: the minimum over those that take part.
+
+Decides when the combined watermark rises, and when the input as a whole is idle. An idle channel does not hold the
+minimum back; one that becomes active again joins once its watermark is not behind what has been emitted. A channel that
+has ended is like one that is idle for good. The combined watermark never goes back. Mirrors Flink's StatusWatermarkValve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.runtime.cores.machine import check
+
+
+@dataclass(slots=True)
+class _Channel:
+    watermark_ms: int = MIN_WATERMARK_MS
+    is_active: bool = True
+    #: Whether its watermark counts; False while it is idle, or active again but behind.
+    is_aligned: bool = True
+    has_ended: bool = False
+
+
+class StatusWatermarkValve:
+    """One per logical input."""
+
+    def __init__(self, number_of_channels: int) -> None:
+        check(number_of_channels > 0, "an input has at least one channel")
+        self._channels = [_Channel() for _ in range(number_of_channels)]
+        self._last_watermark_ms = MIN_WATERMARK_MS
+        self._status = WatermarkStatus.ACTIVE
+
+    def input_watermark(self, channel_index: int, watermark: Watermark) -> list[Watermark | WatermarkStatus]:
+        """A channel's watermark. One that is not higher than its last, or of an idle channel, is ignored."""
+        channel = self._channels[channel_index]
+        if not channel.is_active or channel.has_ended or watermark.timestamp_ms <= channel.watermark_ms:
+            return []
+        channel.watermark_ms = watermark.timestamp_ms
+        if not channel.is_aligned and channel.watermark_ms >= self._last_watermark_ms:
+            channel.is_aligned = True
+        return self._advance()
+
+    def input_status(self, channel_index: int, status: WatermarkStatus) -> list[Watermark | WatermarkStatus]:
+        """A channel became idle, or active again."""
+        channel = self._channels[channel_index]
+        if channel.has_ended or channel.is_active is (status is WatermarkStatus.ACTIVE):
+            return []
+        if status is WatermarkStatus.IDLE:
+            return self._leave(channel)
+        channel.is_active = True
+        channel.is_aligned = channel.watermark_ms >= self._last_watermark_ms
+        if self._status is WatermarkStatus.IDLE:
+            self._status = WatermarkStatus.ACTIVE
+            return [WatermarkStatus.ACTIVE]
+        return []
+
+    def channel_ended(self, channel_index: int) -> list[Watermark | WatermarkStatus]:
+        """Nothing more comes from this channel: it holds nobody back."""
+        channel = self._channels[channel_index]
+        if channel.has_ended:
+            return []
+        channel.has_ended = True
+        if not channel.is_active or all(other.has_ended for other in self._channels):
+            return []
+        return self._leave(channel)
+
+    @property
+    def current_watermark_ms(self) -> int:
+        """The last combined watermark."""
+        return self._last_watermark_ms
+
+    def _leave(self, channel: _Channel) -> list[Watermark | WatermarkStatus]:
+        """The channel takes part no longer."""
+        held_back = channel.watermark_ms == self._last_watermark_ms
+        channel.is_active = channel.is_aligned = False
+        if any(other.is_active for other in self._channels):
+            return self._advance()
+        # All are idle: first everything that any of them had reached, because nobody waits any more.
+        effects: list[Watermark | WatermarkStatus] = []
+        highest_ms = max(other.watermark_ms for other in self._channels)
+        if held_back and highest_ms > self._last_watermark_ms:
+            self._last_watermark_ms = highest_ms
+            effects.append(Watermark(highest_ms))
+        self._status = WatermarkStatus.IDLE
+        return [*effects, WatermarkStatus.IDLE]
+
+    def _advance(self) -> list[Watermark | WatermarkStatus]:
+        aligned = [channel.watermark_ms for channel in self._channels if channel.is_aligned]
+        if not aligned or min(aligned) <= self._last_watermark_ms:
+            return []
+        self._last_watermark_ms = min(aligned)
+        return [Watermark(self._last_watermark_ms)]

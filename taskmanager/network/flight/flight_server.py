@@ -1,0 +1,128 @@
+"""The serving end of the exchange: one Flight server per TaskManager, one DoExchange stream per peer and edge.
+
+Decides who may connect (the cluster's token, when there is one) and how the server ends: streams say goodbye, whoever does
+not hang up is cut off, so that ending takes a bounded time whatever the peers do. It decides nothing about data. Flight is
+imported when a server starts, never before: the process may still fork.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+import time
+from typing import Any
+
+from snapline.dataflow.errors import SnaplineError
+from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor
+from snapline.taskmanager.network.flight.outbound_stream import OpenServedChannel, OutboundStream
+from snapline.taskmanager.network.flight.tcp_connections import is_free, notice_lost_hosts, reset_connections
+
+GOODBYE_SECONDS = 0.5
+"""How long peers have to hang up."""
+SHUTDOWN_SECONDS = 1.0
+
+
+class ExchangeError(SnaplineError):
+    """The exchange of a TaskManager cannot start."""
+
+
+class ExchangeServer:
+    """A running server."""
+
+    def __init__(self, host: str, port: int, token: str, open_channel: OpenServedChannel) -> None:
+        self._open_channel = open_channel
+        self._changed = threading.Condition()
+        self._streams: set[OutboundStream] = set()
+        self._closing = ""
+        if port and not is_free(host, port):
+            raise ExchangeError(f"cannot listen on {host}:{port}: the port is in use; free it or configure another one")
+        self._server = _start_server(self, f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}", token)
+        self.port: int = self._server.port
+
+    def serve(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """One stream, on Flight's thread for it."""
+        from pyarrow import flight
+
+        try:
+            edge_id = edge_of_descriptor(descriptor.command)
+        except ProtocolError as error:
+            raise flight.FlightServerError(str(error)) from None
+        stream = OutboundStream(edge_id, self._open_channel)
+        with self._changed:
+            self._streams.add(stream)
+            closing = self._closing
+        if closing:
+            stream.shut_down(closing)
+        try:
+            peer_port = context.peer().rpartition(":")[2]
+            if peer_port.isdecimal():
+                notice_lost_hosts(self.port, int(peer_port))
+            stream.serve(reader, writer)
+        except ProtocolError as error:
+            raise flight.FlightServerError(str(error)) from None
+        finally:
+            with self._changed:
+                self._streams.discard(stream)
+                self._changed.notify_all()
+
+    @property
+    def number_of_streams(self) -> int:
+        """Streams that peers read at present."""
+        with self._changed:
+            return len(self._streams)
+
+    def close(self, cause: str) -> bool:
+        """End all streams and the server. Returns whether everything has ended."""
+        with self._changed:
+            self._closing = cause
+            streams = list(self._streams)
+        for stream in streams:
+            stream.shut_down(cause)
+        if not self._wait_for_streams(GOODBYE_SECONDS):
+            reset_connections(self.port)
+            self._wait_for_streams(SHUTDOWN_SECONDS)
+        ending = threading.Thread(target=self._server.shutdown, name="exchange-shutdown", daemon=True)
+        ending.start()
+        ending.join(SHUTDOWN_SECONDS / 2)
+        if ending.is_alive():  # somebody connected between the goodbye and now
+            reset_connections(self.port)
+            ending.join(SHUTDOWN_SECONDS / 2)
+        return not ending.is_alive()
+
+    def _wait_for_streams(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while self._streams and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return not self._streams
+
+
+def _start_server(exchange: ExchangeServer, location: str, token: str) -> Any:
+    from pyarrow import flight
+
+    class NoMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
+        """Says nothing in answers."""
+
+    class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+        """Looks at the headers of a call before anything else happens."""
+
+        def start_call(self, info: Any, headers: Any) -> Any:
+            given = next(iter(headers.get("authorization", ())), "")
+            if isinstance(given, bytes):
+                given = given.decode(errors="replace")
+            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+                raise flight.FlightUnauthenticatedError("wrong or missing token: see security.auth.token")
+            return NoMiddleware()
+
+    class Server(flight.FlightServerBase):  # type: ignore[misc]
+        """Only streams; every other Flight call is not implemented."""
+
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            exchange.serve(context, descriptor, reader, writer)
+
+    try:
+        return Server(location, middleware={"token": TokenCheck()} if token else None)
+    except Exception as error:
+        raise ExchangeError(
+            f"the data exchange cannot listen on {location.removeprefix('grpc://')}: {error}"
+        ) from error

@@ -1,0 +1,279 @@
+"""The consuming end of one DoExchange stream: the input channels of this TaskManager that read one peer on one edge.
+
+One thread while the stream lives: it connects, receives, and sorts what it receives into channels. What consumers say is
+written by whoever says it; messages are small and their number is bounded by credit, so that a write does not wait for the
+peer. A stream connects once, with patience only until it is up: after a loss something may be missing, so all channels
+fail, and the tasks with them. Mirrors Flink's NettyPartitionRequestClient and CreditBasedPartitionRequestClientHandler.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.taskmanager.network.channels.exchange_contract import InputChannelListener
+from snapline.taskmanager.network.flight import frames
+from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
+from snapline.taskmanager.network.flight.tcp_connections import connect_error
+
+CONNECT_TIMEOUT_MS = 1500
+"""How long one attempt waits for the peer's greeting; closing waits for it, too."""
+FIRST_RETRY_SECONDS = 0.1
+LONGEST_RETRY_SECONDS = 1.0
+_LONGEST_CAUSE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where to connect and how."""
+
+    address: str
+    """host:port."""
+    edge_id: str
+    token: str
+    request_backoff_max_ms: int
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Raises ValueError when the address is none."""
+        host, _, port = self.address.rpartition(":")
+        if not host:
+            raise ValueError(f"not an exchange address: {self.address!r} (expected host:port)")
+        return host.strip("[]"), int(port)
+
+
+class InboundStream:
+    """One stream. All public methods may be called from any thread."""
+
+    def __init__(self, peer: Peer, on_ended: Callable[[InboundStream], None]) -> None:
+        self._peer = peer
+        self._on_ended = on_ended
+        self._lock = threading.Lock()
+        self._channels: dict[int, RemoteInputChannel] = {}
+        self._next_channel_id = 0
+        #: Not empty: why the stream is over, or about to be.
+        self._closing = ""
+        self._started = False
+        self._wake_up = threading.Event()
+        self._reader: Any = None
+        #: Guards the writer: one writes at a time, and nobody after it was closed.
+        self._write_lock = threading.Lock()
+        self._writer: Any = None
+        #: What was said before the writer was there; None when it is closed.
+        self._unsent: list[bytes] | None = []
+        self._thread = threading.Thread(target=self._run, name=f"exchange-receive-{peer.edge_id}"[:60], daemon=True)
+
+    def ensure_started(self) -> None:
+        """Connect and receive. Called after the first channel was opened, so that nothing fails unheard."""
+        with self._lock:
+            if not self._started:
+                self._thread.start()
+                self._started = True
+
+    # --- channels ---------------------------------------------------------------------------------------------------
+
+    def open_channel(
+        self,
+        *,
+        consumer: str,
+        producer: str,
+        subpartition_index: int,
+        channel_index: int,
+        credits_per_channel: int,
+        listener: InputChannelListener,
+    ) -> RemoteInputChannel | None:
+        """A new channel, None when the stream is ending: open another stream."""
+        with self._lock:
+            if self._closing:
+                return None
+            channel_id = self._next_channel_id
+            self._next_channel_id += 1
+
+            def send(frame: frames.UpstreamFrame) -> None:
+                self._send(channel_id, frame)
+
+            channel = RemoteInputChannel(channel_id, channel_index, listener, credits_per_channel, send)
+            self._channels[channel_id] = channel
+        channel.open(producer, subpartition_index, consumer)
+        return channel
+
+    def _send(self, channel_id: int, frame: frames.UpstreamFrame) -> None:
+        if isinstance(frame, frames.ReleaseChannel):
+            with self._lock:
+                known = self._channels.pop(channel_id, None) is not None
+                is_last = known and not self._channels and not self._closing
+                if is_last:
+                    self._closing = "no channel is read any more"
+            if is_last:
+                self._cancel()
+                return
+            if not known:
+                return
+        self._write(frames.encode_upstream(frame))
+
+    def _write(self, message: bytes) -> None:
+        with self._write_lock:
+            if self._writer is not None:
+                _write_to(self._writer, message)
+            elif self._unsent is not None:
+                self._unsent.append(message)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more channels."""
+        return bool(self._closing)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self, cause: str) -> None:
+        """End the stream soon, whatever the peer does; its channels fail with this cause."""
+        with self._lock:
+            self._closing = self._closing or cause
+        self._cancel()
+        self.ensure_started()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread is gone."""
+        return self._started and not self._thread.is_alive()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait for the thread. False when it still runs."""
+        self._thread.join(max(0.0, timeout_seconds))
+        return not self._thread.is_alive()
+
+    def _cancel(self) -> None:
+        self._wake_up.set()
+        with self._lock:
+            reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        client = None
+        try:
+            client = self._connect()
+            cause = self._receive() if client is not None else ""
+        except Exception as error:
+            cause = self._explain(error)
+        with self._lock:
+            cause = self._closing = self._closing or cause
+            channels, self._channels = list(self._channels.values()), {}
+        self._on_ended(self)
+        for channel in channels:
+            channel.on_failed(cause)
+        self._close_writer(client)
+
+    def _connect(self) -> Any:
+        """The client once the stream is up; None when it was closed before. Raises the last error when patience ends."""
+        from pyarrow import flight
+
+        host, port = self._peer.host_and_port
+        deadline = time.monotonic() + self._peer.request_backoff_max_ms / 1000
+        pause = FIRST_RETRY_SECONDS
+        while not self._closing:
+            error = connect_error(host, port, deadline, lambda: bool(self._closing))
+            if not error:
+                try:
+                    return self._open_stream(host, port)
+                except flight.FlightUnavailableError:
+                    error = "connections are accepted, but not answered"
+            if time.monotonic() + pause >= deadline:
+                raise ConnectionError(f"cannot connect: {error}")
+            self._wake_up.wait(pause)
+            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+        return None
+
+    def _open_stream(self, host: str, port: int) -> Any:
+        from pyarrow import flight
+
+        client = flight.FlightClient(
+            f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}",
+            generic_options=[
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        headers = [(b"authorization", f"Bearer {self._peer.token}".encode())] if self._peer.token else []
+        options = flight.FlightCallOptions(headers=headers, read_options=frames.aligned_read_options())
+        descriptor = flight.FlightDescriptor.for_command(frames.stream_descriptor(self._peer.edge_id))
+        writer, reader = client.do_exchange(descriptor, options)
+        with self._lock:
+            self._reader = reader
+            closing = self._closing
+        if closing:
+            reader.cancel()
+        with self._write_lock:
+            self._writer = writer
+            for message in self._unsent or ():
+                _write_to(writer, message)
+        return client
+
+    def _receive(self) -> str:
+        """Until the stream ends: why it did."""
+        reader = self._reader
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return self._lost("the peer ended the stream")
+            frame = frames.decode_downstream(chunk.app_metadata, chunk.data)
+            if isinstance(frame, frames.ElementFrame):
+                channel = self._channels.get(frame.channel_id)
+                if channel is not None:
+                    channel.on_element(frame.element, frame.sequence_number, frame.backlog, priority=frame.priority)
+            elif isinstance(frame, frames.ChannelFailed):
+                channel = self._channels.get(frame.channel_id)
+                if channel is not None:
+                    channel.on_failed(f"TaskManager {self._peer.address}: {frame.cause}")
+            else:
+                return f"TaskManager {self._peer.address}: {frame.cause}"
+
+    def _lost(self, why: str) -> str:
+        return f"connection to {self._peer.address} lost: {why}"
+
+    def _explain(self, error: Exception) -> str:
+        from pyarrow import flight
+
+        if isinstance(error, flight.FlightUnauthenticatedError):
+            return (
+                f"TaskManager {self._peer.address} refused this one's token: security.auth.token must be the same "
+                "for all TaskManagers of a cluster"
+            )
+        if isinstance(error, (frames.ProtocolError, ValueError)):
+            return f"edge {self._peer.edge_id} from TaskManager {self._peer.address}: {error}"
+        if isinstance(error, flight.FlightUnavailableError):
+            return self._lost("the other side is gone")
+        text = str(error).split(". gRPC client debug context")[0].split(". Client context")[0]
+        return self._lost(text[:_LONGEST_CAUSE])
+
+    def _close_writer(self, client: Any) -> None:
+        with self._lock:
+            reader = self._reader
+        if reader is not None:
+            reader.cancel()
+        with self._write_lock:
+            writer, self._writer = self._writer, None
+            self._unsent = None
+        if writer is not None:
+            try:
+                writer.close()
+            except Exception:  # noqa: S110 (how a cancelled call ended says nothing)
+                pass
+        if client is not None:
+            client.close()
+
+
+def _write_to(writer: Any, message: bytes) -> None:
+    try:
+        writer.write_metadata(message)
+    except (pa.ArrowException, OSError):
+        return  # the connection is lost: the receiving thread learns it from its own end, with the cause

@@ -1,0 +1,222 @@
+"""The serving end of one DoExchange stream: the subpartitions that one peer reads of one edge.
+
+Two threads while the stream lives: Flight's own, which reads what the consumer asks for, and one that sends, because a
+write blocks when the peer does not read. A consumer in another process is to its producer what a local one is: each
+channel is an input channel of the local exchange, read by this stream as credits allow. What cannot be sent fails its
+channel with the reason, what breaks the protocol fails the stream. Mirrors Flink's PartitionRequestServerHandler.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from snapline.dataflow.elements import EndOfPartition
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelListener
+from snapline.taskmanager.network.flight import frames
+from snapline.taskmanager.network.flight.partition_request_queue import PartitionRequestQueue, Turn
+
+
+class ServedChannel(Protocol):
+    """What the stream reads: a local input channel that can be told to give events only."""
+
+    def poll(self, *, has_credit: bool = True) -> BufferAndBacklog | None:
+        """The next element; without credit only if it is an event."""
+        ...
+
+    def resume_consumption(self) -> None:
+        """The consumer has processed the aligned barrier."""
+        ...
+
+    def release(self) -> None:
+        """The consumer is gone."""
+        ...
+
+
+OpenServedChannel = Callable[[str, frames.OpenChannel, InputChannelListener], ServedChannel]
+"""(edge, request, listener): find the subpartition, or wait for it; elements and failure are announced to the listener under `channel_id`."""
+
+
+class OutboundStream:
+    """One stream. The listener of its channels, whose index is their number on the stream."""
+
+    def __init__(self, edge_id: str, open_channel: OpenServedChannel) -> None:
+        self._edge_id = edge_id
+        self._open_channel = open_channel
+        self._changed = threading.Condition()
+        self._queue = PartitionRequestQueue()
+        self._notices: deque[bytes] = deque()
+        self._channels: dict[int, ServedChannel] = {}
+        self._stopping = False
+        self._schema: pa.Schema | None = None
+
+    # --- from other threads -----------------------------------------------------------------------------------------
+
+    def notify_channel_non_empty(self, channel_index: int, *, priority: bool) -> None:
+        """The producer has something for this channel."""
+        with self._changed:
+            self._queue.notify_available(channel_index, priority=priority)
+            self._changed.notify()
+
+    def notify_channel_failed(self, channel_index: int, cause: str) -> None:
+        """The producer is gone, or did not come."""
+        with self._changed:
+            self._queue.remove_reader(channel_index)
+            self._notices.append(frames.channel_failed_frame(frames.ChannelFailed(channel_index, cause)))
+            self._changed.notify()
+
+    def shut_down(self, cause: str) -> None:
+        """Tell the peer that nothing more comes. It ends the stream, if it still lives."""
+        with self._changed:
+            for channel_id in self._queue.channel_ids:
+                self._queue.remove_reader(channel_id)
+            self._notices.append(frames.exchange_closed_frame(frames.ExchangeClosed(cause)))
+            self._changed.notify()
+
+    # --- the thread of the call -------------------------------------------------------------------------------------
+
+    def serve(self, reader: Any, writer: Any) -> None:
+        """Until the peer ends the stream or its connection is lost. Must not return while the sender still uses it."""
+        sender = threading.Thread(
+            target=self._send, args=(writer,), name=f"exchange-send-{self._edge_id}"[:60], daemon=True
+        )
+        sender.start()
+        try:
+            self._receive(reader)
+        finally:
+            with self._changed:
+                self._stopping = True
+                channels, self._channels = list(self._channels.values()), {}
+                self._changed.notify()
+            for channel in channels:
+                channel.release()
+            sender.join()
+
+    def _receive(self, reader: Any) -> None:
+        from pyarrow import flight
+
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except (StopIteration, flight.FlightError, pa.ArrowException):
+                return
+            frame = frames.decode_upstream(chunk.app_metadata)
+            if isinstance(frame, frames.AddCredit):
+                with self._changed:
+                    self._queue.add_credit(frame.channel_id, frame.credits)
+                    self._changed.notify()
+            elif isinstance(frame, frames.OpenChannel):
+                self._open(frame)
+            elif isinstance(frame, frames.ReleaseChannel):
+                self._release(frame.channel_id)
+            else:
+                self._resume(frame.channel_id)
+
+    def _open(self, frame: frames.OpenChannel) -> None:
+        with self._changed:
+            self._queue.add_reader(frame.channel_id, frame.credits)
+        try:
+            channel = self._open_channel(self._edge_id, frame, self)
+        except (InvariantViolation, IndexError, ValueError) as error:
+            self.notify_channel_failed(frame.channel_id, f"the request was refused: {error}")
+            return
+        with self._changed:
+            self._channels[frame.channel_id] = channel
+        # What was announced before the channel had its place went unheard.
+        self.notify_channel_non_empty(frame.channel_id, priority=False)
+
+    def _resume(self, channel_id: int) -> None:
+        with self._changed:
+            channel = self._channels.get(channel_id)
+        if channel is None:
+            return
+        try:
+            channel.resume_consumption()
+        except InvariantViolation as error:
+            self.notify_channel_failed(channel_id, str(error))
+
+    def _release(self, channel_id: int) -> None:
+        with self._changed:
+            self._queue.remove_reader(channel_id)
+            channel = self._channels.pop(channel_id, None)
+        if channel is not None:
+            channel.release()
+
+    # --- the sender's thread ----------------------------------------------------------------------------------------
+
+    def _send(self, writer: Any) -> None:
+        from pyarrow import flight
+
+        try:
+            while (step := self._next_step()) is not None:
+                if isinstance(step, bytes):
+                    writer.write_metadata(step)
+                else:
+                    self._send_one(step, writer)
+        except flight.FlightError:
+            # The peer is gone: the thread of the call learns it from its own end, and releases the channels.
+            with self._changed:
+                self._stopping = True
+        except Exception as error:
+            # A defect of ours. The peer ends the stream when it hears of it.
+            cause = f"serving edge {self._edge_id} failed: {type(error).__name__}: {error}"
+            writer.write_metadata(frames.exchange_closed_frame(frames.ExchangeClosed(cause)))
+            raise
+
+    def _next_step(self) -> Turn | bytes | None:
+        """Wait for the next thing to send; None when the stream is over."""
+        with self._changed:
+            while True:
+                if self._stopping:
+                    return None
+                if self._notices:
+                    return self._notices.popleft()
+                turn = self._queue.next_turn()
+                if turn is not None:
+                    return turn
+                self._changed.wait()
+
+    def _send_one(self, turn: Turn, writer: Any) -> None:
+        channel_id = turn.channel_id
+        channel = self._channels.get(channel_id)
+        polled = channel.poll(has_credit=turn.has_credit) if channel is not None else None
+        if channel is None or polled is None:
+            return
+        if isinstance(polled.element, pa.RecordBatch):
+            with self._changed:
+                self._queue.batch_sent(channel_id)
+                if polled.more_available:
+                    self._queue.notify_available(channel_id, priority=False)
+            self._send_batch(channel_id, polled, polled.element, writer)
+            return
+        if polled.more_available:
+            with self._changed:
+                self._queue.notify_available(channel_id, priority=False)
+        writer.write_metadata(frames.control_frame(channel_id, polled))
+        if isinstance(polled.element, EndOfPartition):
+            self._release(channel_id)
+
+    def _send_batch(self, channel_id: int, polled: BufferAndBacklog, batch: pa.RecordBatch, writer: Any) -> None:
+        try:
+            if self._schema is None:
+                writer.begin(batch.schema)
+                self._schema = batch.schema
+            if batch.schema.equals(self._schema, check_metadata=True):
+                writer.write_with_metadata(batch, frames.data_header(channel_id, polled, batch.nbytes))
+            else:
+                writer.write_metadata(frames.foreign_data_frame(channel_id, polled, batch))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+            self._release(channel_id)
+            self.notify_channel_failed(
+                channel_id,
+                f"a batch of edge {self._edge_id} with columns {_shown(batch.schema)} cannot be serialised: {error}",
+            )
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)[:500]

@@ -1,0 +1,122 @@
+"""One input channel whose producer runs in another TaskManager.
+
+The receive queue and its credit are cores; this puts one lock around both, because the stream's thread fills and the task's
+thread empties them, and says to the producer what the task's polling means: credit for consumed batches (several in one
+message, at half of the window), consumption resumed, channel released. Mirrors Flink's RemoteInputChannel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.network.channels.credit import ReceiverCredit
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelListener
+from snapline.taskmanager.network.channels.input_channel import InputChannelCore
+from snapline.taskmanager.network.flight.frames import (
+    AddCredit,
+    OpenChannel,
+    ReleaseChannel,
+    ResumeConsumption,
+    UpstreamFrame,
+)
+
+Send = Callable[[UpstreamFrame], None]
+
+
+class RemoteInputChannel:
+    """InputChannel over a stream. `poll` and what follows it are the task's, `on_…` the stream's."""
+
+    def __init__(
+        self, channel_id: int, channel_index: int, listener: InputChannelListener, credits_per_channel: int, send: Send
+    ) -> None:
+        self.channel_id = channel_id
+        self._channel_index = channel_index
+        self._listener = listener
+        self._send = send
+        self._lock = threading.Lock()
+        self._core = InputChannelCore()
+        self._credit = ReceiverCredit(exclusive=credits_per_channel, maximum=credits_per_channel)
+        self._announce_at = max(1, credits_per_channel // 2)
+        self._unannounced = 0
+        #: Nothing more is expected: the partition ended, the channel failed, or the task released it.
+        self._over = False
+
+    def open(self, producer: str, subpartition_index: int, consumer: str) -> None:
+        """Ask for the subpartition."""
+        self._send(OpenChannel(self.channel_id, subpartition_index, self._credit.open(), producer, consumer))
+
+    # --- the stream's thread ----------------------------------------------------------------------------------------
+
+    def on_element(self, element: StreamElement, sequence_number: int, backlog: int, *, priority: bool) -> bool:
+        """An element arrived. Returns False when the channel is over by it."""
+        with self._lock:
+            failure = self._credit.on_batch(backlog) if isinstance(element, pa.RecordBatch) else ""
+            received = self._core.on_element(element, sequence_number, backlog, priority=priority)
+            failure = failure or received.failure
+            if isinstance(element, EndOfPartition) and not failure:
+                self._over = True
+        if failure:
+            self.on_failed(failure)
+            return False
+        if received.notify_priority:
+            self._listener.notify_channel_non_empty(self._channel_index, priority=True)
+        elif received.notify:
+            self._listener.notify_channel_non_empty(self._channel_index, priority=False)
+        return not isinstance(element, EndOfPartition)
+
+    def on_failed(self, cause: str) -> None:
+        """Nothing more comes. Not an error when the partition has ended or the task is gone."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+        self._listener.notify_channel_failed(self._channel_index, cause)
+
+    # --- the task's thread ------------------------------------------------------------------------------------------
+
+    def poll(self) -> BufferAndBacklog | None:
+        """The next element, None when there is none."""
+        announced = 0
+        with self._lock:
+            polled = self._core.poll()
+            if polled is not None and isinstance(polled.element, pa.RecordBatch):
+                self._unannounced += self._credit.on_consumed()
+                if self._unannounced >= self._announce_at and not self._over:
+                    announced, self._unannounced = self._unannounced, 0
+        if announced:
+            self._send(AddCredit(self.channel_id, announced))
+        return polled
+
+    def resume_consumption(self) -> None:
+        """The barrier behind which the producer stopped has been processed."""
+        with self._lock:
+            self._core.resume_consumption()
+        self._send(ResumeConsumption(self.channel_id))
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Nothing: the core knows the last polled barrier."""
+
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None:
+        """Nothing."""
+
+    def inflight_batches(self) -> Sequence[pa.RecordBatch]:
+        """What has arrived and the last polled barrier has overtaken."""
+        with self._lock:
+            return self._core.inflight_batches()
+
+    def convert_to_priority(self, sequence_number: int) -> None:
+        """The announced barrier timed out: the next poll returns it."""
+        with self._lock:
+            self._core.convert_to_priority(sequence_number)
+
+    def release(self) -> None:
+        """The task is gone."""
+        with self._lock:
+            self._over = True
+            self._core.release()
+        self._send(ReleaseChannel(self.channel_id))

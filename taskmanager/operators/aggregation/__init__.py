@@ -1,0 +1,1 @@
+"""Running aggregates, and the accumulators that windows use as well."""

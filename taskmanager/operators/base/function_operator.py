@@ -1,0 +1,141 @@
+"""What every operator with a user's function does for it: life cycle, operator state, notifications of checkpoints.
+
+Decides when a function's optional methods are called: `initialize_state` (CheckpointedFunction) before `open`,
+`snapshot_state` in the synchronous part of a snapshot, `notify_checkpoint_...` (CheckpointListener), `close` once at the
+end, also after a failure, unless it was never opened. A plain callable has none of these, and is a function all the same.
+Mirrors Flink's AbstractUdfStreamOperator and StreamingFunctionUtils.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from snapline.dataflow.api.functions import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    OperatorStateStore,
+)
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.base.operator_contract import (
+    OperatorContext,
+    OperatorSnapshot,
+    RestoredState,
+    StreamOperator,
+)
+from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotContext(FunctionSnapshotContext):
+    """See FunctionSnapshotContext."""
+
+    checkpoint_id: int
+    checkpoint_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InitializationContext(FunctionInitializationContext):
+    """See FunctionInitializationContext."""
+
+    is_restored: bool
+    restored_checkpoint_id: int
+    operator_state_store: OperatorStateStore
+
+
+class FunctionRuntimeContext:
+    """A function's view of its subtask (RuntimeContext); keyed state is refused outside of keyed operators."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+
+    @property
+    def task_name(self) -> str:
+        """Name of the task, for logs."""
+        return self._context.task_name
+
+    @property
+    def subtask_index(self) -> int:
+        """0 .. parallelism - 1."""
+        return self._context.subtask_index
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks."""
+        return self._context.parallelism
+
+    @property
+    def attempt_number(self) -> int:
+        """0 for the first attempt; rises with every restart."""
+        return self._context.attempt_number
+
+    @property
+    def execution_attempt(self) -> str:
+        """Unique over all attempts of all restarts."""
+        return self._context.execution_attempt
+
+    def _refuse(self, descriptor: Any) -> Any:
+        raise JobDefinitionError(
+            f"operator {self._context.operator_uid!r} asks for keyed state {descriptor.name!r}, but its input is not keyed: "
+            "use key_by(...).process(...)"
+        )
+
+    get_state = get_list_state = get_map_state = get_reducing_state = get_aggregating_state = _refuse
+
+
+class FunctionOperator(StreamOperator):
+    """Holds one user function, and the operator state that it may have."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.operator_state: OperatorStateBackend | None = None
+        self._is_checkpointed = isinstance(function, CheckpointedFunction)
+        self._is_listener = isinstance(function, CheckpointListener)
+        self._opened = False
+        self._initialized = False
+
+    def runtime_context(self) -> Any:
+        """What the function's `open` gets."""
+        return FunctionRuntimeContext(self.context)
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        self.operator_state = OperatorStateBackend(restored.operator_lists)
+        if self._is_checkpointed:
+            self._initialized = True
+            self.function.initialize_state(
+                InitializationContext(restored.is_restored, restored.checkpoint_id, self.operator_state)
+            )
+
+    def open(self) -> None:
+        opener = getattr(self.function, "open", None)
+        self._opened = True
+        if callable(opener):
+            opener(self.runtime_context())
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        if self._is_checkpointed:
+            self.function.snapshot_state(SnapshotContext(checkpoint_id, timestamp_ms))
+        assert self.operator_state is not None  # noqa: S101 - for the type checker; initialize_state was called
+        return OperatorSnapshot(operator_lists=self.operator_state.snapshot())
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        if self._is_listener:
+            self.function.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        if self._is_listener:
+            self.function.notify_checkpoint_aborted(checkpoint_id)
+
+    def finish(self) -> None:
+        finisher = getattr(self.function, "finish", None)
+        if callable(finisher):
+            finisher()
+
+    def close(self) -> None:
+        closer = getattr(self.function, "close", None)
+        if (self._opened or self._initialized) and callable(closer):
+            self._opened = self._initialized = False
+            closer()

@@ -1,0 +1,139 @@
+"""What operators over keyed state have in common: the backend, made when the types of the key are known, and the watermark.
+
+Decides when the backend comes into being: on restore, from the snapshot's own description of the key, else with the first
+batch. The operator's watermark lies in the snapshot (union, the lowest counts), so that a row that was late is late again
+after a restore. It does not know what the state is for. Mirrors the keyed part of Flink's AbstractStreamOperator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
+from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header
+from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
+from snapline.taskmanager.operators.base.operator_contract import (
+    KeyedSnapshotPart,
+    OperatorSnapshot,
+    RestoredState,
+    StreamOperator,
+)
+from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
+from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+
+T = TypeVar("T")
+WATERMARK_STATE = "operator-watermark"
+
+
+class KeyedOperator(StreamOperator):
+    """Base of the operators over keyed state."""
+
+    def __init__(self, key_columns: Sequence[str]) -> None:
+        self.key_columns = tuple(key_columns)
+        self.backend: KeyedStateBackend | None = None
+        self.operator_state = OperatorStateBackend()
+        self.watermark_ms = MIN_WATERMARK_MS
+        """The last watermark that came in, also while what it makes due is still being worked off."""
+        self.restored_at_work = False
+        """The snapshot was taken before all that the watermark makes due had been worked off."""
+        self.window_function: Any = None
+        """A user's function with `open` and `close`, if the operator calls one."""
+        self._function_opened = False
+
+    # --- for subclasses -------------------------------------------------------------------------------------------------
+
+    def backend_created(
+        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
+    ) -> None:
+        """Declare states. Either `header` (a restore; the state follows) or `batch` (the first one) is given."""
+
+    def backend_restored(self, backend: KeyedStateBackend) -> None:
+        """All of the state is there again."""
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        self.operator_state = OperatorStateBackend(restored.operator_lists)
+        watermarks = self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).get()
+        self.watermark_ms = min((watermark["ms"] for watermark in watermarks), default=MIN_WATERMARK_MS)
+        self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
+        if restored.keyed:
+            header = read_header(restored.keyed[-1].read_range)  # of deltas the newest, which knows all states
+            backend = self._create(pa.schema(header.key_fields))
+            self.backend_created(backend, header, None)
+            backend.restore(restored.keyed)
+            self.backend_restored(backend)
+
+    def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
+        backend = self.backend = self.make_backend(key_schema)
+        backend.drop_columns = self.setting(DROP_STATE_COLUMNS)
+        return backend
+
+    def make_backend(self, key_schema: pa.Schema) -> KeyedStateBackend:
+        """In memory, for operators with state of their own making."""
+        return KeyedStateBackend(key_schema, self.context.key_group_range, self.context.max_parallelism)
+
+    def setting(self, option: ConfigOption[T]) -> T:
+        """What the job is configured with."""
+        text = self.context.configuration.get(option.key, option.default)
+        return option.read(text)
+
+    def slots_of(self, batch: pa.RecordBatch, key_columns: Sequence[str] = ()) -> Slots:
+        """The slot of each row's key. The first batch ever decides on the types of the key. `key_columns`: under which names
+        this input has the key, if not those of the operator."""
+        schema = batch.schema
+        columns = []
+        for name in key_columns or self.key_columns:
+            position = schema.get_field_index(name)
+            if position < 0:
+                raise KeyError(f"no key column {name!r}: the columns are {', '.join(map(repr, schema.names))}")
+            columns.append(batch.column(position))
+        backend = self.backend
+        if backend is None:
+            fields = [pa.field(name, column.type) for name, column in zip(self.key_columns, columns, strict=True)]
+            untyped = next((field.name for field in fields if pa.types.is_null(field.type)), None)
+            if untyped is not None:
+                raise TypeError(
+                    f"key column {untyped!r} is of type null in the first batch, so the type of the key is not known: cast it, "
+                    "or declare the schema of the operator before key_by"
+                )
+            backend = self._create(pa.schema(fields))
+            self.backend_created(backend, None, batch)
+        try:
+            return backend.slots(columns)
+        except TypeError as refusal:
+            if not key_columns or tuple(key_columns) == self.key_columns:
+                raise
+            raise TypeError(f"{refusal} (this input calls it {', '.join(map(repr, key_columns))})") from None
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).update(
+            [{"ms": self.watermark_ms, "at_work": self.has_pending_work}]
+        )
+        return OperatorSnapshot(self.snapshot_keyed(checkpoint_id), self.operator_state.snapshot())
+
+    def snapshot_keyed(self, checkpoint_id: CheckpointID) -> tuple[KeyedSnapshotPart, ...]:
+        """The synchronous part of the keyed state."""
+        return self.backend.snapshot_parts() if self.backend is not None else ()
+
+    def open(self) -> None:
+        opener = getattr(self.window_function, "open", None)
+        self._function_opened = True
+        if callable(opener):
+            opener(FunctionRuntimeContext(self.context))
+
+    def close(self) -> None:
+        closer = getattr(self.window_function, "close", None)
+        if self._function_opened and callable(closer):
+            self._function_opened = False
+            closer()
+        if self.backend is not None:
+            self.backend.close()
+        self.backend = None

@@ -1,0 +1,91 @@
+"""Operator (not keyed) state of one operator: named lists of elements that are redistributed one by one.
+
+Decides how elements become bytes (a named serializer of `snapline.dataflow.api.state`) and that a name keeps its mode and serializer
+for the life of the operator. It does not know who redistributes. Mirrors Flink's DefaultOperatorStateBackend and
+PartitionableListState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from snapline.dataflow.api.functions import OperatorListState
+from snapline.dataflow.api.state import StateError, serializer_named
+from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot
+
+
+class ListStateOfOperator:
+    """One named list (OperatorListState). Elements are serialised when they enter, so that later changes to an object do
+    not leak into a snapshot."""
+
+    def __init__(self, name: str, mode: OperatorStateMode, serializer: str, restored: Sequence[bytes]) -> None:
+        self.name = name
+        self.mode = mode
+        self.serializer = serializer
+        self._named = serializer_named(serializer)
+        self._elements: list[bytes] = list(restored)
+
+    def get(self) -> list[Any]:
+        """All elements that this subtask holds."""
+        loads = self._named.loads
+        return [loads(element) for element in self._elements]
+
+    def update(self, values: Sequence[Any]) -> None:
+        """Replace all elements."""
+        self._elements = [self._dump(value) for value in values]
+
+    def add(self, value: Any) -> None:
+        """Append one element."""
+        self._elements.append(self._dump(value))
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._elements = []
+
+    def freeze(self) -> OperatorListSnapshot:
+        """The list as it is now."""
+        return OperatorListSnapshot(self.name, self.mode, tuple(self._elements))
+
+    def _dump(self, value: Any) -> bytes:
+        try:
+            return self._named.dumps(value)
+        except Exception as error:
+            raise StateError(
+                f"list state {self.name!r}: {value!r} cannot be written by the serializer {self.serializer!r} ({error}): use "
+                "another serializer, or a value that it can write"
+            ) from error
+
+
+class OperatorStateBackend:
+    """All list states of one operator (OperatorStateStore)."""
+
+    def __init__(self, restored: Mapping[str, tuple[bytes, ...]] | None = None) -> None:
+        self._restored: dict[str, tuple[bytes, ...]] = dict(restored or {})
+        self._states: dict[str, ListStateOfOperator] = {}
+
+    def get_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
+        """Split evenly over the subtasks on a rescale."""
+        return self.list_state(name, OperatorStateMode.SPLIT_DISTRIBUTE, serializer)
+
+    def get_union_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
+        """Every subtask gets all elements on restore."""
+        return self.list_state(name, OperatorStateMode.UNION, serializer)
+
+    def list_state(self, name: str, mode: OperatorStateMode, serializer: str = "json") -> ListStateOfOperator:
+        """The state of this name, with what was restored for it. StateError when it was declared otherwise before."""
+        state = self._states.get(name)
+        if state is None:
+            state = ListStateOfOperator(name, mode, serializer, self._restored.pop(name, ()))
+            self._states[name] = state
+        elif (state.mode, state.serializer) != (mode, serializer):
+            raise StateError(
+                f"list state {name!r} was declared as {state.mode.value} with serializer {state.serializer!r} before, and is "
+                f"now asked for as {mode.value} with {serializer!r}: use one declaration, or another name"
+            )
+        return state
+
+    def snapshot(self) -> tuple[OperatorListSnapshot, ...]:
+        """All lists as they are now, in the order of their declaration."""
+        return tuple(state.freeze() for state in self._states.values())

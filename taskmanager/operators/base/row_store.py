@@ -1,0 +1,167 @@
+"""Rows kept by owner: what windows and joins remember of a stream, in columns, until the operator lets go of them.
+
+An owner is a small number (a key's slot, a window's entry) with a chain of rows; a row is a small number with its values in
+columns. Adding, reading and removing cost the rows they touch. It does not know time. In a snapshot the rows of an owner are
+a list of structs. Mirrors Flink's ListState and MapState in join and window operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
+from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.state.columns import FrozenColumn, make_column
+from snapline.taskmanager.state.index.chains import Chains, FrozenChains
+from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Columns as they are kept: dictionaries as their values, nothing but names and types."""
+    return pa.schema(
+        [
+            pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+            for field in schema
+        ]
+    )
+
+
+def rows_type(schema: pa.Schema) -> pa.DataType:
+    """An owner's rows in a snapshot."""
+    return pa.large_list(pa.struct(list(schema)))
+
+
+class RowStore:
+    """Rows of one schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = stored_schema(schema)
+        self.type = rows_type(self.schema)
+        self._columns = [make_column(field.type) for field in self.schema]
+        self._allocator = SlotAllocator()
+        self._chains = Chains()
+        self.owner_of: Slots = np.zeros(64, np.int32)
+        """By row."""
+
+    def __len__(self) -> int:
+        """Rows kept."""
+        return len(self._allocator)
+
+    @property
+    def capacity(self) -> int:
+        """Row numbers are below this."""
+        return self._allocator.capacity
+
+    def grow_owners(self, capacity: int) -> None:
+        """Make room for owners below."""
+        self._chains.grow_slots(capacity)
+
+    def add(self, owners: Slots, batch: pa.RecordBatch) -> Slots:
+        """Append each row to its owner's; returns their numbers."""
+        batch = conform(batch, self.schema)
+        rows = self._allocator.allocate(len(owners))
+        self._make_room()
+        for column, values in zip(self._columns, batch.columns, strict=True):
+            column.put(rows, values)
+        self.owner_of[rows] = owners
+        self._chains.append(owners, rows)
+        return rows
+
+    def _make_room(self) -> None:
+        capacity = self._allocator.capacity
+        if capacity > len(self.owner_of):
+            self._chains.grow_entries(capacity)
+            owners = np.zeros(capacity, np.int32)
+            owners[: len(self.owner_of)] = self.owner_of
+            self.owner_of = owners
+            for column in self._columns:
+                column.grow(capacity)
+
+    def rows_of(self, owners: Slots) -> tuple[Int64Array, Slots]:
+        """(offsets, rows): owners[i] has rows[offsets[i]:offsets[i + 1]], oldest first."""
+        return self._chains.entries(owners)
+
+    def counts(self, owners: Slots) -> Slots:
+        """Rows of each owner."""
+        return self._chains.counts[owners]
+
+    def take(self, rows: Slots) -> pa.RecordBatch:
+        """The rows of these numbers."""
+        return pa.RecordBatch.from_arrays([column.get(rows) for column in self._columns], schema=self.schema)
+
+    def get(self, owners: Slots) -> pa.Array:
+        """The rows of each owner, a column of `type`."""
+        offsets, rows = self._chains.entries(owners)
+        return _lists(self.type, offsets, [column.get(rows) for column in self._columns])
+
+    def column(self, name: str, rows: Slots) -> pa.Array:
+        """One column of rows."""
+        return self._columns[self.schema.get_field_index(name)].get(rows)
+
+    def remove(self, rows: Slots) -> None:
+        """Forget rows, each named once."""
+        if len(rows):
+            self._chains.unlink(self.owner_of[rows], rows)
+            self._release(rows)
+
+    def remove_owners(self, owners: Slots) -> None:
+        """Forget all rows of these owners."""
+        if len(owners):
+            self._release(self._chains.cut(owners))
+
+    def _release(self, rows: Slots) -> None:
+        for column in self._columns:
+            column.clear(rows)
+        self._allocator.release(rows)
+
+    def move(self, into: Slots, others: Slots) -> None:
+        """The rows of others[i] go to the end of those of into[i]."""
+        offsets, rows = self._chains.entries(others)
+        self._chains.unlink(self.owner_of[rows], rows)
+        owners = np.repeat(into, np.diff(offsets)).astype(np.int32)
+        self._chains.append(owners, rows)
+        self.owner_of[rows] = owners
+
+    def live_rows(self) -> Slots:
+        """All rows, by number."""
+        return self._allocator.live_slots()
+
+    def occupied(self, high_water: int) -> BoolArray:
+        """For each owner below, whether it has rows."""
+        return self._chains.occupied(high_water)
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        """As it is now, a column of `type` by owner."""
+        used = self._allocator.high_water
+        columns = [column.freeze(used) for column in self._columns]
+        return _FrozenRows(self._chains.freeze(high_water, used), columns, self.type)
+
+    def restore(self, owners: Slots, values: pa.Array) -> Slots:
+        """Take over a column of `type`; returns the numbers of the rows."""
+        offsets = values.offsets.to_numpy()
+        structs = values.flatten()
+        batch = pa.RecordBatch.from_arrays(structs.flatten(), schema=self.schema)
+        return self.add(np.repeat(owners, np.diff(offsets)).astype(np.int32), batch)
+
+
+class _FrozenRows:
+    """Rows by owner at one moment."""
+
+    def __init__(self, chains: FrozenChains, columns: Sequence[FrozenColumn], data_type: pa.DataType) -> None:
+        self._chains, self._columns, self._type = chains, columns, data_type
+
+    def get(self, slots: Slots) -> pa.Array:
+        offsets, rows = self._chains.entries(slots)
+        return _lists(self._type, offsets, [column.get(rows) for column in self._columns])
+
+    def occupied(self) -> BoolArray:
+        return self._chains.occupied()
+
+
+def _lists(data_type: pa.DataType, offsets: Int64Array, columns: Sequence[pa.Array]) -> pa.Array:
+    structs = pa.StructArray.from_arrays(list(columns), fields=list(data_type.value_type))
+    buffers = [bitmap_of(np.diff(offsets) > 0), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(data_type, len(offsets) - 1, buffers, children=[structs])

@@ -1,0 +1,173 @@
+"""Operators without state of their own: whole batches through a function, filters, and row-wise maps.
+
+Decides how results of user functions become batches, and what is refused: a result of the wrong kind, a schema other than
+the declared one. User functions with operator state or listeners are honoured here as everywhere (`FunctionOperator`).
+Mirrors Flink's StreamMap, StreamFlatMap, StreamFilter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapline.dataflow.api.functions import Row, SideOutput
+from snapline.dataflow.graph.operator_specs import (
+    FilterRowsSpec,
+    FilterSpec,
+    FlatMapRowsSpec,
+    MapBatchesSpec,
+    MapRowsSpec,
+)
+from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
+    """The batch in the declared schema: columns picked by name, cast where that loses nothing. Raises TypeError."""
+    if schema is None or batch.schema.equals(schema):
+        return batch
+    missing = [name for name in schema.names if batch.schema.get_field_index(name) < 0]
+    if missing:
+        raise TypeError(
+            f"the function returned columns {', '.join(batch.schema.names)}, but schema= declares "
+            f"{', '.join(schema.names)}: {', '.join(missing)} missing"
+        )
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise TypeError(
+                f"the function returned column {field.name!r} as {column.type}, but schema= declares {field.type}: {error}"
+            ) from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class MapBatchesOperator(FunctionOperator):
+    """Batch in; batch, batches, table or nothing out."""
+
+    def __init__(self, spec: MapBatchesSpec) -> None:
+        super().__init__(spec.function)
+        self._call = spec.function
+        self._schema = spec.output_schema
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        self._emit(self._call(batch))
+
+    def _emit(self, result: Any) -> None:
+        if isinstance(result, pa.RecordBatch):
+            self.output.emit_batch(conform(result, self._schema))
+        elif isinstance(result, pa.Table):
+            for part in result.to_batches():
+                self.output.emit_batch(conform(part, self._schema))
+        elif isinstance(result, Iterable) and not isinstance(result, (str, bytes, dict)):
+            for part in result:
+                if not isinstance(part, (pa.RecordBatch, pa.Table, SideOutput)):
+                    raise _no_batch(part)
+                self._emit(part)
+        elif isinstance(result, SideOutput):
+            self.output.emit_side(result.tag, result.batch)
+        elif result is not None:
+            raise _no_batch(result)
+
+
+def _no_batch(result: Any) -> TypeError:
+    return TypeError(
+        f"a map_batches function must return a pyarrow.RecordBatch, an iterable of them, or None, not {type(result).__name__}"
+    )
+
+
+class FilterOperator(FunctionOperator):
+    """Keeps the rows whose place in the boolean array is true."""
+
+    def __init__(self, spec: FilterSpec) -> None:
+        super().__init__(spec.predicate)
+        self._predicate = spec.predicate
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        mask = self._predicate(batch)
+        if not isinstance(mask, (pa.Array, pa.ChunkedArray)):
+            mask = pa.array(mask)
+        if not pa.types.is_boolean(mask.type) or len(mask) != batch.num_rows:
+            raise TypeError(
+                f"a filter must return one boolean per row ({batch.num_rows}), not {len(mask)} values of {mask.type}"
+            )
+        kept = pc.sum(mask).as_py() or 0
+        if kept == batch.num_rows:
+            self.output.emit_batch(batch)
+        elif kept:
+            self.output.emit_batch(batch.filter(mask))
+
+
+class MapRowsOperator(FunctionOperator):
+    """Row in, row out."""
+
+    def __init__(self, spec: MapRowsSpec) -> None:
+        super().__init__(spec.function)
+        self._call = spec.function
+        self._batcher = RowBatcher(spec.output_schema)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        call = self._call
+        rows = rows_of(batch)
+        iterator = iter(rows)
+        try:
+            results = [call(row) for row in iterator]
+        except Exception as error:
+            raise RowFailure(row_being_read(rows, iterator), error) from error
+        _emit_rows(self, self._batcher, results)
+
+
+class FlatMapRowsOperator(FunctionOperator):
+    """Row in, any number of rows out."""
+
+    def __init__(self, spec: FlatMapRowsSpec) -> None:
+        super().__init__(spec.function)
+        self._call = spec.function
+        self._batcher = RowBatcher(spec.output_schema)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        call = self._call
+        rows = rows_of(batch)
+        iterator = iter(rows)
+        results: list[Row] = []
+        try:
+            for row in iterator:
+                produced = call(row)
+                if produced is not None:
+                    results.extend(produced)
+        except Exception as error:
+            raise RowFailure(row_being_read(rows, iterator), error) from error
+        _emit_rows(self, self._batcher, results)
+
+
+class FilterRowsOperator(FunctionOperator):
+    """Keeps the rows for which the function is true; the batch itself is not rebuilt."""
+
+    def __init__(self, spec: FilterRowsSpec) -> None:
+        super().__init__(spec.predicate)
+        self._predicate = spec.predicate
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        predicate = self._predicate
+        rows = rows_of(batch)
+        iterator = iter(rows)
+        try:
+            mask = [bool(predicate(row)) for row in iterator]
+        except Exception as error:
+            raise RowFailure(row_being_read(rows, iterator), error) from error
+        if all(mask):
+            self.output.emit_batch(batch)
+        elif any(mask):
+            self.output.emit_batch(batch.filter(pa.array(mask, pa.bool_())))
+
+
+def _emit_rows(operator: FunctionOperator, batcher: RowBatcher, rows: Sequence[Row]) -> None:
+    batch = batcher.batch_of(rows)
+    if batch is not None:
+        operator.output.emit_batch(batch)

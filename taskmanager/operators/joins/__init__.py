@@ -1,0 +1,1 @@
+"""Joins: of two streams, in windows, over time, and with a table."""

@@ -1,0 +1,80 @@
+"""A stream enriched from a table that every subtask holds: columns of the row whose key is that of the stream's row.
+
+Decides what a table must be (a key at most once, key columns of the stream's types) and what happens without a match: nulls,
+or no row. The table is loaded when the operator opens, also after a restart, and never changes meanwhile. Mirrors Flink's
+lookup join with a full cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.operator_specs import TableLookupSpec
+from snapline.taskmanager.operators.base.operator_contract import StreamOperator
+from snapline.taskmanager.state.index.key_index import KeyIndex
+from snapline.taskmanager.state.index.slots import Slots
+
+
+class TableLookupOperator(StreamOperator):
+    """One look-up per batch."""
+
+    def __init__(self, spec: TableLookupSpec) -> None:
+        self._spec = spec
+        self._index: KeyIndex | None = None
+        self._row_of: Slots = np.zeros(0, np.int32)
+        self._values = pa.table({})
+
+    def open(self) -> None:
+        spec, uid = self._spec, self.context.operator_uid
+        table = spec.load()
+        missing = [name for name in spec.table_columns if name not in table.column_names]
+        if missing:
+            raise JobDefinitionError(
+                f"operator {uid!r}: the table to look up in has no column {missing[0]!r}: it has {', '.join(table.column_names)}"
+            )
+        table = table.combine_chunks()
+        self._index = KeyIndex([table.schema.field(name) for name in spec.table_columns])
+        keys = [_one_chunk(table.column(name)) for name in spec.table_columns]
+        slots = self._index.lookup_or_insert(keys)
+        if len(self._index) < table.num_rows:
+            _, first = np.unique(slots, return_index=True)
+            row = int(np.setdiff1d(np.arange(len(slots)), first)[0])
+            key = ", ".join(
+                f"{name}={column[row].as_py()!r}" for name, column in zip(spec.table_columns, keys, strict=True)
+            )
+            raise JobDefinitionError(
+                f"operator {uid!r}: the table to look up in has several rows for {key}: give it one row per key"
+            )
+        self._row_of = np.zeros(self._index.capacity, np.int32)
+        self._row_of[slots] = np.arange(len(slots), dtype=np.int32)
+        self._values = table.drop_columns(list(spec.table_columns))
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        spec, index = self._spec, self._index
+        assert index is not None  # noqa: S101 - open was called
+        taken = [name for name in self._values.column_names if name in batch.schema.names]
+        if taken:
+            raise JobDefinitionError(
+                f"operator {self.context.operator_uid!r}: both the stream and the table have a column {taken[0]!r}: rename one"
+            )
+        slots = index.lookup([batch.column(name) for name in spec.columns])
+        found = slots >= 0
+        everything = bool(found.all())
+        if spec.how == "inner" and not everything:
+            batch, slots, everything = batch.filter(pa.array(found)), slots[found], True
+        rows = gather_values(self._row_of, np.maximum(slots, 0))
+        chosen = pa.array(rows) if everything else pa.array(rows, mask=~found)
+        columns = [_one_chunk(column.take(chosen)) for column in self._values.columns]
+        schema = pa.schema([*batch.schema, *self._values.schema])
+        self.output.emit_batch(pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema))
+
+    def close(self) -> None:
+        self._index, self._values = None, pa.table({})
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

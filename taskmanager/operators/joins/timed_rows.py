@@ -1,0 +1,111 @@
+"""Keyed state of rows with an event time each: what interval and temporal joins remember of one input.
+
+Rows lie in columns, in a chain per key; a calendar knows which become old. In a snapshot: a list of structs per key.
+It decides nothing about joins. Mirrors the buffers (MapState from time to rows) of Flink's IntervalJoinOperator and
+TemporalRowTimeJoinOperator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.dataflow.api.state import ListStateDescriptor
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.columnar.gather import gather_values
+from snapline.taskmanager.operators.base.deadline_buckets import Calendar
+from snapline.taskmanager.operators.base.row_store import RowStore, stored_schema
+from snapline.taskmanager.state.adopted_state import AdoptedState, elements_of
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.index.slots import Slots, grown
+
+TIME = "__time"
+BUCKET_MS = 1_000
+
+
+class TimedRows(AdoptedState):
+    """Rows by key, with times."""
+
+    def __init__(
+        self, name: str, schema: pa.Schema, due_of: Callable[[pa.Array, Int64Array], Int64Array] | None = None
+    ) -> None:
+        """`due_of`: when keys are due, from their lists and the times of all elements; not given: never."""
+        self._due_of = due_of
+        self.schema = stored_schema(schema)
+        self._store = RowStore(pa.schema([*self.schema, pa.field(TIME, pa.int64())]))
+        self.descriptor: ListStateDescriptor = ListStateDescriptor(name, pa.struct(list(self._store.schema)))
+        self.times: Int64Array = np.zeros(64, np.int64)
+        """By row."""
+        self._calendar = Calendar(BUCKET_MS)
+
+    def __len__(self) -> int:
+        """Rows kept."""
+        return len(self._store)
+
+    def add(self, slots: Slots, times: Int64Array, batch: pa.RecordBatch) -> Slots:
+        """Append rows to their keys'; returns their numbers."""
+        columns = [batch.column(name) for name in self.schema.names]
+        names = [*self.schema.names, TIME]
+        rows = self._store.add(slots, pa.RecordBatch.from_arrays([*columns, pa.array(times)], names=names))
+        self._note(rows, times)
+        return rows
+
+    def _note(self, rows: Slots, times: Int64Array) -> None:
+        self.times = grown(self.times, self._store.capacity)
+        self.times[rows] = times
+        self._calendar.grow(self._store.capacity)
+        self._calendar.remind(rows, times)
+
+    def rows_of(self, slots: Slots) -> tuple[Int64Array, Slots]:
+        """(offsets, rows) of keys, oldest arrival first."""
+        return self._store.rows_of(slots)
+
+    def slots_of(self, rows: Slots) -> Slots:
+        """The key of each row."""
+        return gather_values(self._store.owner_of, rows)
+
+    def take(self, rows: Slots) -> pa.RecordBatch:
+        """Rows, with the columns of the input."""
+        return self._store.take(rows).select(self.schema.names)
+
+    def earliest_ms(self) -> int | None:
+        """No row in the calendar is older than this; None without rows."""
+        return self._calendar.earliest_ms()
+
+    def up_to(self, time_ms: int) -> Slots:
+        """Take the rows at or before a time out of the calendar; they stay until `remove`."""
+        return self._calendar.take(time_ms, lambda rows: self.times[rows] <= time_ms)
+
+    def remove(self, rows: Slots) -> None:
+        """Forget rows, each named once."""
+        self._calendar.forget(rows)
+        self._store.remove(rows)
+
+    # --- AdoptedState ---------------------------------------------------------------------------------------------------
+
+    def due_times(self, values: pa.Array) -> Int64Array:
+        if self._due_of is None:
+            return super().due_times(values)
+        return self._due_of(values, elements_of(values)[1].field(TIME).to_numpy())
+
+    def grow(self, capacity: int) -> None:
+        self._store.grow_owners(capacity)
+
+    def occupied(self, high_water: int) -> BoolArray:
+        return self._store.occupied(high_water)
+
+    def freeze(self, high_water: int) -> FrozenColumn:
+        return self._store.freeze(high_water)
+
+    def restore(self, slots: Slots, values: pa.Array) -> None:
+        rows = self._store.restore(slots, values)
+        if len(rows):
+            self._note(rows, self._store.column(TIME, rows).to_numpy())
+
+    def get_batch(self, slots: Slots) -> pa.Array:
+        return self._store.get(slots)
+
+    def clear_batch(self, slots: Slots) -> None:
+        self.remove(self._store.rows_of(np.unique(slots))[1])

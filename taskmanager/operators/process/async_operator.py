@@ -1,0 +1,266 @@
+"""Requests to the outside, several at a time: the user's AsyncFunction.
+
+Decides how many rows may be under way (a batch waits, row by row, for room), in which order results leave (that of the rows, or
+as they come but never across a watermark), what happens to a request that takes too long, and what a snapshot holds: every
+row whose result has not left, so that it is asked for again after a restore. It does not know threads or event loops:
+AsyncCalls does. Mirrors Flink's AsyncWaitOperator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from snapline.dataflow.api.functions import Row
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.graph.operator_specs import AsyncSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+from snapline.taskmanager.operators.process.co_process import ARROW
+
+STATE_NAME = "async-rows-under-way"
+ROWS_PER_BATCH = 4_096
+
+
+class AsyncCalls(Protocol):
+    """Runs calls of an async function beside the task."""
+
+    def submit(self, number: int, row: Row) -> None:
+        """Begin a call."""
+        ...
+
+    def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
+        """(number, result, failure) of calls that have ended since the last time."""
+        ...
+
+    @property
+    def has_done(self) -> bool:
+        """Whether `take_done` has something."""
+        ...
+
+    def forget(self, number: int) -> None:
+        """Cancel a call."""
+        ...
+
+    def close(self) -> None:
+        """Cancel all."""
+        ...
+
+
+class _Request:
+    """A row under way."""
+
+    __slots__ = ("batch", "deadline_ms", "done", "index", "result", "row")
+
+    def __init__(self, row: Row, batch: pa.RecordBatch, index: int, deadline_ms: int) -> None:
+        self.row, self.batch, self.index, self.deadline_ms = row, batch, index, deadline_ms
+        self.done = False
+        self.result: Sequence[Row] = ()
+
+
+class AsyncOperator(FunctionOperator):
+    """Keeps requests and watermarks in a queue."""
+
+    def __init__(self, spec: AsyncSpec, create_calls: Callable[[Any, Callable[[], None]], AsyncCalls]) -> None:
+        super().__init__(spec.function)
+        self._spec = spec
+        self._create_calls = create_calls
+        self._calls: AsyncCalls | None = None
+        self._batcher = RowBatcher(spec.output_schema)
+        self._queue: deque[int | Watermark] = deque()
+        """Requests by number, in the order of their rows, and the watermarks between them."""
+        self._requests: dict[int, _Request] = {}
+        """Whose results have not left, in the order of their rows."""
+        self._waiting: deque[tuple[pa.RecordBatch, int]] = deque()
+        """Batches, and how many of their rows have been submitted."""
+        self._waiting_rows: deque[list[Row]] = deque()
+        self._held: list[Watermark] = []
+        """Watermarks that came while rows were still waiting for room."""
+        self._results: list[Row] = []
+        self._next_number = 0
+        self._finishing = False
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
+        assert self.operator_state is not None  # noqa: S101 - just made
+        state = self.operator_state.list_state(STATE_NAME, OperatorStateMode.SPLIT_DISTRIBUTE, ARROW)
+        for batch in state.get():
+            self._wait(batch)
+
+    def open(self) -> None:
+        super().open()
+        self._calls = self._create_calls(self.function, self.context.wake_up)
+
+    def close(self) -> None:
+        if self._calls is not None:
+            calls, self._calls = self._calls, None
+            calls.close()
+        super().close()
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        assert self.operator_state is not None  # noqa: S101 - for the type checker
+        state = self.operator_state.list_state(STATE_NAME, OperatorStateMode.SPLIT_DISTRIBUTE, ARROW)
+        state.update(self._unanswered())
+        return super().snapshot_state(checkpoint_id, timestamp_ms)
+
+    def _unanswered(self) -> list[pa.RecordBatch]:
+        """Rows whose results have not left, in their order."""
+        self._flush()
+        chosen: list[tuple[pa.RecordBatch, list[int]]] = []
+        for number in self._queue:
+            if isinstance(number, Watermark):
+                continue
+            request = self._requests[number]
+            if not chosen or chosen[-1][0] is not request.batch:
+                chosen.append((request.batch, []))
+            chosen[-1][1].append(request.index)
+        batches = [batch.take(pa.array(indexes, pa.int64())) for batch, indexes in chosen]
+        return batches + [batch.slice(begin) for batch, begin in self._waiting if begin < batch.num_rows]
+
+    # --- rows -----------------------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if batch.num_rows:
+            self._wait(batch)
+            self._submit()
+
+    def _wait(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append((batch, 0))
+        self._waiting_rows.append(rows_of(batch))
+
+    def _submit(self) -> None:
+        """Begin calls as long as there is room."""
+        calls = self._calls
+        assert calls is not None  # noqa: S101 - open was called
+        room = self._spec.capacity - len(self._requests)
+        deadline_ms = self.context.processing_time.now_ms() + self._spec.timeout_ms
+        while self._waiting and room > 0:
+            batch, begin = self._waiting[0]
+            rows = self._waiting_rows[0]
+            end = min(begin + room, len(rows))
+            for index in range(begin, end):
+                request = _Request(rows[index], batch, index, deadline_ms)
+                number = self._next_number
+                self._next_number += 1
+                self._requests[number] = request
+                self._queue.append(number)
+                calls.submit(number, request.row)
+            room -= end - begin
+            if end == len(rows):
+                self._waiting.popleft()
+                self._waiting_rows.popleft()
+            else:
+                self._waiting[0] = (batch, end)
+        if not self._waiting and self._held:
+            self._queue.extend(self._held)
+            self._held.clear()
+
+    @staticmethod
+    def _answer(request: _Request, produced: Iterable[Row] | None) -> None:
+        request.done = True
+        request.result = [] if produced is None else list(produced)
+
+    # --- results --------------------------------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        """Let go what may leave: from the front, or, without order, all that is done up to the first watermark."""
+        queue, requests = self._queue, self._requests
+        while queue:
+            first = queue[0]
+            if isinstance(first, Watermark):
+                self._flush()
+                self.output.emit_watermark(first)
+                queue.popleft()
+            elif requests[first].done:
+                self._results.extend(requests.pop(first).result)
+                queue.popleft()
+            elif self._spec.ordered or not self._release_behind():
+                break
+        self._flush()
+
+    def _release_behind(self) -> bool:
+        """Without order: what is done between here and the next watermark. The first stays, for it is not done."""
+        kept: list[int | Watermark] = []
+        passed = False
+        for item in self._queue:
+            if isinstance(item, Watermark):
+                passed = True
+            if not passed and not isinstance(item, Watermark) and self._requests[item].done:
+                self._results.extend(self._requests.pop(item).result)
+            else:
+                kept.append(item)
+        self._queue = deque(kept)
+        return False
+
+    def _flush(self) -> None:
+        results, self._results = self._results, []
+        batch = self._batcher.batch_of(results)
+        if batch is not None:
+            self.output.emit_batch(batch)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if self._waiting:
+            self._held.append(watermark)
+        elif self._queue:
+            self._queue.append(watermark)
+        else:
+            self.output.emit_watermark(watermark)
+
+    @property
+    def has_pending_work(self) -> bool:
+        """Results are there, there is room for rows that wait, or a request took too long."""
+        calls = self._calls
+        if calls is None:
+            return False
+        if calls.has_done or (self._waiting and len(self._requests) < self._spec.capacity):
+            return True
+        wake_at_ms = self.wake_at_ms
+        return wake_at_ms is not None and wake_at_ms <= self.context.processing_time.now_ms()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Rows wait for room, or all is to end and waits for answers."""
+        return self._calls is not None and (bool(self._waiting) or (self._finishing and bool(self._queue)))
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When the oldest request has taken too long."""
+        oldest = self._oldest()
+        return None if oldest is None else oldest[1].deadline_ms
+
+    def _oldest(self) -> tuple[int, _Request] | None:
+        """All wait equally long: the first of those that have not been answered is the first to time out."""
+        return next((item for item in self._requests.items() if not item[1].done), None)
+
+    def continue_work(self) -> None:
+        """Take results; give up on what took too long; begin more calls."""
+        calls = self._calls
+        if calls is None:
+            return
+        for number, produced, failure in calls.take_done():
+            request = self._requests.get(number)
+            if request is None or request.done:
+                continue  # timed out meanwhile
+            if failure is not None:
+                raise failure
+            self._answer(request, produced)
+        now_ms = self.context.processing_time.now_ms()
+        while (oldest := self._oldest()) is not None and oldest[1].deadline_ms <= now_ms:
+            number, request = oldest
+            calls.forget(number)
+            self._answer(request, self.function.timeout(request.row))
+        self._release()
+        self._submit()
+
+    def finish(self) -> None:
+        """Everything that is under way is waited for."""
+        self._finishing = True
+        super().finish()

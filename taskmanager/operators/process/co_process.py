@@ -1,0 +1,242 @@
+"""Two inputs into one row-wise function: both keyed over one state, or one keyed and one broadcast to all subtasks.
+
+Decides under which names each input has the key (the first input's name the state's), and how broadcast state is kept: a
+dictionary per descriptor, the same in all subtasks, so that any one subtask's copy restores all. It does not know
+how state is kept. Mirrors Flink's KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.dataflow.api.functions import Row, SideOutput
+from snapline.dataflow.api.state import MapStateDescriptor, StateError, register_serializer
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.base.rows import rows_of
+from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.keyed_state import PythonValues
+
+BROADCAST_PREFIX = "broadcast-"
+ARROW = "arrow"
+
+
+def write_batch(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def read_batch(data: bytes) -> pa.RecordBatch:
+    """The inverse."""
+    return pa.ipc.open_stream(data).read_next_batch()
+
+
+register_serializer(ARROW, write_batch, read_batch)
+
+
+class KeyedCoProcessOperator(KeyedProcessOperator):
+    """KeyedCoProcessFunction."""
+
+    def __init__(self, spec: CoProcessSpec) -> None:
+        first, second = spec.key_columns
+        super().__init__(KeyedProcessSpec(first, spec.function, spec.output_schema, spec.event_time_columns[0]))
+        self.has_event_time = any(spec.event_time_columns)
+        self._inputs = tuple(zip((first, second), spec.event_time_columns, strict=True))
+        function: Any = spec.function
+        self._methods = (function.process_element1, function.process_element2)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        keys, time = self._inputs[input_index]
+        self.process_rows(batch, keys, time, self._methods[input_index])
+
+
+class BroadcastStates:
+    """Dictionaries by descriptor, in operator state of the mode broadcast."""
+
+    def __init__(self, descriptors: tuple[MapStateDescriptor, ...], operator_state: Any) -> None:
+        self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
+        self._operator_state = operator_state
+        self._maps: dict[str, dict[Any, Any]] = {}
+        for name, descriptor in self._descriptors.items():
+            batches = self._list(name).get()
+            pairs: dict[Any, Any] = {}
+            for batch in batches:
+                keys, values = self._codecs(descriptor)
+                pairs.update(zip(keys.to_python(batch.column(0)), values.to_python(batch.column(1)), strict=True))
+            self._maps[name] = pairs
+
+    def _list(self, name: str) -> Any:
+        return self._operator_state.list_state(BROADCAST_PREFIX + name, OperatorStateMode.BROADCAST, ARROW)
+
+    @staticmethod
+    def _codecs(descriptor: MapStateDescriptor) -> tuple[PythonValues, PythonValues]:
+        return (
+            PythonValues(descriptor.name, descriptor.key_type, ""),
+            PythonValues(descriptor.name, descriptor.element_type, descriptor.serializer),
+        )
+
+    def get(self, descriptor: MapStateDescriptor) -> dict[Any, Any]:
+        """The dictionary. StateError for a descriptor that the stream was not broadcast with."""
+        found = self._maps.get(descriptor.name)
+        if found is None:
+            raise StateError(
+                f"broadcast state {descriptor.name!r} is not one of those the stream was broadcast with "
+                f"({', '.join(self._maps)}): add its descriptor to broadcast_state(...)"
+            )
+        return found
+
+    def freeze(self) -> None:
+        """Write all into the operator state."""
+        for name, descriptor in self._descriptors.items():
+            pairs = self._maps[name]
+            keys, values = self._codecs(descriptor)
+            columns = [keys.to_arrow(list(pairs)), values.to_arrow(list(pairs.values()))]
+            self._list(name).update([pa.RecordBatch.from_arrays(columns, names=["key", "value"])])
+
+
+class _BroadcastContext(KeyedProcessContext):
+    """With broadcast state that can only be read."""
+
+    states: BroadcastStates
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> Any:
+        """Read only."""
+        return MappingProxyType(self.states.get(descriptor))
+
+
+class _RulesContext:
+    """For `process_broadcast_element`."""
+
+    timestamp_ms = None
+
+    def __init__(self, states: BroadcastStates) -> None:
+        self._states = states
+        self.side_rows: dict[str, list[Row]] = {}
+
+    @property
+    def current_key(self) -> Any:
+        raise StateError("process_broadcast_element has no current key: its rows reach all subtasks")
+
+    @property
+    def timer_service(self) -> Any:
+        raise StateError("process_broadcast_element has no timers: register them in process_element")
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MutableMapping[Any, Any]:
+        """To read and to change."""
+        return self._states.get(descriptor)
+
+    def output(self, tag: str, row: Row) -> None:
+        self.side_rows.setdefault(tag, []).append(row)
+
+
+class KeyedBroadcastProcessOperator(KeyedProcessOperator):
+    """KeyedBroadcastProcessFunction; input 1 is the broadcast one."""
+
+    def __init__(self, spec: CoProcessSpec) -> None:
+        super().__init__(
+            KeyedProcessSpec(spec.key_columns[0], spec.function, spec.output_schema, spec.event_time_columns[0])
+        )
+        self._descriptors = spec.broadcast or ()
+        self._states: BroadcastStates | None = None
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
+        self._states = BroadcastStates(self._descriptors, self.operator_state)
+
+    def _open_function(self, backend: KeyedStateBackend) -> None:
+        super()._open_function(backend)
+        assert self._service is not None and self._states is not None  # noqa: S101 - just made
+        context = _BroadcastContext(self, backend, self._service)
+        context.states = self._states
+        self._context = context
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if input_index == 0:
+            super().process_batch(batch)
+            return
+        assert self._states is not None  # noqa: S101 - initialize_state made them
+        function: Any = self.function
+        context = _RulesContext(self._states)
+        rows = rows_of(batch)
+        results: list[Row] = []
+        iterator: Iterator[Row] = iter(rows)
+        try:
+            for row in iterator:
+                produced = function.process_broadcast_element(row, context)
+                if produced is not None:
+                    results.extend(produced)
+        except Exception as error:
+            raise RowFailure(row_being_read(rows, iterator), error) from error
+        self._emit(results, context.side_rows)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        assert self._states is not None  # noqa: S101 - initialize_state made them
+        self._states.freeze()
+        return super().snapshot_state(checkpoint_id, timestamp_ms)
+
+
+class CoProcessOperator(FunctionOperator):
+    """CoProcessFunction: two inputs without keys, batch by batch."""
+
+    def __init__(self, spec: CoProcessSpec) -> None:
+        super().__init__(spec.function)
+        self._methods = (spec.function.process_batch1, spec.function.process_batch2)
+        self._schema = spec.output_schema
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        emit_result(self._methods[input_index](batch), self._schema, self.output)
+
+
+def emit_result(result: Any, schema: pa.Schema | None, output: Any) -> None:
+    """What a function over batches has returned."""
+    if result is None:
+        return
+    if isinstance(result, pa.RecordBatch):
+        output.emit_batch(conform(result, schema))
+    elif isinstance(result, SideOutput):
+        output.emit_side(result.tag, result.batch)
+    elif isinstance(result, pa.Table):
+        for part in result.to_batches():
+            output.emit_batch(conform(part, schema))
+    elif isinstance(result, Iterable) and not isinstance(result, (str, bytes, dict)):
+        for part in result:
+            emit_result(part, schema, output)
+    else:
+        raise TypeError(
+            f"a function over batches must return a pyarrow.RecordBatch, a SideOutput, an iterable of them, or None, not "
+            f"{type(result).__name__}"
+        )
+
+
+def create_co_process_operator(spec: CoProcessSpec) -> Any:
+    """The operator of a function with two inputs."""
+    if spec.broadcast is not None:
+        return KeyedBroadcastProcessOperator(spec)
+    if not spec.key_columns[0]:
+        return CoProcessOperator(spec)
+    if spec.batches:
+        from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
+
+        return KeyedBatchesOperator(
+            tuple(zip(spec.key_columns, spec.event_time_columns, strict=True)),
+            (spec.function.process_batch1, spec.function.process_batch2),
+            spec.function,
+            spec.output_schema,
+        )
+    if len(spec.key_columns[0]) != len(spec.key_columns[1]):
+        raise JobDefinitionError("both inputs need as many key columns as the other")
+    return KeyedCoProcessOperator(spec)

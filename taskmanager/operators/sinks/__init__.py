@@ -1,0 +1,1 @@
+"""Operators that end a job: two-phase sinks and sink functions."""

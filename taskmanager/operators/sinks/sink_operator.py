@@ -1,0 +1,128 @@
+"""Tail of most jobs: writes, pre-commits at the barrier, commits when the checkpoint is complete.
+
+Decides when committables are collected (before the barrier leaves, and at the end of the input when no final checkpoint
+follows), that they lie in the snapshot under their checkpoint's id until they are committed, that the completion of checkpoint n
+commits everything pre-committed at or before n, and that a restored operator commits again what the snapshot holds before it
+writes anything. It does not know what a committable is. Mirrors Flink's SinkWriterOperator and CommitterOperator in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from snapline.dataflow.api.connector_api import Committable, Committer, SinkWriter
+from snapline.dataflow.config import CHECKPOINTING_AFTER_TASKS_FINISH, CHECKPOINTING_INTERVAL
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.graph.operator_specs import SinkSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState, StreamOperator
+from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
+
+COMMITTABLES_STATE = "sink-committables"
+WRITER_STATE = "sink-writer-state"
+
+
+def waits_for_final_checkpoint(configuration: Mapping[str, str]) -> bool:
+    """Whether tasks of this job end with a checkpoint that holds their finished state (FLIP-147)."""
+    interval_ms = CHECKPOINTING_INTERVAL.read(
+        configuration.get(CHECKPOINTING_INTERVAL.key, CHECKPOINTING_INTERVAL.default)
+    )
+    after_finish = CHECKPOINTING_AFTER_TASKS_FINISH
+    return interval_ms > 0 and after_finish.read(configuration.get(after_finish.key, after_finish.default))
+
+
+class SinkOperator(StreamOperator):
+    """Writer and committer of one subtask."""
+
+    def __init__(self, spec: SinkSpec) -> None:
+        self._sink = spec.sink
+        self._writer: SinkWriter | None = None
+        self._committer: Committer | None = None
+        self._pending: dict[CheckpointID, list[Committable]] = {}
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        self._restored = restored
+        self._state = OperatorStateBackend(restored.operator_lists)
+        for element in self._state.list_state(COMMITTABLES_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get():
+            checkpoint_id = CheckpointID(element["checkpoint_id"])
+            self._pending.setdefault(checkpoint_id, []).append(Committable(element["data"]))
+
+    def open(self) -> None:
+        context = self.context
+        self._committer = self._sink.create_committer(context)
+        if self._committer is not None:
+            # All of them lie in a snapshot that is complete, or nobody could have restored it.
+            recovered = self._take_pending(None)
+            if recovered:
+                self._committer.commit(recovered)
+            if self._restored.is_restored or context.attempt_number > 0:
+                self._committer.clean_up(recovered)
+        self._pending.clear()
+        states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
+        self._writer = self._sink.create_writer(context, states)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        assert self._writer is not None  # noqa: S101 - open was called
+        self._writer.write(batch)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Ends here."""
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Ends here."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
+        self._prepare_commit(checkpoint_id)
+
+    def _prepare_commit(self, checkpoint_id: CheckpointID) -> None:
+        assert self._writer is not None  # noqa: S101 - open was called
+        committables = list(self._writer.prepare_commit(checkpoint_id))
+        if committables and self._committer is not None:
+            self._pending.setdefault(checkpoint_id, []).extend(committables)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        assert self._writer is not None  # noqa: S101 - open was called
+        self._state.list_state(COMMITTABLES_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
+            [
+                {"checkpoint_id": pending_id, "data": committable.data}
+                for pending_id, committables in self._pending.items()
+                for committable in committables
+            ]
+        )
+        self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
+            list(self._writer.snapshot_state(checkpoint_id))
+        )
+        return OperatorSnapshot(operator_lists=self._state.snapshot())
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        if self._committer is not None:
+            due = self._take_pending(checkpoint_id)
+            if due:
+                self._committer.commit(due)
+
+    def _take_pending(self, up_to: CheckpointID | None) -> list[Committable]:
+        """What was pre-committed at or before this checkpoint (None: all), oldest first."""
+        due = sorted(pending for pending in self._pending if up_to is None or pending <= up_to)
+        return [committable for pending in due for committable in self._pending.pop(pending)]
+
+    def finish(self) -> None:
+        """Without a final checkpoint nobody will notify: what was written becomes visible now."""
+        if not waits_for_final_checkpoint(self.context.configuration):
+            last = max(self._pending, default=self._restored.checkpoint_id)
+            self._prepare_commit(CheckpointID(last + 1))
+            committables = self._take_pending(None)
+            if committables and self._committer is not None:
+                self._committer.commit(committables)
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        committer, self._committer = self._committer, None
+        try:
+            if writer is not None:
+                writer.close()
+        finally:
+            if committer is not None:
+                committer.close()

@@ -1,0 +1,1 @@
+"""Operators that begin a job: sources, event time, watermarks."""

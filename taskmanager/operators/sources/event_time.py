@@ -1,0 +1,207 @@
+"""Event time of rows and the generation of watermarks from it.
+
+Decides how a column is read as event time (timestamps of any unit as UTC, integers as milliseconds), what is refused, and
+which watermark follows from the rows seen: the maximum minus the allowed disorder minus one, per split where splits are
+known, then the minimum over those that are not finished; a split that waits counts with its least time, where the source knows
+it. It does not know when watermarks are due: that is the operator's
+clock. Mirrors Flink's BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplexer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.elements import MIN_WATERMARK_MS
+
+_PER_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+"""Unit to (multiplier, divisor) that make milliseconds."""
+END_OF_TIME_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: integers beyond it are of another unit."""
+
+
+def event_time_column(batch: pa.RecordBatch, column: str) -> pa.Array:
+    """The column, if it can be event time. Raises KeyError or TypeError that names it."""
+    position = batch.schema.get_field_index(column)
+    if position < 0:
+        raise KeyError(f"no event time column {column!r}: the columns are {', '.join(map(repr, batch.schema.names))}")
+    array = batch.column(position)
+    if not (pa.types.is_timestamp(array.type) or pa.types.is_int64(array.type)):
+        raise TypeError(
+            f"event time column {column!r} is {array.type}: it must be a timestamp, or int64 milliseconds since the epoch"
+        )
+    return array
+
+
+def event_times_ms(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
+    """Event time of each row in milliseconds, finer units rounded down. Raises ValueError for a null, naming the row."""
+    array = event_time_column(batch, column)
+    if array.null_count:
+        row = pc.index(array.is_null(), pa.scalar(True)).as_py()
+        raise ValueError(
+            f"event time column {column!r} is null in row {row}: filter such rows out before, or fill them"
+        )
+    return _in_ms(array)
+
+
+def _in_ms(array: pa.Array) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = array.view(pa.int64()).to_numpy()
+    if pa.types.is_timestamp(array.type):
+        multiplier, divisor = _PER_MS[array.type.unit]
+        if divisor > 1:
+            return np.floor_divide(values, divisor)
+        if multiplier > 1:
+            return values * multiplier
+    return values
+
+
+def max_event_time_ms(batch: pa.RecordBatch, column: str) -> int | None:
+    """The greatest event time, nulls aside; None when there is none."""
+    array = event_time_column(batch, column)
+    if array.null_count:
+        array = array.drop_null()
+    if not len(array):
+        return None
+    values = array.view(pa.int64()).to_numpy()
+    greatest = int(values.max())
+    if greatest > END_OF_TIME_MS and pa.types.is_int64(array.type):
+        raise ValueError(
+            f"event time column {column!r} holds {greatest}, which as milliseconds since the epoch lies beyond the year 9999: if it "
+            "is microseconds or nanoseconds, make it a timestamp of that unit, or divide it"
+        )
+    if pa.types.is_timestamp(array.type):
+        multiplier, divisor = _PER_MS[array.type.unit]
+        return greatest * multiplier // divisor
+    return greatest
+
+
+class WatermarkGenerator:
+    """The watermark that follows from the rows seen so far."""
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._strategy = strategy
+        self._greatest_ms: int | None = None
+        self._splits: dict[str, int | None] = {}
+        """Greatest event time per unfinished split."""
+        self._active_ms: dict[str, int] = {}
+        """When each of them had rows last, on the clock of activity; only with an idle timeout."""
+        self._least_ms: dict[str, int] = {}
+        """Per unfinished split, where known: no row of it is earlier."""
+        self._emitted_ms = MIN_WATERMARK_MS
+
+    @property
+    def column(self) -> str:
+        """The event time column."""
+        return self._strategy.column
+
+    @property
+    def greatest_ms(self) -> int | None:
+        """Greatest event time seen."""
+        return self._greatest_ms
+
+    def add_splits(
+        self,
+        splits: Mapping[str, int | None],
+        greatest_ms: int | None = None,
+        least_ms: Mapping[str, int] | None = None,
+    ) -> None:
+        """Splits that will be read, with what was seen of them before a restore, and the least time of those where it is
+        known without reading."""
+        if self._strategy.per_split:
+            self._splits.update(splits)
+            self._least_ms.update({split_id: ms for split_id, ms in (least_ms or {}).items() if split_id in splits})
+        if greatest_ms is not None:
+            self._greatest_ms = greatest_ms if self._greatest_ms is None else max(self._greatest_ms, greatest_ms)
+
+    def greatest_of(self, split_id: str) -> int | None:
+        """Greatest event time seen in an unfinished split; of all rows when splits are not told apart."""
+        return self._splits.get(split_id) if self._splits else self._greatest_ms
+
+    def on_batch(self, batch: pa.RecordBatch, split_id: str = "", activity_ms: int | None = None) -> None:
+        """Rows were emitted. Without a split id, they count for all. `activity_ms`: see ProcessingTimeService."""
+        if activity_ms is not None and split_id in self._splits:
+            self._active_ms[split_id] = activity_ms
+        greatest = max_event_time_ms(batch, self._strategy.column)
+        if greatest is None:
+            return
+        if self._greatest_ms is None or greatest > self._greatest_ms:
+            self._greatest_ms = greatest
+        if split_id in self._splits:
+            known = self._splits[split_id]
+            if known is None or greatest > known:
+                self._splits[split_id] = greatest
+        elif not split_id and self._splits:
+            self._splits.clear()  # the reader does not tell its splits apart
+
+    def finish_split(self, split_id: str) -> None:
+        """The split holds the watermark back no longer."""
+        self._splits.pop(split_id, None)
+        self._active_ms.pop(split_id, None)
+        self._least_ms.pop(split_id, None)
+
+    def _reached(self, split_id: str, seen: int | None) -> int | None:
+        """Up to where the split lets the watermark rise, the allowed disorder not yet taken off; None: nowhere."""
+        least = self._least_ms.get(split_id)
+        if least is None:
+            return seen
+        least += (
+            self._strategy.max_out_of_orderness_ms
+        )  # all its rows are at or after its least time, however disordered
+        return least if seen is None else max(seen, least)
+
+    def _taking_part(self, activity_ms: int | None) -> list[int | None]:
+        """What the splits that are not idle have reached; what all have, when all are."""
+        timeout_ms = self._strategy.idle_timeout_ms
+        reached = {split_id: self._reached(split_id, seen) for split_id, seen in self._splits.items()}
+        if not timeout_ms or activity_ms is None:
+            return list(reached.values())
+        active = [
+            reached[split_id]
+            for split_id in self._splits
+            if activity_ms < self._active_ms.setdefault(split_id, activity_ms) + timeout_ms
+        ]
+        return active or list(reached.values())
+
+    def next_watermark_ms(self, activity_ms: int | None = None) -> int | None:
+        """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle timeout
+        leaves it to the others, and is late when it comes back behind them."""
+        watermark_ms = self.reached_ms(activity_ms)
+        if watermark_ms <= self._emitted_ms:
+            return None
+        self._emitted_ms = watermark_ms
+        return watermark_ms
+
+    def reached_ms(self, activity_ms: int | None = None) -> int:
+        """The watermark as it could be emitted now; the lowest before there can be one."""
+        greatest = self._greatest_ms
+        if self._splits:
+            least = MIN_WATERMARK_MS
+            for seen in self._taking_part(activity_ms):
+                if seen is None:
+                    return MIN_WATERMARK_MS
+                least = seen if least == MIN_WATERMARK_MS else min(least, seen)
+            greatest = least
+        return self._watermark_of(greatest)
+
+    def splits_beyond(self, watermark_ms: int) -> tuple[str, ...]:
+        """Unfinished splits that are further than this."""
+        return tuple(split_id for split_id, seen in self._splits.items() if self._watermark_of(seen) > watermark_ms)
+
+    def keep_active(self, activity_ms: int, split_ids: Iterable[str]) -> None:
+        """These splits have no rows because they may not: they are not idle."""
+        self._active_ms.update(dict.fromkeys(split_ids, activity_ms))
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """Splits that are told apart."""
+        return tuple(self._splits)
+
+    def _watermark_of(self, greatest_ms: int | None) -> int:
+        if greatest_ms is None:
+            return MIN_WATERMARK_MS
+        return max(greatest_ms - self._strategy.max_out_of_orderness_ms - 1, MIN_WATERMARK_MS)

@@ -1,0 +1,200 @@
+"""Head of a source task: a reader over splits, its position in the snapshot, and the watermark of what it read.
+
+Decides which splits this subtask reads. Fresh: split i of the job belongs to subtask i modulo parallelism. Restored: the
+splits that the snapshot's redistribution gave it, at their positions, and those new splits that the snapshot did not know,
+by index again. A split that the snapshot knew and that nobody holds was read to its end by a subtask that had finished; to
+tell it from a new one, every subtask's snapshot holds digests of all split ids ever assigned. It does not know what a
+position is. Mirrors Flink's SourceOperator, without an enumerator: splits are assigned by index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
+from snapline.dataflow.elements import Watermark
+from snapline.dataflow.graph.operator_specs import SourceSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
+from snapline.taskmanager.operators.sources.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.sources.watermarked_source import WatermarkedSource
+
+SPLITS_STATE = "source-splits"
+KNOWN_STATE = "source-known-splits"
+DIGEST_BYTES = 8
+
+
+def split_digest(split_id: str) -> str:
+    """What a snapshot remembers of a split that this subtask does not hold."""
+    return hashlib.blake2b(split_id.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+class SourceOperator(WatermarkedSource):
+    """Reads batches and emits them."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._spec = spec
+        self._reader: SourceReader | None = None
+        self._splits: list[SourceSplit] = []
+        self._known: set[str] = set()
+        self.set_strategy(spec.watermark_strategy)
+        self._paused: tuple[str, ...] = ()
+        self._greatest: dict[str, int | None] = {}
+        """Greatest event time per split in the restored snapshot."""
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        self._state = OperatorStateBackend(restored.operator_lists)
+        self.restore_drained(self._state, restored)
+        elements = self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
+        digests = self._state.list_state(KNOWN_STATE, OperatorStateMode.BROADCAST).get()
+        own = [self._from_element(element) for element in elements]
+        all_ids = [split.split_id for split in self._spec.splits]
+        if restored.operator_lists is None:
+            new = list(self._spec.splits)
+        else:
+            held = {split.split_id for split in own}
+            known = {digest for element in digests for digest in element.split()}
+            # Without digests the snapshot holds nothing of this source but that it was there: its reader had finished.
+            new = [
+                split
+                for split in self._spec.splits
+                if known and split.split_id not in held and split_digest(split.split_id) not in known
+            ]
+            self._known = known
+        self._known.update(split_digest(split_id) for split_id in all_ids)
+        mine = [
+            split
+            for index, split in enumerate(self._spec.splits)
+            if index % self.context.parallelism == self.context.subtask_index
+        ]
+        new_ids = {split.split_id for split in new}
+        self._splits = own + [split for split in mine if split.split_id in new_ids]
+
+    def _from_element(self, element: dict[str, Any]) -> SourceSplit:
+        split_id = element["split_id"]
+        self._greatest[split_id] = element.get("greatest_event_time_ms")
+        return SourceSplit(split_id, element["description"], element["position"], element["finished"])
+
+    def open(self) -> None:
+        self._reader = self._spec.source.create_reader(self.context)
+        self._reader.add_splits(tuple(self._splits))
+        if self._generator is not None:
+            strategy = self._spec.watermark_strategy
+            assert strategy is not None  # noqa: S101 - there is a generator
+            unfinished = {s.split_id: self._greatest.get(s.split_id) for s in self._splits if not s.finished}
+            seen = [ms for ms in self._greatest.values() if ms is not None]
+            whole = max(seen, default=None) if strategy.per_split else min(seen, default=None)
+            least = {s.split_id: s.least_times_ms.get(strategy.column) for s in self._spec.splits}
+            known = {split_id: ms for split_id, ms in least.items() if ms is not None}
+            self._generator.add_splits(unfinished, whole, known)
+        self.start_watermarks()
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        assert self._reader is not None  # noqa: S101 - open was called
+        splits = self._reader.snapshot_splits(checkpoint_id)
+        self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
+            [self._element(split) for split in splits]
+        )
+        self._state.list_state(KNOWN_STATE, OperatorStateMode.BROADCAST).update([" ".join(sorted(self._known))])
+        return OperatorSnapshot(operator_lists=self._state.snapshot())
+
+    def _element(self, split: SourceSplit) -> dict[str, Any]:
+        element: dict[str, Any] = {
+            "split_id": split.split_id,
+            "description": split.description,
+            "position": split.position,
+            "finished": split.finished,
+        }
+        if self._generator is not None:
+            known = self._greatest.get(split.split_id) if split.finished else None
+            element["greatest_event_time_ms"] = self._generator.greatest_of(split.split_id) if known is None else known
+        return element
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def emit_next(self) -> InputStatus:
+        assert self._reader is not None  # noqa: S101 - open was called
+        if self._is_drained:
+            return InputStatus.END_OF_INPUT
+        now_ms = self.context.processing_time.now_ms()
+        if self.has_to_wait(now_ms):
+            return InputStatus.NOTHING_AVAILABLE
+        polled = self._reader.poll_next(now_ms)
+        generator, cadence = self._generator, self._cadence
+        if polled.batch is not None and polled.batch.num_rows:
+            if generator is None or cadence is None:
+                self.output.emit_batch(polled.batch)
+            else:
+                cadence.before_batch(self.output)
+                self.output.emit_batch(polled.batch)
+                generator.on_batch(polled.batch, polled.split_id, self.context.processing_time.activity_ms())
+                self._finish_splits(polled.finished_splits)
+                cadence.after_batch(self.output)
+        elif generator is not None and cadence is not None:
+            self._finish_splits(polled.finished_splits)
+            cadence.on_time(self.output)
+        self._wake_at_ms = None
+        if polled.status is InputStatus.NOTHING_AVAILABLE:
+            times = [
+                at_ms for at_ms in (polled.wake_at_ms, cadence.wake_at_ms if cadence else None) if at_ms is not None
+            ]
+            if polled.wake_at_ms is None:
+                times.append(now_ms + SOON_MS)
+            if self._aligner is not None:
+                times.append(self._aligner.wake_at_ms)
+            self._wake_at_ms = min(times)
+        elif polled.status is InputStatus.END_OF_INPUT:
+            self._emit_last_watermark()
+            if self._aligner is not None:
+                self._aligner.end()
+        return polled.status
+
+    def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
+        if drain:
+            self.mark_drained(self._state)
+
+    def pause_splits(self, activity_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
+        """Splits that are ahead wait while others are not."""
+        ahead = generator.splits_beyond(max_watermark_ms)
+        if ahead != self._paused and self._reader is not None:
+            self._paused = ahead
+            self._reader.pause_splits(ahead)
+        generator.keep_active(activity_ms, ahead)
+
+    def _finish_splits(self, split_ids: Sequence[str]) -> None:
+        if split_ids and self._generator is not None and self._cadence is not None:
+            for split_id in split_ids:
+                self._greatest[split_id] = self._generator.greatest_of(split_id)
+                self._generator.finish_split(split_id)
+            self._cadence.split_finished()
+
+    def _emit_last_watermark(self) -> None:
+        """What the interval held back; the task adds the watermark of the end itself, if the job drains."""
+        watermark_ms = self._generator.next_watermark_ms() if self._generator is not None else None
+        if watermark_ms is not None:
+            self.output.emit_watermark(Watermark(watermark_ms))
+
+    # --- notifications ----------------------------------------------------------------------------------------------
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        if self._reader is not None:
+            self._reader.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        if self._reader is not None:
+            self._reader.notify_checkpoint_aborted(checkpoint_id)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            reader.close()
+
+
+SOON_MS = 10
+"""A reader that has nothing and does not say when is asked again after this."""

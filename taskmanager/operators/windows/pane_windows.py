@@ -1,0 +1,428 @@
+"""Tumbling and sliding windows on whole batches, whatever they hold.
+
+A row is folded into one pane; a window is its panes taken together, when it fires. Decides which pane a row belongs to,
+which rows are late (the end of their last window plus the allowed lateness lies at or before the watermark: to the side
+output, or dropped), and what a watermark makes due: each window whose end it has passed, in the order of their starts, in
+slices, so that a barrier does not wait behind a million keys. With allowed lateness panes stay after the results, and every
+batch that changes a window whose result is out emits the changed results again. Without rows for it, a window does not
+exist. Windows of processing time are the same with the task's clock for a watermark. Keys that are not in memory are loaded when their
+first window is due, some at a time. Mirrors Flink's WindowOperator with
+EventTimeTrigger; a batch costs its rows, however many windows overlap, and a window the entries of its panes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.dataflow.api.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
+from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
+from snapline.taskmanager.operators.sources.event_time import event_times_ms
+from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.windows.window_operator import KEYS_PER_LOAD, WindowOperator
+from snapline.taskmanager.operators.windows.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE
+from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+
+STATE_PREFIX = "windows-"
+WINDOWS_PER_SLICE = 1_024
+
+
+class PaneWindowOperator(WindowOperator[WindowState]):
+    """One or two inputs, one state."""
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[tuple[str, ...], str]],
+        assigner: PaneAssigner,
+        maker: ContentsMaker,
+        allowed_lateness_ms: int = 0,
+        late_output_tag: str = "",
+    ) -> None:
+        """`inputs`: key columns and event time column of each."""
+        geometry = PaneGeometry.of(assigner)
+        self._by_clock = isinstance(assigner, TumblingProcessingTimeWindows)
+        domain = "clock," if self._by_clock else ""
+        windows = f"{domain}{geometry.size_ms},{geometry.slide_ms},{geometry.offset_ms}"
+        super().__init__(inputs[0][0], maker, STATE_PREFIX, windows)
+        self._inputs = tuple(inputs)
+        self._geometry = geometry
+        self._lateness_ms = allowed_lateness_ms
+        self._late_output_tag = late_output_tag
+        self._to_fire: list[int] = []
+        """Heap of the starts of windows whose result may not be out."""
+        self._known_windows: set[int] = set()
+        """What is in it."""
+        self._to_drop: list[tuple[int, int]] = []
+        """Heap of panes: start of the last window, start of the pane."""
+        self._known_panes: set[int] = set()
+        self._work: _Work | None = None
+        self._clock_ms = MIN_WATERMARK_MS
+        """With processing time: until when windows were fired."""
+        self._timer = EarliestTimer(self._on_timer)
+        self.late_rows_dropped = 0
+
+    # --- state ----------------------------------------------------------------------------------------------------------
+
+    def make_state(self, contents: WindowContents) -> WindowState:
+        """Windows of this geometry."""
+        return WindowState(self._state_name, contents, self._due_of)
+
+    def contents_fields(self, field: pa.Field) -> list[pa.Field]:
+        """All but the last window that fired."""
+        return [child for child in field.type.item_type if child.name != FIRED]
+
+    def refusal(self, windows: str) -> str:
+        """Other windows."""
+        now = _spelled(self._state_name.removeprefix(STATE_PREFIX))
+        return f"the snapshot holds windows of {_spelled(windows)}, and the job now asks for {now}: keep them"
+
+    def _due_of(self, panes: Int64Array, fired: Int64Array) -> Int64Array:
+        """When the next window that holds the pane is due, or, when all were emitted, when the pane goes."""
+        geometry = self._geometry
+        last = geometry.last_windows(panes)
+        following = geometry.last_windows(np.clip(fired, panes - geometry.size_ms, last)) + geometry.slide_ms
+        lasting_ms = np.where(following <= last, 0, self._lateness_ms)
+        return np.minimum(following, last) + geometry.size_ms - 1 + lasting_ms
+
+    def backend_restored(self, backend: KeyedStateBackend) -> None:
+        windows = self._state
+        if windows is None:
+            return
+        self._note_panes(windows, NEVER_FIRED)
+        last_due, probe = self._last_due_start(self._time_ms), _Work(None)
+        passed = [start for start in self._to_fire if start <= last_due]
+        for start in passed:  # most of them were emitted before the snapshot
+            self._take_window(probe, windows, start)
+            if not probe.size:
+                self._to_fire.remove(start)
+                self._known_windows.discard(start)
+        heapq.heapify(self._to_fire)
+        self._drop_passed(windows)
+
+    def open(self) -> None:
+        """Goes on with what the watermark of the snapshot had made due."""
+        super().open()
+        if self._by_clock:
+            self._arm()
+        elif self._is_due(self.watermark_ms):
+            self._work = _Work(Watermark(self.watermark_ms))
+
+    # --- rows -----------------------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if not batch.num_rows:
+            return
+        key_columns, time_column = self._inputs[input_index]
+        geometry = self._geometry
+        if self._by_clock:
+            times = np.full(batch.num_rows, self.context.processing_time.now_ms(), np.int64)
+        else:
+            times = event_times_ms(batch, time_column)
+        panes, first, last = window_starts(times, geometry.pane_ms, geometry.offset_ms)
+        if geometry.has_gaps or geometry.last_window(first) <= self._last_gone_start():
+            batch, panes = self._without_late_rows(batch, panes)
+            if not len(panes):
+                return
+            first, last = int(panes.min()), int(panes.max())
+        slots = self.slots_of(batch, key_columns)
+        windows = self.state_for(batch, input_index)
+        numbers = windows.number_rows(panes, first, last, geometry.pane_ms)
+        last_due = self._last_due_start(self._time_ms)
+        entries = windows.entries_of_rows(slots, numbers, max(last_due, NEVER_FIRED))
+        windows.contents.fold(entries, batch, input_index)
+        if windows.window_count != len(self._known_panes):
+            self._note_panes(windows, self._last_gone_start())
+        if self._lateness_ms and first - geometry.size_ms < last_due:
+            self._emit_late_updates(windows, entries, slots, panes)
+        if self._by_clock:
+            self._arm()
+
+    @property
+    def _time_ms(self) -> int:
+        return self._clock_ms if self._by_clock else self.watermark_ms
+
+    def _note_panes(self, windows: WindowState, last_gone: int) -> None:
+        """Windows of panes that are new will fire, unless they are over; panes go with their last window."""
+        for pane in windows.window_starts:
+            if pane in self._known_panes:
+                continue
+            self._known_panes.add(pane)
+            heapq.heappush(self._to_drop, (self._geometry.last_window(pane), pane))
+            self._note_windows(start for start in self._geometry.windows_of(pane) if start > last_gone)
+
+    def _note_windows(self, starts: Iterable[int]) -> None:
+        for start in starts:
+            if start not in self._known_windows:
+                self._known_windows.add(start)
+                heapq.heappush(self._to_fire, start)
+
+    def _load_due(self, windows: WindowState) -> None:
+        """Keys that are due come into memory, those that are due first. Windows of their panes may have fired for other keys."""
+        assert self.backend is not None  # noqa: S101 - there are windows
+        geometry, first = self._geometry, self._last_due_start(self.due_outside_now_ms())
+        self.backend.load_due(self._state_name, self._time_ms, KEYS_PER_LOAD)
+        self._note_panes(windows, first - 1)
+        last = geometry.last_window(self._last_due_start(self._time_ms))
+        for pane in windows.window_starts:
+            begin, end = min(geometry.last_window(pane), last), max(pane - geometry.size_ms, first - 1)
+            self._note_windows(range(begin, end, -geometry.slide_ms))
+
+    def _last_gone_start(self) -> int:
+        """A window is gone once its last millisecond plus the allowed lateness is not beyond the watermark."""
+        return max(self._last_due_start(self._time_ms) - self._lateness_ms, MIN_WATERMARK_MS)
+
+    def _without_late_rows(self, batch: pa.RecordBatch, panes: Int64Array) -> tuple[pa.RecordBatch, Int64Array]:
+        geometry = self._geometry
+        last_windows = geometry.last_windows(panes)
+        if geometry.has_gaps:
+            inside = panes < last_windows + geometry.size_ms
+            batch, panes, last_windows = batch.filter(pa.array(inside)), panes[inside], last_windows[inside]
+        late = last_windows <= self._last_gone_start()
+        if not late.any():
+            return batch, panes
+        late_batch = batch.filter(pa.array(late))
+        if self._late_output_tag:
+            self.output.emit_side(self._late_output_tag, late_batch)
+        else:
+            self.late_rows_dropped += late_batch.num_rows
+        return batch.filter(pa.array(~late)), panes[~late]
+
+    def _emit_late_updates(self, windows: WindowState, entries: Slots, slots: Slots, panes: Int64Array) -> None:
+        """Windows whose result is out already: the changed ones again."""
+        geometry = self._geometry
+        last_due, last_gone = self._last_due_start(self._time_ms), self._last_gone_start()
+        if geometry.panes_per_window == 1 and geometry.slide_ms == geometry.size_ms:
+            passed = panes <= last_due
+            if passed.any():
+                _, rows = np.unique(entries[passed], return_index=True)
+                changed = entries[passed][np.sort(rows)]
+                self._emit(windows, changed, None, windows.starts_of(changed))
+                windows.set_fired(changed, windows.starts_of(changed))
+            return
+        last_windows = geometry.last_windows(panes)
+        changed_slots: dict[int, list[Slots]] = {}
+        for back in range(-(-geometry.size_ms // geometry.slide_ms)):
+            starts = last_windows - back * geometry.slide_ms
+            chosen = (starts <= last_due) & (starts > last_gone) & (starts > panes - geometry.size_ms)
+            for start in np.unique(starts[chosen]).tolist():
+                changed_slots.setdefault(start, []).append(slots[chosen & (starts == start)])
+        for start in sorted(changed_slots):
+            found = windows.entries_of_windows(self._panes_present(start))
+            found = found[np.isin(windows.slots_of(found), np.concatenate(changed_slots[start]))]
+            grouped, offsets = _grouped(found, windows.slots_of(found))
+            self._emit(windows, grouped, offsets, np.full(len(offsets) - 1, start, np.int64))
+            windows.set_fired(grouped, np.maximum(windows.fired[grouped], start))
+
+    # --- watermarks -----------------------------------------------------------------------------------------------------
+
+    def _last_due_start(self, watermark_ms: int) -> int:
+        return watermark_ms - self._geometry.size_ms + 1
+
+    def _is_due(self, watermark_ms: int) -> bool:
+        last_due = self._last_due_start(watermark_ms)
+        return bool(
+            (self._to_fire and self._to_fire[0] <= last_due)
+            or (self._to_drop and self._to_drop[0][0] <= last_due - self._lateness_ms)
+            or self.due_outside_now_ms() <= watermark_ms
+        )
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark.timestamp_ms <= self.watermark_ms:
+            return
+        self.watermark_ms = watermark.timestamp_ms
+        if not self._by_clock and self._is_due(watermark.timestamp_ms):
+            self._work = _Work(watermark)
+        else:
+            self.output.emit_watermark(watermark)
+
+    def finish(self) -> None:
+        """Windows of processing time that no clock will fire any more come out now."""
+        if self._by_clock:
+            self._advance_clock(MAX_WATERMARK_MS)
+
+    def _arm(self) -> None:
+        """Ask for a timer when the first window ends."""
+        at_ms = self.due_outside_now_ms() + 1
+        if self._to_fire:
+            at_ms = min(at_ms, self._to_fire[0] + self._geometry.size_ms)
+        if at_ms <= NOTHING_DUE:
+            self._timer.arm(self.context.processing_time, at_ms)
+
+    def _on_timer(self, at_ms: int) -> None:
+        self._advance_clock(max(self.context.processing_time.now_ms(), at_ms) - 1)
+
+    def _advance_clock(self, time_ms: int) -> None:
+        self._clock_ms = max(self._clock_ms, time_ms)
+        if self._work is None and self._is_due(self._clock_ms):
+            self._work = _Work(None)
+
+    @property
+    def has_pending_work(self) -> bool:
+        return self._work is not None
+
+    def continue_work(self) -> None:
+        """Emit one slice; when nothing is left, let the watermark go on."""
+        work, windows = self._work, self._state
+        if work is None:
+            return
+        if windows is not None:
+            if work.position < work.size or self._next_windows(work, windows):
+                self._emit_slice(work, windows)
+            if work.position < work.size:
+                return
+            self._drop_passed(windows)
+            if self._is_due(self._time_ms):
+                return
+        self._finish_work(work)
+
+    def _emit_slice(self, work: _Work, windows: WindowState) -> None:
+        first = work.position
+        last = min(first + windows.contents.windows_per_slice, work.size)
+        work.position = last
+        if work.offsets is None:
+            entries, offsets = work.entries[first:last], None
+        else:
+            bounds = work.offsets[first : last + 1]
+            entries, offsets = work.entries[bounds[0] : bounds[-1]], bounds - bounds[0]
+        starts = work.starts[first:last]
+        self._emit(windows, entries, offsets, starts)
+        self._touch(windows, entries)
+        if self._lateness_ms or offsets is not None:
+            windows.set_fired(entries, starts if offsets is None else np.repeat(starts, np.diff(offsets)))
+        else:
+            windows.remove(entries)
+
+    def _next_windows(self, work: _Work, windows: WindowState) -> bool:
+        """Take the next due windows, of keys that are in memory. False when there are none, for now."""
+        if self.due_outside_now_ms() <= self._time_ms and not self._goes_before_outside():
+            self._load_due(windows)
+        last_due = self._last_due_start(min(self._time_ms, self.due_outside_now_ms()))
+        one_pane = self._geometry.panes_per_window == 1 and not self._geometry.has_gaps
+        at_most = WINDOWS_PER_SLICE if one_pane else 1
+        while self._to_fire and self._to_fire[0] <= last_due:
+            starts: list[int] = []
+            while self._to_fire and self._to_fire[0] <= last_due and len(starts) < at_most:
+                starts.append(heapq.heappop(self._to_fire))
+            self._known_windows.difference_update(starts)
+            if one_pane:
+                entries = windows.entries_of_windows([start for start in starts if start in self._known_panes])
+                of_entry = windows.starts_of(entries)
+                fresh = windows.fired[entries] < of_entry
+                work.take(entries[fresh], None, of_entry[fresh])
+            else:
+                self._take_window(work, windows, starts[0])
+            if work.size:
+                return True
+        return False
+
+    def _goes_before_outside(self) -> bool:
+        """Whether a window in memory is due before all that is not."""
+        return bool(self._to_fire) and self._to_fire[0] <= self._last_due_start(self.due_outside_now_ms() - 1)
+
+    def _take_window(self, work: _Work, windows: WindowState, start: int) -> None:
+        """The entries of all panes of a window, key by key, of keys whose result is not out."""
+        entries = windows.entries_of_windows(self._panes_present(start))
+        entries, offsets = _grouped(entries, windows.slots_of(entries))
+        if len(entries):
+            fresh = np.maximum.reduceat(windows.fired[entries], offsets[:-1]) < start
+            if not fresh.all():
+                lengths = np.diff(offsets)
+                of_fresh = np.repeat(fresh, lengths)
+                self._skip(windows, entries[~of_fresh], start)
+                entries = entries[of_fresh]
+                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[fresh])])
+        work.take(entries, offsets, np.full(len(offsets) - 1, start, np.int64))
+
+    def _skip(self, windows: WindowState, entries: Slots, start: int) -> None:
+        """The window's result is out for the keys of these entries, of which some may not say so."""
+        behind = entries[windows.fired[entries] < start]
+        if len(behind):
+            self._touch(windows, behind)
+            windows.set_fired(behind, np.full(len(behind), start))
+
+    def _panes_present(self, start: int) -> list[int]:
+        panes = self._geometry.panes_of(start)
+        if len(panes) <= len(self._known_panes):
+            return [pane for pane in panes if pane in self._known_panes]
+        return sorted(pane for pane in self._known_panes if pane in panes)
+
+    def _drop_passed(self, windows: WindowState) -> None:
+        """Forget panes whose windows are all over."""
+        last_gone = self._last_gone_start()
+        if self._to_fire:
+            last_gone = min(last_gone, self._to_fire[0] - 1)
+        gone: list[int] = []
+        while self._to_drop and self._to_drop[0][0] <= last_gone:
+            gone.append(heapq.heappop(self._to_drop)[1])
+        if gone:
+            entries = windows.entries_of_windows(gone)
+            self._touch(windows, entries)
+            windows.remove(entries)
+            windows.drop_windows(gone)
+            self._known_panes.difference_update(gone)
+
+    def _touch(self, windows: WindowState, entries: Slots) -> None:
+        """The state of these entries' keys changes."""
+        assert self.backend is not None  # noqa: S101 - there are windows
+        self.backend.touch(windows.slots_of(entries))
+
+    def _finish_work(self, work: _Work) -> None:
+        self._work = None
+        if work.watermark is not None:
+            self.output.emit_watermark(work.watermark)
+        if self._by_clock:
+            self._arm()
+
+    def _emit(self, windows: WindowState, entries: Slots, offsets: Int64Array | None, starts: Int64Array) -> None:
+        backend = self.backend
+        assert backend is not None  # noqa: S101 - there are entries
+        if not len(entries):
+            return
+        owners = windows.slots_of(entries if offsets is None else entries[offsets[:-1]])
+        ends = starts + self._geometry.size_ms
+        fired = FiredWindows(backend.key_fields, backend.keys(owners), starts, ends, entries, offsets)
+        windows.contents.emit(fired, self.output)
+
+
+def _grouped(entries: Slots, slots: Slots) -> tuple[Slots, Int64Array]:
+    """Entries of one key next to each other, in their order; and where each key begins."""
+    order = np.argsort(slots, kind="stable")
+    slots = slots[order]
+    changes = np.flatnonzero(slots[1:] != slots[:-1]) + 1
+    ends = [len(slots)] if len(slots) else []
+    return entries[order], np.concatenate([np.zeros(1, np.int64), changes, np.array(ends, np.int64)])
+
+
+def _spelled(windows: str) -> str:
+    *domain, size, slide, offset = windows.split(",")
+    every = f" every {slide} ms" if slide != size else ""
+    return f"{size} ms{every} with offset {offset} ms{' of processing time' if domain else ''}"
+
+
+_NO_ENTRIES: Slots = np.zeros(0, np.int32)
+_NO_STARTS: Int64Array = np.zeros(0, np.int64)
+
+
+class _Work:
+    """What a watermark (None: the clock) has made due, and how far it has got."""
+
+    def __init__(self, watermark: Watermark | None) -> None:
+        self.watermark = watermark
+        self.take(_NO_ENTRIES, None, _NO_STARTS)
+
+    def take(self, entries: Slots, offsets: Int64Array | None, starts: Int64Array) -> None:
+        """Windows to emit: one per start."""
+        self.entries, self.offsets, self.starts = entries, offsets, starts
+        self.position = 0
+
+    @property
+    def size(self) -> int:
+        """Windows of keys."""
+        return len(self.starts)

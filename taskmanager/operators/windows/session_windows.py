@@ -1,0 +1,195 @@
+"""Session windows on whole batches, whatever they hold.
+
+A batch becomes sessions of its own, by sorting, and these merge with those of the state that they touch. Decides what is
+late: a row whose session, after all merging, is over including the lateness; whether a late row is saved by a session depends
+on the order of rows, so that exactly the rows for which it could matter are taken one by one. With allowed lateness a session
+stays after its result, and batches that change it emit it again. Keys that are not in memory are loaded when a session of theirs is due,
+some at a time. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.dataflow.api.windows import EventTimeSessionWindows
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.elements import Watermark
+from snapline.taskmanager.operators.sources.event_time import event_times_ms
+from snapline.taskmanager.operators.windows.session_state import END, FIRED, SessionState
+from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.windows.window_operator import KEYS_PER_LOAD, WindowOperator
+from snapline.taskmanager.state.index.slots import Slots
+
+STATE_PREFIX = "sessions-"
+_NO_ENTRIES: Slots = np.zeros(0, np.int32)
+
+
+class SessionWindowOperator(WindowOperator[SessionState]):
+    """One input."""
+
+    def __init__(
+        self,
+        key_columns: tuple[str, ...],
+        time_column: str,
+        assigner: EventTimeSessionWindows,
+        maker: ContentsMaker,
+        allowed_lateness_ms: int = 0,
+        late_output_tag: str = "",
+    ) -> None:
+        super().__init__(key_columns, maker, STATE_PREFIX, str(assigner.gap_ms))
+        self._time_column = time_column
+        self._gap_ms = assigner.gap_ms
+        self._lateness_ms = allowed_lateness_ms
+        self._late_output_tag = late_output_tag
+        self._pending: Watermark | None = None
+        """The watermark whose sessions are being emitted."""
+        self._due: Slots = _NO_ENTRIES
+        self.late_rows_dropped = 0
+
+    # --- state ----------------------------------------------------------------------------------------------------------
+
+    def make_state(self, contents: WindowContents) -> SessionState:
+        """Sessions of this gap."""
+        return SessionState(self._state_name, contents, self._gap_ms, self._lateness_ms)
+
+    def contents_fields(self, field: pa.Field) -> list[pa.Field]:
+        """All but the end, and whether it fired."""
+        return [child for child in field.type.item_type if child.name not in (END, FIRED)]
+
+    def refusal(self, windows: str) -> str:
+        """Another gap."""
+        return f"the snapshot holds sessions with a gap of {windows} ms, and the job now asks for {self._gap_ms} ms: keep the gap"
+
+    def open(self) -> None:
+        """Goes on with what the watermark of the snapshot had made due."""
+        super().open()
+        if self._may_be_due(self.watermark_ms):
+            self._begin(Watermark(self.watermark_ms))
+
+    # --- rows -----------------------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if not batch.num_rows:
+            return
+        times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
+        slots = self.slots_of(batch)
+        sessions = self.state_for(batch)
+        alone_late = times + self._gap_ms - 1 + self._lateness_ms <= self.watermark_ms
+        if not alone_late.any():
+            self._changed(sessions, self._add(sessions, batch, slots, times))
+            return
+        doubtful = alone_late & self._may_be_saved(sessions, slots, alone_late)
+        late = alone_late & ~doubtful
+        begin = 0
+        changed = [_NO_ENTRIES]
+        for row in [*np.flatnonzero(doubtful).tolist(), batch.num_rows]:
+            part = np.flatnonzero(~late[begin:row]).astype(np.int32) + begin
+            if len(part):
+                changed.append(self._add(sessions, batch.take(pa.array(part)), slots[part], times[part]))
+            if row < batch.num_rows:
+                if self._joins_a_session(sessions, slots[row : row + 1], int(times[row])):
+                    one = batch.slice(row, 1), slots[row : row + 1], times[row : row + 1]
+                    changed.append(self._add(sessions, *one))
+                else:
+                    late[row] = True
+            begin = row + 1
+        self._changed(sessions, sessions.still_there(np.unique(np.concatenate(changed))))
+        if late.any():
+            late_batch = batch.filter(pa.array(late))
+            if self._late_output_tag:
+                self.output.emit_side(self._late_output_tag, late_batch)
+            else:
+                self.late_rows_dropped += late_batch.num_rows
+
+    def _may_be_saved(self, sessions: SessionState, slots: Slots, alone_late: BoolArray) -> BoolArray:
+        """Rows whose key has a session, or a row of this batch that makes one."""
+        distinct = np.unique(slots[alone_late])
+        offsets, _ = sessions.sessions_of(distinct)
+        with_session = np.union1d(distinct[np.diff(offsets) > 0], slots[~alone_late])
+        return np.isin(slots, with_session)
+
+    def _joins_a_session(self, sessions: SessionState, slot: Slots, time_ms: int) -> bool:
+        _, entries = sessions.sessions_of(slot)
+        overlaps = (sessions.starts[entries] < time_ms + self._gap_ms) & (sessions.ends[entries] > time_ms)
+        return bool(overlaps.any())
+
+    @staticmethod
+    def _add(sessions: SessionState, batch: pa.RecordBatch, slots: Slots, times: Int64Array) -> Slots:
+        """Returns the sessions that have changed, each once."""
+        entries, changed = sessions.add_rows(slots, times)
+        sessions.contents.fold(entries, batch)
+        return changed
+
+    def _changed(self, sessions: SessionState, changed: Slots) -> None:
+        """Results that were out are out of date: they come again, once a batch."""
+        passed = sessions.ends[changed] - 1 <= self.watermark_ms
+        sessions.set_fired(changed, passed)
+        if passed.any():
+            self._emit(sessions, changed[passed])
+        sessions.remind(changed)
+
+    # --- watermarks -----------------------------------------------------------------------------------------------------
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark.timestamp_ms <= self.watermark_ms:
+            return
+        self.watermark_ms = watermark.timestamp_ms
+        if self._may_be_due(watermark.timestamp_ms):
+            self._begin(watermark)
+        else:
+            self.output.emit_watermark(watermark)
+
+    def _may_be_due(self, time_ms: int) -> bool:
+        sessions = self._state
+        return sessions is not None and (sessions.may_be_due(time_ms) or self.due_outside_now_ms() <= time_ms)
+
+    def _begin(self, watermark: Watermark) -> None:
+        self._pending = watermark
+        self._take_due()
+
+    def _take_due(self) -> None:
+        """What is over, of keys in memory: kept ones go, the others are to be emitted, in the order of their ends."""
+        sessions, backend = self._state, self.backend
+        assert sessions is not None and backend is not None  # noqa: S101 - something is due
+        if self.due_outside_now_ms() <= self.watermark_ms:
+            backend.load_due(self._state_name, self.watermark_ms, KEYS_PER_LOAD)
+        due = sessions.due(min(self.watermark_ms, self.due_outside_now_ms()))
+        gone = due[sessions.fired[due]]
+        backend.touch(sessions.slot_of[gone])
+        sessions.remove(gone)
+        due = due[~sessions.fired[due]]
+        self._due = due[np.lexsort((sessions.slot_of[due], sessions.ends[due]))]
+
+    @property
+    def has_pending_work(self) -> bool:
+        return self._pending is not None
+
+    def continue_work(self) -> None:
+        """Emit one slice; when nothing is left, let the watermark go on."""
+        sessions, watermark = self._state, self._pending
+        if watermark is None or sessions is None:
+            return
+        part = self._due[: sessions.contents.windows_per_slice]
+        self._due = self._due[len(part) :]
+        if len(part):
+            assert self.backend is not None  # noqa: S101 - there are sessions
+            self._emit(sessions, part)
+            self.backend.touch(sessions.slot_of[part])
+            if self._lateness_ms:
+                sessions.set_fired(part, np.ones(len(part), np.bool_))
+                sessions.remind(part)
+            else:
+                sessions.remove(part)
+        if not len(self._due):
+            self._take_due()  # those that the lateness does not keep, and those that were not in memory
+        if not len(self._due) and self.due_outside_now_ms() > self.watermark_ms:
+            self._pending = None
+            self.output.emit_watermark(watermark)
+
+    def _emit(self, sessions: SessionState, entries: Slots) -> None:
+        backend = self.backend
+        assert backend is not None  # noqa: S101 - there are entries
+        keys = backend.keys(sessions.slot_of[entries])
+        fired = FiredWindows(backend.key_fields, keys, sessions.starts[entries], sessions.ends[entries], entries)
+        sessions.contents.emit(fired, self.output)

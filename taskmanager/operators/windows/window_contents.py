@@ -1,0 +1,290 @@
+"""What a window holds of a key, by entry: the part of window operators that does not care which windows there are.
+
+An entry is a small number that the operator's state gives to a key's pane or session. Contents fold rows in, merge entries,
+and make output of windows that fire; the operator decides what is late and due. Here: accumulators. Rows and reduced rows:
+`row_contents`. Mirrors Flink's window state (AggregatingState, ListState, ReducingState in a window's namespace) together with
+InternalWindowFunction.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.columnar.gather import gather_values
+from snapline.taskmanager.operators.aggregation.aggregates import (
+    Accumulator,
+    AggregatePlan,
+    Numbers,
+    Shape,
+    check_widens,
+)
+from snapline.taskmanager.operators.base.operator_contract import Output
+from snapline.taskmanager.state.adopted_state import AdoptedState
+from snapline.taskmanager.state.columns import FrozenColumn
+from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.running_aggregate import AggregateColumn
+
+INPUT_TYPE_METADATA = b"snapline.aggregate.input"
+WINDOW_TIME = pa.timestamp("ms")
+WINDOW_START, WINDOW_END = pa.field("window_start", WINDOW_TIME), pa.field("window_end", WINDOW_TIME)
+_REDUCERS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+
+
+@dataclass(frozen=True, slots=True)
+class FiredWindows:
+    """Windows of keys whose results are due."""
+
+    key_fields: Sequence[pa.Field]
+    keys: Sequence[pa.Array]
+    """One row per window and key."""
+    starts: Int64Array
+    ends: Int64Array
+    entries: Slots
+    """Of all windows, one after the other."""
+    offsets: Int64Array | None = None
+    """Window i has entries[offsets[i]:offsets[i + 1]]; None: one each."""
+    timeless: bool = False
+    """Global windows: results say no times."""
+
+    def bounds(self) -> Int64Array:
+        """The offsets, also where they are implied."""
+        return np.arange(len(self.starts) + 1) if self.offsets is None else self.offsets
+
+    def window_fields(self) -> list[pa.Field]:
+        """Those of `window_columns`."""
+        return [] if self.timeless else [WINDOW_START, WINDOW_END]
+
+    def window_columns(self) -> list[pa.Array]:
+        """`window_start` and `window_end`."""
+        if self.timeless:
+            return []
+        return [pa.array(self.starts).view(WINDOW_TIME), pa.array(self.ends).view(WINDOW_TIME)]
+
+
+class WindowContents(ABC):
+    """By entry."""
+
+    windows_per_slice = 16_384
+    """How many windows of keys are emitted between two looks at the control mail."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> list[pa.Field]:
+        """The columns that stand for an entry in a snapshot."""
+
+    @abstractmethod
+    def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        """Take the rows in; `entries` has one per row."""
+
+    @abstractmethod
+    def merge(self, into: Slots, others: Slots) -> None:
+        """others[i] becomes part of into[i], in order; the caller clears the others."""
+
+    @abstractmethod
+    def emit(self, fired: FiredWindows, output: Output) -> None:
+        """Results."""
+
+    @abstractmethod
+    def grow(self, capacity: int) -> None:
+        """Make room for entries below."""
+
+    @abstractmethod
+    def clear(self, entries: Slots) -> None:
+        """Forget, each named once."""
+
+    @abstractmethod
+    def get(self, entries: Slots) -> list[pa.Array]:
+        """As they are now, in the order of `fields`."""
+
+    @abstractmethod
+    def freeze(self, high_water: int) -> list[FrozenColumn]:
+        """The same for later, of the entries below."""
+
+    @abstractmethod
+    def restore(self, entries: Slots, columns: Sequence[pa.Array]) -> None:
+        """Take over what `freeze` gave; the entries are new."""
+
+    @abstractmethod
+    def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
+        """Raise unless batches of this schema fit."""
+
+
+class ContentsState(AdoptedState):
+    """State of windows, whatever they hold."""
+
+    contents: WindowContents
+
+    @abstractmethod
+    def describe(self) -> None:
+        """Set the descriptor, from what the contents are now."""
+
+
+class ContentsMaker(ABC):
+    """Makes contents when the columns of the input are known."""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The accumulators, if there are any."""
+        return ()
+
+    def start_from(self, known: Sequence[Shape], *, drop: bool) -> None:
+        """A snapshot had these. StateError, by column, for what is gone, unless it may be dropped."""
+
+    def shapes_of(self, fields: Sequence[pa.Field]) -> list[Shape]:
+        """From `WindowContents.fields` of a snapshot."""
+        return []
+
+    @abstractmethod
+    def of_batch(self, schema: pa.Schema) -> WindowContents:
+        """For a fresh state."""
+
+    @abstractmethod
+    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
+        """For `WindowContents.fields` of a snapshot."""
+
+
+class AccumulatorContents(WindowContents):
+    """Counts, sums, minima and maxima."""
+
+    def __init__(self, plan: AggregatePlan, accumulators: Sequence[Accumulator], *, may_widen: bool = False) -> None:
+        """`may_widen`: the accumulators are those of a snapshot; the first batch may have wider types."""
+        self._plan = plan
+        self.accumulators = tuple(accumulators)
+        self._may_widen = may_widen
+        self.columns = {a.name: AggregateColumn(a.descriptor()) for a in accumulators}
+        self._output_schema: pa.Schema | None = None
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        fields = []
+        for accumulator in self.accumulators:
+            input_type = pa.schema([pa.field("input", accumulator.column_type)]).serialize().to_pybytes()
+            storage = accumulator.descriptor().storage_type
+            fields.append(pa.field(accumulator.name, storage, metadata={INPUT_TYPE_METADATA: input_type}))
+        return fields
+
+    def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        for accumulator in self.accumulators:
+            self.columns[accumulator.name].fold(entries, accumulator.numbers(batch), running=False)
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        for column in self.columns.values():
+            column.before_write(into)
+            np.add.at(column.counts, into, column.counts[others])
+            for name, totals in column.totals.items():
+                _REDUCERS[name].at(totals, into, totals[others])
+
+    def emit(self, fired: FiredWindows, output: Output) -> None:
+        entries, offsets = fired.entries, fired.offsets
+        columns = self.columns
+
+        def counts_of(name: str) -> Numbers:
+            counts = gather_values(columns[name].counts, entries)
+            return counts if offsets is None else np.add.reduceat(counts, offsets[:-1])
+
+        def totals_of(name: str, total: str) -> Numbers:
+            totals = gather_values(columns[name].totals[total], entries)
+            return totals if offsets is None else _REDUCERS[total].reduceat(totals, offsets[:-1])
+
+        if self._output_schema is None:
+            results = self._plan.result_fields(self.accumulators)
+            self._output_schema = pa.schema([*fired.key_fields, *fired.window_fields(), *results])
+        arrays = [
+            *fired.keys,
+            *fired.window_columns(),
+            *self._plan.results(self.accumulators, counts_of, totals_of),
+        ]
+        output.emit_batch(pa.RecordBatch.from_arrays(arrays, schema=self._output_schema))
+
+    def grow(self, capacity: int) -> None:
+        for column in self.columns.values():
+            column.grow(capacity)
+
+    def clear(self, entries: Slots) -> None:
+        for column in self.columns.values():
+            column.clear(entries)
+
+    def get(self, entries: Slots) -> list[pa.Array]:
+        return [column.get(entries) for column in self.columns.values()]
+
+    def freeze(self, high_water: int) -> list[FrozenColumn]:
+        return [column.freeze(high_water) for column in self.columns.values()]
+
+    def restore(self, entries: Slots, columns: Sequence[pa.Array]) -> None:
+        for accumulator, part in zip(self.accumulators, columns, strict=True):
+            self.columns[accumulator.name].put(entries, part)
+
+    def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
+        needed = self._plan.accumulators(schema)
+        if self._may_widen:
+            for written, declared in zip(self.accumulators, needed, strict=True):
+                check_widens(written.column, written.column_type, declared.column_type)
+            self.accumulators, self._output_schema, self._may_widen = needed, None, False
+        if needed != self.accumulators:
+            raise StateError(
+                f"operator {operator_uid!r}: the aggregates, or the types of their columns, are not those that "
+                "its state was made for: keep them, or give the operator another uid to start without its state"
+            )
+
+
+class AccumulatorMaker(ContentsMaker):
+    """For a plan of aggregates."""
+
+    def __init__(self, plan: AggregatePlan, input_schema: pa.Schema | None = None) -> None:
+        """`input_schema`: as far as it is known before the first batch."""
+        self._plan = plan
+        self._input_schema = input_schema
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return self._plan.shapes
+
+    def start_from(self, known: Sequence[Shape], *, drop: bool) -> None:
+        self._plan.start_from(known, drop=drop)
+
+    def shapes_of(self, fields: Sequence[pa.Field]) -> list[Shape]:
+        return [accumulator.shape for accumulator in accumulators_of(fields)]
+
+    def of_batch(self, schema: pa.Schema) -> WindowContents:
+        return AccumulatorContents(self._plan, self._plan.accumulators(schema))
+
+    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
+        written = accumulators_of(fields)
+        if self._input_schema is not None:
+            needed = self._plan.accumulators(self._input_schema)
+            types = {accumulator.name: accumulator.column_type for accumulator in written}
+            for one in needed:
+                check_widens(one.column, types.get(one.name, one.column_type), one.column_type)
+            return AccumulatorContents(self._plan, needed)
+        known = {accumulator.column: accumulator.column_type for accumulator in written if accumulator.aggregates}
+        return AccumulatorContents(self._plan, [self._of_known(shape, known) for shape in self.shapes], may_widen=True)
+
+    @staticmethod
+    def _of_known(shape: Shape, known: Mapping[str, pa.DataType]) -> Accumulator:
+        if not shape.aggregates:
+            return Accumulator(shape.name, shape.column, pa.int64(), ())
+        if shape.column not in known:
+            raise StateError(
+                f"column {shape.column!r}: {', '.join(shape.aggregates)} of it is new, and its type is not known before the first row: "
+                "declare the schema of the operator that comes before (schema=)"
+            )
+        return Accumulator(shape.name, shape.column, known[shape.column], shape.aggregates)
+
+
+def accumulators_of(fields: Sequence[pa.Field]) -> tuple[Accumulator, ...]:
+    """The inverse of `AccumulatorContents.fields`."""
+    found = []
+    for child in fields:
+        declared = pa.ipc.read_schema(pa.py_buffer((child.metadata or {})[INPUT_TYPE_METADATA])).field(0).type
+        totals = tuple(
+            child.type.field(i).name for i in range(child.type.num_fields) if child.type.field(i).name != "count"
+        )
+        found.append(Accumulator(child.name, Shape(child.name, totals).column, declared, totals))
+    return tuple(found)

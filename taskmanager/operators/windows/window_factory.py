@@ -1,0 +1,65 @@
+"""From the specification of a window to its operator: which windows, and what they hold.
+
+Mirrors Flink's WindowOperatorBuilder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows
+from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
+from snapline.taskmanager.operators.aggregation.aggregates import AggregatePlan
+from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator
+from snapline.taskmanager.operators.windows.count_windows import CountWindowOperator
+from snapline.taskmanager.operators.windows.pane_windows import PaneWindowOperator
+from snapline.taskmanager.operators.windows.row_contents import (
+    BatchWindowCall,
+    ReducedContents,
+    RowContents,
+    RowMaker,
+    RowWindowCall,
+)
+from snapline.taskmanager.operators.windows.session_windows import SessionWindowOperator
+from snapline.taskmanager.operators.windows.window_contents import AccumulatorMaker, ContentsMaker, WindowContents
+
+
+def create_window_operator(spec: WindowAggregateSpec | WindowProcessSpec) -> KeyedOperator:
+    """The operator."""
+    if isinstance(spec, WindowAggregateSpec):
+        return _operator(spec, AccumulatorMaker(AggregatePlan(spec.aggregates), spec.input_schema))
+    created: list[KeyedOperator] = []
+    operator = _operator(spec, _row_maker(spec, created))
+    created.append(operator)
+    operator.window_function = spec.function
+    return operator
+
+
+def _row_maker(spec: WindowProcessSpec, operator: Sequence[KeyedOperator]) -> ContentsMaker:
+    def create(schema: pa.Schema) -> WindowContents:
+        match spec.form:
+            case "reduce":
+                return ReducedContents(schema, spec.function)
+            case "batches":
+                return RowContents(schema, BatchWindowCall(spec.function, spec.output_schema))
+            case _:
+                return RowContents(
+                    schema, RowWindowCall(spec.function, spec.output_schema, lambda: operator[0].watermark_ms)
+                )
+
+    return RowMaker(create)
+
+
+def _operator(spec: WindowAggregateSpec | WindowProcessSpec, maker: ContentsMaker) -> KeyedOperator:
+    lateness_ms, tag = spec.allowed_lateness_ms, spec.late_output_tag
+    match spec.assigner:
+        case EventTimeSessionWindows():
+            return SessionWindowOperator(
+                spec.key_columns, spec.event_time_column, spec.assigner, maker, lateness_ms, tag
+            )
+        case GlobalWindows():
+            return CountWindowOperator(spec.key_columns, spec.assigner, maker)
+        case assigner:
+            return PaneWindowOperator([(spec.key_columns, spec.event_time_column)], assigner, maker, lateness_ms, tag)

@@ -1,0 +1,110 @@
+"""What window operators have in common: one adopted state, made for the columns of the input, and how it goes on from a snapshot.
+
+Decides what a snapshot may hold: windows that are the same, aggregates that may be others as far as `AggregatePlan` lets them. Every
+subtask says in the snapshot which accumulators it has, also one without a key, so that after a rescale all of them have the same. It
+does not know what windows are. Mirrors the state handling of Flink's WindowOperator.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.aggregation.accumulator_shapes import keep_shapes, restored_shapes, start_from
+from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, ContentsState, WindowContents
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+
+KEYS_PER_LOAD = 16_384
+"""So many keys that are due come into memory between two looks at the control mail."""
+StateT = TypeVar("StateT", bound=ContentsState)
+
+
+class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
+    """Base of the operators over windows."""
+
+    def __init__(self, key_columns: Sequence[str], maker: ContentsMaker, state_prefix: str, windows: str) -> None:
+        """`windows`: which ones, as part of the state's name: state of others is refused."""
+        super().__init__(key_columns)
+        self._maker = maker
+        self._state_prefix = state_prefix
+        self._state_name = state_prefix + windows
+        self._state: StateT | None = None
+        self._checked: dict[int, pa.Schema] = {}
+
+    # --- for subclasses -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def make_state(self, contents: WindowContents) -> StateT:
+        """The state, empty."""
+
+    @abstractmethod
+    def contents_fields(self, field: pa.Field) -> list[pa.Field]:
+        """Of the state's column in a snapshot: those of the contents."""
+
+    @abstractmethod
+    def refusal(self, windows: str) -> str:
+        """That a snapshot holds other windows than the job asks for; `windows` as in the name of the state."""
+
+    # --- state ----------------------------------------------------------------------------------------------------------
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
+        if self._state is None:  # a subtask without keys goes on with the accumulators of the others
+            start_from(restored_shapes(self.operator_state), self._maker, self)
+
+    def backend_created(
+        self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
+    ) -> None:
+        field = None if header is None else self._restored_field(header)
+        if field is not None:
+            fields = self.contents_fields(field)
+            shapes = restored_shapes(self.operator_state) or self._maker.shapes_of(fields)
+            start_from(shapes, self._maker, self)
+            contents = self._maker.of_snapshot(fields)
+        elif batch is not None:
+            contents = self._maker.of_batch(batch.schema)
+        else:
+            return
+        self._state = self.make_state(contents)
+        backend.adopt_state(self._state)
+
+    def _restored_field(self, header: KeyedStateHeader) -> pa.Field | None:
+        fields = [field for field in header.state_fields if field.name.startswith(self._state_prefix)]
+        others = [field.name for field in fields if field.name != self._state_name]
+        if others:
+            raise StateError(
+                f"operator {self.context.operator_uid!r}: {self.refusal(others[0].removeprefix(self._state_prefix))}, or give the "
+                "operator another uid to start without its state"
+            )
+        return fields[0] if fields else None
+
+    def state_for(self, batch: pa.RecordBatch, input_index: int = 0) -> StateT:
+        """The state, once it is clear that the batch's columns are what it was made for. After `slots_of`."""
+        if self._state is None:  # restored from a snapshot that held none
+            assert self.backend is not None  # noqa: S101 - slots_of made it
+            self.backend_created(self.backend, None, batch)
+        state = self._state
+        assert state is not None  # noqa: S101 - just made
+        checked = self._checked.get(input_index)
+        if checked is None or not checked.equals(batch.schema):
+            state.contents.check(batch.schema, self.context.operator_uid, input_index)
+            state.describe()
+            self._checked[input_index] = batch.schema
+        return state
+
+    def due_outside_now_ms(self) -> int:
+        """When the first key that is not in memory is due."""
+        return NOTHING_DUE if self._state is None else self.due_outside_ms(self._state_name)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        keep_shapes(self.operator_state, self._maker.shapes)
+        return super().snapshot_state(checkpoint_id, timestamp_ms)

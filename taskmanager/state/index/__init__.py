@@ -1,0 +1,1 @@
+"""Keys to slots: the hash tables behind keyed state."""

@@ -1,0 +1,165 @@
+"""Which entries (list elements, map pairs) belong to which slot: doubly linked chains in plain arrays.
+
+An entry is a small number, like a slot; where its value lies is the business of a column by entry. Appending, walking and
+releasing cost the entries they touch, however long the other chains are. Order in a chain is the order of appending.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.kernel import VOID, I32s, RO_I32s, RO_I64s, kernel
+from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.index.slots import Slots, grown
+
+_END = -1
+
+
+@kernel(VOID(RO_I32s, RO_I32s, I32s, I32s, I32s, I32s, I32s))
+def _append(slots: Any, entries: Any, heads: Any, tails: Any, counts: Any, following: Any, preceding: Any) -> None:
+    for row in range(slots.shape[0]):
+        slot, entry = slots[row], entries[row]
+        tail = tails[slot]
+        following[entry] = _END
+        preceding[entry] = tail
+        if tail == _END:
+            heads[slot] = entry
+        else:
+            following[tail] = entry
+        tails[slot] = entry
+        counts[slot] += 1
+
+
+@kernel(VOID(RO_I32s, RO_I64s, RO_I32s, RO_I32s, I32s))
+def _walk(slots: Any, offsets: Any, heads: Any, following: Any, entries: Any) -> None:
+    for row in range(slots.shape[0]):
+        entry = heads[slots[row]]
+        for position in range(offsets[row], offsets[row + 1]):
+            entries[position] = entry
+            entry = following[entry]
+
+
+@kernel(VOID(RO_I32s, RO_I32s, I32s, I32s, I32s, I32s, I32s))
+def _unlink(slots: Any, entries: Any, heads: Any, tails: Any, counts: Any, following: Any, preceding: Any) -> None:
+    for row in range(slots.shape[0]):
+        slot, entry = slots[row], entries[row]
+        before, after = preceding[entry], following[entry]
+        if before == _END:
+            heads[slot] = after
+        else:
+            following[before] = after
+        if after == _END:
+            tails[slot] = before
+        else:
+            preceding[after] = before
+        counts[slot] -= 1
+
+
+class Chains:
+    """A chain of entries per slot."""
+
+    __slots__ = ("_entry_guard", "_following", "_heads", "_preceding", "_slot_guard", "_tails", "counts")
+
+    def __init__(self, capacity: int = 64) -> None:
+        self._heads: Slots = np.full(capacity, _END, np.int32)
+        self._tails: Slots = np.full(capacity, _END, np.int32)
+        self.counts: Slots = np.zeros(capacity, np.int32)
+        self._following: Slots = np.full(capacity, _END, np.int32)
+        self._preceding: Slots = np.full(capacity, _END, np.int32)
+        self._slot_guard, self._entry_guard = CopyOnWrite(), CopyOnWrite()
+
+    def grow_slots(self, capacity: int) -> None:
+        """Make room for slots below `capacity`."""
+        self._heads = grown(self._heads, capacity, _END)
+        self._tails = grown(self._tails, capacity, _END)
+        self.counts = grown(self.counts, capacity)
+
+    def grow_entries(self, capacity: int) -> None:
+        """Make room for entries below `capacity`."""
+        self._following = grown(self._following, capacity, _END)
+        self._preceding = grown(self._preceding, capacity, _END)
+
+    def append(self, slots: Slots, entries: Slots) -> None:
+        """Put entries, which are in no chain, at the ends of the chains of these slots, in row order."""
+        self._slot_guard.before_write(slots)
+        if self._entry_guard.is_needed:
+            self._entry_guard.before_write(entries)
+            self._entry_guard.before_write(self._tails[slots])
+        _append(slots, entries, self._heads, self._tails, self.counts, self._following, self._preceding)
+
+    def entries(self, slots: Slots) -> tuple[Int64Array, Slots]:
+        """(offsets, entries): the chain of slots[i] is entries[offsets[i]:offsets[i + 1]]."""
+        return _entries(slots, gather_values(self.counts, slots), self._heads, self._following)
+
+    def owned(self, slots: Slots) -> tuple[Slots, Slots]:
+        """(slots, entries): all entries of these slots, and whose each is."""
+        offsets, entries = self.entries(slots)
+        return np.repeat(slots, np.diff(offsets)), entries
+
+    def unlink(self, slots: Slots, entries: Slots) -> None:
+        """Take entries out of the chains of their slots; an entry at most once."""
+        self._slot_guard.before_write(slots)
+        if self._entry_guard.is_needed:
+            self._entry_guard.before_write(self._before(entries))
+        _unlink(slots, entries, self._heads, self._tails, self.counts, self._following, self._preceding)
+
+    def _before(self, entries: Slots) -> Slots:
+        """The entries that will be in front of what is left when these are gone: what comes before a run of them."""
+        gone = np.zeros(len(self._preceding), np.bool_)
+        gone[entries] = True
+        before = self._preceding[entries]
+        touched = [before]
+        while (inner := before[(before >= 0) & gone[before]]).size:
+            before = self._preceding[inner]
+            touched.append(before)
+        return np.concatenate(touched)
+
+    def cut(self, slots: Slots) -> Slots:
+        """Empty the chains of these slots; returns what was in them. A slot may occur more than once."""
+        slots = np.unique(slots)
+        _, entries = self.entries(slots)
+        self._slot_guard.before_write(slots)
+        self._heads[slots] = self._tails[slots] = _END
+        self.counts[slots] = 0
+        return entries
+
+    def occupied(self, high_water: int) -> BoolArray:
+        """For each slot below, whether its chain has entries."""
+        return self.counts[:high_water] > 0
+
+    def freeze(self, slots: int, entries: int) -> FrozenChains:
+        """The chains as they are now."""
+        by_slot = self._slot_guard.freeze([self.counts, self._heads], slots)
+        return FrozenChains(by_slot, self._entry_guard.freeze([self._following], entries))
+
+
+class FrozenChains:
+    """Chains at one moment."""
+
+    __slots__ = ("_by_entry", "_by_slot")
+
+    def __init__(self, by_slot: FrozenArrays, by_entry: FrozenArrays) -> None:
+        """Counts and heads; what follows each entry."""
+        self._by_slot, self._by_entry = by_slot, by_entry
+
+    def entries(self, slots: Slots) -> tuple[Int64Array, Slots]:
+        """(offsets, entries), as Chains.entries."""
+        counts, heads = self._by_slot.arrays()
+        return _entries(slots, gather_values(counts, slots), heads, self._by_entry.arrays()[0])
+
+    def occupied(self) -> BoolArray:
+        """For each slot, whether its chain had entries."""
+        occupied: BoolArray = self._by_slot.arrays()[0] > 0
+        return occupied
+
+
+def _entries(slots: Slots, counts: Slots, heads: Slots, following: Slots) -> tuple[Int64Array, Slots]:
+    offsets = np.zeros(len(slots) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    entries = np.empty(int(offsets[-1]), np.int32)
+    _walk(slots, offsets, heads, following, entries)
+    return offsets, entries

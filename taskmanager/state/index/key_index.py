@@ -1,0 +1,263 @@
+"""KeyIndex: the key columns of a batch to dense int32 slots, in one vectorised look-up.
+
+Chooses the table by the types of the key: one fixed-width column (IntKeyIndex), one string or binary column (BytesKeyIndex),
+or the encoded rows of several columns in a BytesKeyIndex. Candidates and figures: docs/decisions/0010-key-lookup.md. There is
+nothing like it in Flink, where a hash map is asked once per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from snapline.dataflow.columnar.arrow_columns import (
+    BoolArray,
+    binary_array,
+    binary_buffers,
+    is_binary_like,
+    is_fixed,
+    plain_array,
+    plain_type,
+    validity,
+)
+from snapline.dataflow.columnar.row_encoding import RowEncoding
+from snapline.taskmanager.state.index.bytes_key_index import BytesKeyIndex, FrozenBytes
+from snapline.taskmanager.state.index.int_key_index import IntKeyIndex
+from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+
+class FrozenKeys(Protocol):
+    """Keys by slot at one moment."""
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        """The key columns of these slots."""
+        ...
+
+    def live_slots(self) -> Slots:
+        """All slots that were in use, ascending."""
+        ...
+
+
+class _Table(Protocol):
+    """What the tables have in common: plain columns in."""
+
+    @property
+    def allocator(self) -> SlotAllocator: ...
+    def __len__(self) -> int: ...
+    def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots: ...
+    def lookup(self, columns: Sequence[pa.Array]) -> Slots: ...
+    def remove(self, slots: Slots) -> None: ...
+    def keys(self, slots: Slots) -> list[pa.Array]: ...
+    def freeze(self) -> FrozenKeys: ...
+
+
+class KeyIndex:
+    """Keys of these columns (pa.Field: name and type) to slots. Equal is what is equal by logical value within the type:
+    -0.0 is 0.0, NaN is NaN, null is null. TypeError for a type that cannot be part of a key."""
+
+    __slots__ = ("_fields", "_table", "_types")
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self._fields = list(fields)
+        self._types = [_key_type(field) for field in self._fields]
+        self._table = _table_for(self._types)
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The key columns, plain types (no dictionaries, no views)."""
+        return [pa.field(field.name, kind) for field, kind in zip(self._fields, self._types, strict=True)]
+
+    @property
+    def high_water(self) -> int:
+        """All slots in use are below this."""
+        return self._table.allocator.high_water
+
+    @property
+    def capacity(self) -> int:
+        """All slots handed out until the index grows are below this."""
+        return self._table.allocator.capacity
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        return len(self._table)
+
+    def lookup_or_insert(self, columns: Sequence[Column]) -> Slots:
+        """The slot of each row's key; keys not seen before get one, in row order."""
+        return self._table.lookup_or_insert(self._conform(columns))
+
+    def lookup(self, columns: Sequence[Column]) -> Slots:
+        """The slot of each row's key, -1 where it is not known."""
+        return self._table.lookup(self._conform(columns))
+
+    def lookup_one(self, key: tuple[Any, ...]) -> int:
+        """The slot of one key, given as Python values of the columns' types; -1 if it is not known."""
+        if isinstance(self._table, _RowsTable):
+            found = self._table.lookup_one(key)
+            if found is not None:
+                return found
+        columns = [pa.array([value], data_type) for value, data_type in zip(key, self._types, strict=True)]
+        return int(self._table.lookup(columns)[0])
+
+    def remove(self, slots: Slots) -> None:
+        """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
+        self._table.remove(slots)
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        """The key columns of these slots, which must be in use."""
+        return self._table.keys(slots)
+
+    def are_live(self, slots: Slots) -> BoolArray:
+        """Which of these slots are in use."""
+        return self._table.allocator.live[slots]
+
+    def live_slots(self) -> Slots:
+        """All slots in use, ascending."""
+        return self._table.allocator.live_slots()
+
+    def freeze(self) -> FrozenKeys:
+        """The keys as they are now, unmoved by what comes later."""
+        return self._table.freeze()
+
+    def _conform(self, columns: Sequence[Column]) -> list[pa.Array]:
+        if len(columns) != len(self._types):
+            raise ValueError(f"the key has {len(self._types)} columns, {len(columns)} were given")
+        return [
+            _conform(plain_array(column), key_type, field.name)
+            for column, key_type, field in zip(columns, self._types, self._fields, strict=True)
+        ]
+
+
+class _BytesTable:
+    """BytesKeyIndex over one string or binary column."""
+
+    __slots__ = ("_index", "_type")
+
+    def __init__(self, key_type: pa.DataType) -> None:
+        self._index = BytesKeyIndex()
+        self._type = key_type
+
+    @property
+    def allocator(self) -> SlotAllocator:
+        return self._index.allocator
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots:
+        return self._index.lookup_or_insert(*binary_buffers(columns[0]), validity(columns[0]))
+
+    def lookup(self, columns: Sequence[pa.Array]) -> Slots:
+        return self._index.lookup(*binary_buffers(columns[0]), validity(columns[0]))
+
+    def remove(self, slots: Slots) -> None:
+        self._index.remove(slots)
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        return _FrozenBytesTable(self._index.view(), self._type).keys(slots)
+
+    def freeze(self) -> FrozenKeys:
+        return _FrozenBytesTable(self._index.freeze(), self._type)
+
+
+class _FrozenBytesTable:
+    __slots__ = ("_frozen", "_type")
+
+    def __init__(self, frozen: FrozenBytes, key_type: pa.DataType) -> None:
+        self._frozen, self._type = frozen, key_type
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        return [binary_array(*self._frozen.gather(slots), self._type)]
+
+    def live_slots(self) -> Slots:
+        return self._frozen.live_slots()
+
+
+class _RowsTable:
+    """BytesKeyIndex over the encoded rows of any columns."""
+
+    __slots__ = ("_encoding", "_index")
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        self._encoding = RowEncoding(types)
+        self._index = BytesKeyIndex()
+
+    @property
+    def allocator(self) -> SlotAllocator:
+        return self._index.allocator
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots:
+        return self._index.lookup_or_insert(*self._encoding.encode(columns), None)
+
+    def lookup(self, columns: Sequence[pa.Array]) -> Slots:
+        return self._index.lookup(*self._encoding.encode(columns), None)
+
+    def lookup_one(self, key: tuple[Any, ...]) -> int | None:
+        """None: not every value has a short way into a row."""
+        row = self._encoding.encode_one(key)
+        return None if row is None else self._index.lookup_one(row)
+
+    def remove(self, slots: Slots) -> None:
+        self._index.remove(slots)
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        return _FrozenRowsTable(self._index.view(), self._encoding).keys(slots)
+
+    def freeze(self) -> FrozenKeys:
+        return _FrozenRowsTable(self._index.freeze(), self._encoding)
+
+
+class _FrozenRowsTable:
+    __slots__ = ("_encoding", "_frozen")
+
+    def __init__(self, frozen: FrozenBytes, encoding: RowEncoding) -> None:
+        self._frozen, self._encoding = frozen, encoding
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        offsets, data, _ = self._frozen.gather(slots)
+        return self._encoding.decode(offsets, data)
+
+    def live_slots(self) -> Slots:
+        return self._frozen.live_slots()
+
+
+def _key_type(field: pa.Field) -> pa.DataType:
+    try:
+        return plain_type(field.type)
+    except TypeError as refusal:
+        raise TypeError(f"key column {field.name!r}: {refusal}") from None
+
+
+def _table_for(types: Sequence[pa.DataType]) -> _Table:
+    if len(types) == 1 and is_fixed(types[0]):
+        return IntKeyIndex(types[0])
+    if len(types) == 1 and is_binary_like(types[0]):
+        return _BytesTable(types[0])
+    return _RowsTable(types)
+
+
+def _conform(array: pa.Array, key_type: pa.DataType, name: str) -> pa.Array:
+    if array.type == key_type:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), key_type)
+    if (_is_text(array.type) and _is_text(key_type)) or (_is_bytes(array.type) and _is_bytes(key_type)):
+        return array  # the same bytes behind other offsets
+    raise TypeError(
+        f"key column {name!r} changed its type: the state was created for {key_type}, this batch has {array.type}; "
+        f"cast the column to {key_type} before key_by"
+    )
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_large_string(data_type))
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))

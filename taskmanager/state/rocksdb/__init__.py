@@ -1,0 +1,1 @@
+"""Keyed state on local disk: the RocksDB backend."""

@@ -1,0 +1,86 @@
+"""The event loop beside a task that runs an AsyncFunction's calls: a daemon thread, and a list of what is done.
+
+Mirrors the user's own threads behind Flink's ResultFuture. Everything but the calls themselves runs on the task's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from snapline.dataflow.api.functions import Row
+
+JOIN_TIMEOUT_SECONDS = 5.0
+
+
+class EventLoopCalls:
+    """AsyncCalls of production. `wake_up` makes the task loop run again soon."""
+
+    def __init__(self, function: Any, wake_up: Callable[[], None]) -> None:
+        self._function = function
+        self._wake_up = wake_up
+        self._done: list[tuple[int, Any, BaseException | None]] = []
+        self._lock = threading.Lock()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="async-function", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            if self._tasks:
+                self._loop.run_until_complete(asyncio.gather(*self._tasks.values(), return_exceptions=True))
+            self._loop.close()
+
+    def submit(self, number: int, row: Row) -> None:
+        """Begin a call."""
+        self._loop.call_soon_threadsafe(self._begin, number, row)
+
+    def _begin(self, number: int, row: Row) -> None:
+        self._tasks[number] = self._loop.create_task(self._call(number, row))
+
+    async def _call(self, number: int, row: Row) -> None:
+        try:
+            result = await self._function.async_invoke(row)
+            failure: BaseException | None = None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # whatever a user's function raises belongs to the task
+            result, failure = None, error
+        finally:
+            self._tasks.pop(number, None)
+        with self._lock:
+            self._done.append((number, result, failure))
+        self._wake_up()
+
+    def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
+        """What has ended since the last time."""
+        with self._lock:
+            done, self._done = self._done, []
+        return done
+
+    @property
+    def has_done(self) -> bool:
+        """Whether something has ended."""
+        return bool(self._done)
+
+    def forget(self, number: int) -> None:
+        """Cancel a call."""
+        self._loop.call_soon_threadsafe(self._cancel, number)
+
+    def _cancel(self, number: int) -> None:
+        task = self._tasks.pop(number, None)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Cancel all, end the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(JOIN_TIMEOUT_SECONDS)

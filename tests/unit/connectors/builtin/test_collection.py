@@ -1,0 +1,88 @@
+"""Collections as sources and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from snapline.connectors.builtin.collection import CollectionSource, CollectSink
+from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.errors import ConnectorError
+from tests.unit.connectors.parquet.places import Place
+
+ROWS = [{"a": number, "b": str(number)} for number in range(10)]
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    CollectSink.clear("here")
+
+
+def test_rows_come_in_order_from_one_split() -> None:
+    """As given, in batches, with the types of the values."""
+    source = CollectionSource.of_rows(ROWS, batch_rows=4)
+    reader = source.create_reader(Place())
+    reader.add_splits(source.enumerate_splits())
+
+    polled = [reader.poll_next(0) for _ in range(4)]
+
+    assert [p.batch.num_rows if p.batch else 0 for p in polled] == [4, 4, 2, 0]
+    assert [row for p in polled if p.batch for row in p.batch.to_pylist()] == ROWS
+    assert polled[2].finished_splits == ("collection-0",) and polled[3].status is InputStatus.END_OF_INPUT
+    assert source.schema() == pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+def test_a_restored_reader_goes_on() -> None:
+    """The position is the number of batches."""
+    source = CollectionSource.of_rows(ROWS, batch_rows=2, splits=2)
+    reader = source.create_reader(Place())
+    reader.add_splits(source.enumerate_splits())
+    before = [row for _ in range(2) for row in (reader.poll_next(0).batch or pa.table({})).to_pylist()]
+    snapshot = reader.snapshot_splits(1)
+
+    restored = source.create_reader(Place())
+    restored.add_splits(snapshot)
+    after = []
+    while (polled := restored.poll_next(0)).status is not InputStatus.END_OF_INPUT:
+        assert polled.batch is not None
+        after += polled.batch.to_pylist()
+
+    assert sorted(row["a"] for row in before + after) == list(range(10))
+
+
+def test_an_empty_collection_ends_at_once() -> None:
+    """Also with splits that hold nothing."""
+    source = CollectionSource.of_rows([], schema=pa.schema([("a", pa.int64())]), splits=3)
+    reader = source.create_reader(Place())
+    reader.add_splits(source.enumerate_splits())
+
+    polled = reader.poll_next(0)
+
+    assert polled.status is InputStatus.END_OF_INPUT and len(polled.finished_splits) == 3
+
+
+def test_rows_that_do_not_fit_together_are_refused() -> None:
+    """One line that says what to do."""
+    with pytest.raises(ConnectorError, match=r"the rows do not fit together .*say schema="):
+        CollectionSource.of_rows([{"a": 1}, {"a": "x"}])
+    with pytest.raises(ConnectorError, match="batch 1 has other columns than the first"):
+        CollectionSource([pa.record_batch({"a": [1]}), pa.record_batch({"b": [1]})])
+
+
+def test_collected_rows_appear_with_the_commit_and_once() -> None:
+    """Written: nothing. Committed: there. Committed again: still once."""
+    sink = CollectSink("here")
+    writer, committer = sink.create_writer(Place(), ()), sink.create_committer(Place())
+    writer.write(pa.record_batch({"a": [1, 2]}))
+    first = writer.prepare_commit(1)
+    writer.write(pa.record_batch({"a": [3]}))
+    second = writer.prepare_commit(2)
+    assert CollectSink.rows("here") == [] and writer.prepare_commit(3) == ()
+
+    committer.commit(first)
+    committer.commit([*first, *second])
+
+    assert CollectSink.rows("here") == [{"a": 1}, {"a": 2}, {"a": 3}]

@@ -1,0 +1,283 @@
+"""What each subtask starts with: nothing lost, nothing doubled, at any parallelism; what does not fit is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from snapline.coordinator.checkpoint.restore.state_assignment import (
+    AssignmentRefused,
+    StateAssignment,
+    assign_states,
+    plan_restore,
+)
+from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
+from snapline.dataflow.snapshot.handles import (
+    ByteStreamStateHandle,
+    ChannelStateHandle,
+    OperatorState,
+    OperatorStateMode,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+    TaskStateSnapshot,
+)
+from tests.unit.coordinator.checkpoint.small_job import edge, keyed_operator, listed, vertex
+
+
+def task(name: str, subtask: int = 0) -> ExecutionVertexID:
+    return ExecutionVertexID(JobVertexID(name), subtask)
+
+
+def assigned(result: StateAssignment | AssignmentRefused) -> StateAssignment:
+    assert isinstance(result, StateAssignment), result
+    return result
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 3), (3, 1), (2, 3), (3, 2), (4, 4), (8, 5)])
+def test_keyed_state_covers_every_key_group_once(old: int, new: int) -> None:
+    """Each subtask can read all of its key groups, and needs no handle without one of them."""
+    result = assigned(
+        assign_states([keyed_operator("op", old)], [vertex("op", new)], [], allow_non_restored_state=False)
+    )
+
+    for subtask in range(new):
+        own = compute_key_group_range_for_operator_index(8, new, subtask)
+        handles = result.assignments[task("op", subtask)].operators[OperatorID("op")].managed_keyed
+        parts = sorted(handle.key_group_range.intersect(own) for handle in handles)
+        assert all(len(part) for part in parts)
+        assert sum(len(part) for part in parts) == len(own)
+        assert all(before.end < after.start for before, after in pairwise(parts))
+
+
+def test_max_parallelism_follows_the_state() -> None:
+    """A vertex that did not ask for one takes over that of the snapshot."""
+    plan = plan_restore([keyed_operator("op", 2, 8)], [vertex("op", 2, 128)], allow_non_restored_state=False)
+
+    assert not isinstance(plan, AssignmentRefused)
+    assert plan.max_parallelism == {JobVertexID("op"): 8}
+
+
+def test_explicit_max_parallelism_that_differs_is_refused() -> None:
+    """Key groups cannot be cut anew; the message names operator, both numbers and the way out."""
+    plan = plan_restore(
+        [keyed_operator("op", 2, 8)], [vertex("op", 2, 128, explicit=True)], allow_non_restored_state=False
+    )
+
+    assert isinstance(plan, AssignmentRefused)
+    assert "'op'" in plan.detail
+    assert "128" in plan.detail
+    assert "set it to 8" in plan.detail
+
+
+def test_parallelism_above_the_max_parallelism_of_the_state_is_refused() -> None:
+    """There are not enough key groups."""
+    plan = plan_restore([keyed_operator("op", 2, 8)], [vertex("op", 9, 128)], allow_non_restored_state=False)
+
+    assert isinstance(plan, AssignmentRefused)
+    assert "lower the parallelism to at most 8" in plan.detail
+
+
+def test_state_without_operator_is_refused_unless_allowed() -> None:
+    """The message names the uid and both ways out; allowed, it is listed as dropped, and new operators as new."""
+    vertices = [vertex("op"), vertex("fresh")]
+    operators = [keyed_operator("op", 1), keyed_operator("gone", 1)]
+
+    refused = plan_restore(operators, vertices, allow_non_restored_state=False)
+    plan = plan_restore(operators, vertices, allow_non_restored_state=True)
+
+    assert isinstance(refused, AssignmentRefused)
+    assert "'gone'" in refused.detail
+    assert "--allow-non-restored-state" in refused.detail
+    assert not isinstance(plan, AssignmentRefused)
+    assert [operator.uid for operator in plan.dropped] == ["gone"]
+    assert [node.uid for _, node in plan.new] == ["fresh"]
+
+
+def test_operator_without_state_may_go_silently() -> None:
+    """Nothing is lost with a stateless operator."""
+    stateless = OperatorState(OperatorID("map"), "map", "map", 2, 8)
+
+    plan = plan_restore([stateless], [vertex("op")], allow_non_restored_state=False)
+
+    assert not isinstance(plan, AssignmentRefused)
+    assert plan.dropped == ()
+
+
+def test_chained_operators_are_restored_each_on_its_own() -> None:
+    """Chains may be cut differently: operators are matched by id, not by vertex."""
+    operators = [keyed_operator("a", 2), keyed_operator("b", 2)]
+
+    result = assigned(
+        assign_states(operators, [vertex("v", 2, 8, "b", "new", "a")], [], allow_non_restored_state=False)
+    )
+
+    assert set(result.assignments[task("v", 1)].operators) == {"a", "b"}
+
+
+def test_split_state_moves_and_union_state_is_everywhere() -> None:
+    """One operator with both kinds, two subtasks become one."""
+    both = [
+        OperatorSubtaskState(
+            managed_operator=(
+                *listed(OperatorStateMode.SPLIT_DISTRIBUTE, data).managed_operator,
+                *listed(OperatorStateMode.UNION, data.upper(), "u").managed_operator,
+            )
+        )
+        for data in (b"ab", b"c")
+    ]
+    operator = OperatorState(OperatorID("op"), "op", "op", 2, 8, dict(enumerate(both)))
+
+    result = assigned(assign_states([operator], [vertex("op", 1)], [], allow_non_restored_state=False))
+
+    parts: dict[str, bytes] = {}
+    for handle in result.assignments[task("op")].operators[OperatorID("op")].managed_operator:
+        assert isinstance(handle.handle, ByteStreamStateHandle)
+        for entry in handle.entries:
+            data = b"".join(handle.handle.data[offset : offset + size] for offset, size in entry.offsets)
+            parts[entry.name] = parts.get(entry.name, b"") + data
+    assert parts == {"list": b"abc", "u": b"ABC"}
+
+
+def in_flight(gate: int, channel: int, name: str) -> ChannelStateHandle:
+    return ChannelStateHandle(gate, channel, SegmentStateHandle(name, 0, 1), 1)
+
+
+def test_in_flight_data_stays_where_nothing_was_rescaled() -> None:
+    """Input data to its channel, output data to its subpartition."""
+    source = OperatorState(
+        OperatorID("src"), "src", "src", 1, 8, {0: OperatorSubtaskState(output_channel=(in_flight(0, 1, "out"),))}
+    )
+    sink = OperatorState(
+        OperatorID("sink"), "sink", "sink", 2, 8, {1: OperatorSubtaskState(input_channel=(in_flight(0, 0, "in"),))}
+    )
+
+    result = assigned(
+        assign_states(
+            [source, sink], [vertex("src"), vertex("sink", 2)], [edge("src", "sink")], allow_non_restored_state=False
+        )
+    )
+
+    assert result.assignments[task("src")].operators[OperatorID("src")].output_channel == (in_flight(0, 1, "out"),)
+    assert result.assignments[task("sink", 1)].operators[OperatorID("sink")].input_channel == (in_flight(0, 0, "in"),)
+
+
+def test_in_flight_data_is_rescaled_with_the_job() -> None:
+    """Two consumers become one: it gets what both had received; the producer's queued data goes to it as well."""
+    source = OperatorState(
+        OperatorID("src"), "src", "src", 1, 8, {0: OperatorSubtaskState(output_channel=(in_flight(0, 1, "out"),))}
+    )
+    states = {subtask: OperatorSubtaskState(input_channel=(in_flight(0, 0, f"in-{subtask}"),)) for subtask in range(2)}
+    sink = OperatorState(OperatorID("sink"), "sink", "sink", 2, 8, states)
+
+    result = assigned(
+        assign_states(
+            [source, sink], [vertex("src"), vertex("sink", 1)], [edge("src", "sink")], allow_non_restored_state=False
+        )
+    )
+
+    received = result.assignments[task("sink")].operators[OperatorID("sink")].input_channel
+    queued = result.assignments[task("src")].operators[OperatorID("src")].output_channel
+    assert received == (in_flight(0, 0, "in-0"), in_flight(0, 0, "in-1"))
+    assert queued == (in_flight(0, 0, "out"),)
+
+
+def test_in_flight_data_on_an_edge_that_cannot_move_is_refused() -> None:
+    """A broadcast edge with data in flight has no other parallelism; the message says what to do."""
+    states = {subtask: OperatorSubtaskState(input_channel=(in_flight(0, 0, "in"),)) for subtask in range(2)}
+    sink = OperatorState(OperatorID("sink"), "sink", "sink", 2, 8, states)
+
+    result = assign_states(
+        [sink],
+        [vertex("src"), vertex("sink", 3)],
+        [edge("src", "sink", Partitioning.BROADCAST)],
+        allow_non_restored_state=False,
+    )
+
+    assert isinstance(result, AssignmentRefused)
+    assert "'sink'" in result.detail
+
+
+def test_in_flight_data_of_an_input_that_is_gone_is_refused() -> None:
+    """It must not get lost silently."""
+    sink = OperatorState(
+        OperatorID("sink"), "sink", "sink", 1, 8, {0: OperatorSubtaskState(input_channel=(in_flight(1, 0, "in"),))}
+    )
+
+    result = assign_states(
+        [sink], [vertex("src"), vertex("sink")], [edge("src", "sink")], allow_non_restored_state=True
+    )
+
+    assert isinstance(result, AssignmentRefused)
+    assert "savepoint" in result.detail
+
+
+def test_fully_finished_vertices_are_restored_as_finished() -> None:
+    """At any parallelism: they only end again."""
+    ended = OperatorState(OperatorID("src"), "src", "src", 2, 8, fully_finished=True)
+
+    result = assigned(
+        assign_states(
+            [ended, keyed_operator("sink", 1)],
+            [vertex("src", 3), vertex("sink")],
+            [edge("src", "sink")],
+            allow_non_restored_state=False,
+        )
+    )
+
+    assert all(result.assignments[task("src", n)] == TaskStateSnapshot(is_task_finished=True) for n in range(3))
+    assert len(result.restored_as_finished) == 3
+
+
+def test_single_finished_subtask_ends_again_only_at_the_old_parallelism() -> None:
+    """Rescaled, its share of the state is gone with it and everybody runs."""
+    partly = replace(keyed_operator("src", 2), finished_subtasks=(1,))
+
+    same = assigned(assign_states([partly], [vertex("src", 2)], [], allow_non_restored_state=False))
+    other = assigned(assign_states([partly], [vertex("src", 3)], [], allow_non_restored_state=False))
+
+    assert same.restored_as_finished == {task("src", 1)}
+    assert other.restored_as_finished == frozenset()
+
+
+def test_finished_subtask_that_now_reads_from_a_running_one_runs_again() -> None:
+    """Its producers were rescaled: what they send to it must not be dropped."""
+    source = replace(keyed_operator("src", 3), finished_subtasks=(0, 2))
+    behind = OperatorState(OperatorID("map"), "map", "map", 3, 8, finished_subtasks=(0, 2))
+
+    def restored(producers: int) -> frozenset[ExecutionVertexID]:
+        pointwise = replace(edge("src", "map"), partitioning=Partitioning.RESCALE)
+        vertices = [vertex("src", producers), vertex("map", 3)]
+        result = assigned(assign_states([source, behind], vertices, [pointwise], allow_non_restored_state=False))
+        return result.restored_as_finished
+
+    assert restored(3) == {task(name, n) for name in ("src", "map") for n in (0, 2)}
+    assert restored(2) == frozenset()
+
+
+def test_finished_vertex_behind_a_running_one_is_refused() -> None:
+    """The graph has changed in a way in which data would reach a task that does not run."""
+    ended = OperatorState(OperatorID("sink"), "sink", "sink", 1, 8, fully_finished=True)
+
+    result = assign_states(
+        [keyed_operator("src", 1), ended],
+        [vertex("src"), vertex("sink")],
+        [edge("src", "sink")],
+        allow_non_restored_state=False,
+    )
+
+    assert isinstance(result, AssignmentRefused)
+    assert "sink had finished" in result.detail
+
+
+def test_new_operator_in_a_finished_chain_is_refused() -> None:
+    """It would never see any data."""
+    ended = OperatorState(OperatorID("a"), "a", "a", 1, 8, fully_finished=True)
+
+    result = assign_states([ended], [vertex("v", 1, 8, "a", "b")], [], allow_non_restored_state=False)
+
+    assert isinstance(result, AssignmentRefused)
+    assert "the chain has changed" in result.detail

@@ -1,0 +1,168 @@
+"""Statistics: what is remembered, and what survives a restart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from snapline.coordinator.checkpoint.statistics.stats import (
+    CheckpointStatsCounts,
+    CheckpointStatsStatus,
+    CheckpointStatsTracker,
+    RestoredCheckpointStats,
+)
+from snapline.coordinator.checkpoint.statistics.stats_persistence import (
+    DETAILED_CHECKPOINTS,
+    StatisticsUnreadable,
+    decode_statistics,
+    encode_statistics,
+)
+from snapline.coordinator.checkpoint.statistics.stats_summary import WINDOW_SIZE, StatsSummary
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.wire.messages import CheckpointMetrics
+
+VERTEX = JobVertexID("v")
+
+
+def tracker_with_story() -> CheckpointStatsTracker:
+    """Five checkpoints, a savepoint, a failure, a restore, one in progress."""
+    tracker = CheckpointStatsTracker(10)
+    for number in range(1, 6):
+        stats = tracker.report_pending(CheckpointID(number), SnapshotType.CHECKPOINT, number * 1000, {VERTEX: 2})
+        for subtask in range(2):
+            metrics = CheckpointMetrics(
+                sync_duration_ms=subtask, bytes_processed_during_alignment=5, bytes_persisted_during_alignment=7
+            )
+            stats.report_subtask(VERTEX, subtask, number * 1000 + 10 + subtask, number * 100, metrics)
+        tracker.report_completed(CheckpointID(number), number * 1000 + 10 * number, f"chk-{number}")
+    tracker.report_pending(CheckpointID(6), SnapshotType.SAVEPOINT, 6000, {VERTEX: 2})
+    tracker.report_completed(CheckpointID(6), 6100, "file:///s")
+    tracker.report_pending(CheckpointID(7), SnapshotType.CHECKPOINT, 7000, {VERTEX: 2})
+    tracker.report_failed(CheckpointID(7), 7500, "CHECKPOINT_EXPIRED", "too slow")
+    tracker.report_failed_without_in_progress()
+    tracker.report_restored(RestoredCheckpointStats(CheckpointID(5), SnapshotType.CHECKPOINT, 8000, "chk-5"))
+    tracker.report_pending(CheckpointID(8), SnapshotType.CHECKPOINT, 9000, {VERTEX: 2})
+    return tracker
+
+
+def test_latest_by_kind() -> None:
+    """A savepoint is not the latest checkpoint."""
+    snapshot = tracker_with_story().create_snapshot()
+
+    latest = (snapshot.latest_completed, snapshot.latest_savepoint, snapshot.latest_failed, snapshot.latest_restored)
+    assert [stats.checkpoint_id for stats in latest if stats is not None] == [5, 6, 7, 5]
+
+
+def test_details_of_one_checkpoint() -> None:
+    """Totals and every subtask's own figures."""
+    stats = tracker_with_story().create_snapshot().find(CheckpointID(5))
+
+    assert stats is not None
+    assert (stats.totals.state_size_bytes, stats.totals.processed_data_bytes, stats.totals.persisted_data_bytes) == (
+        1000,
+        10,
+        14,
+    )
+    assert [report[1] for report in stats.reports] == [0, 1]
+    assert stats.duration_ms(0) == 50
+
+
+def test_snapshot_stays_the_same_until_something_changes() -> None:
+    """Asking costs nothing."""
+    tracker = tracker_with_story()
+    before = tracker.create_snapshot()
+
+    assert tracker.create_snapshot() is before
+    tracker.report_failed(CheckpointID(8), 9500, "CHECKPOINT_DECLINED")
+    assert tracker.create_snapshot() is not before
+
+
+def test_history_is_bounded() -> None:
+    """The oldest goes; the latest of a kind can still be found."""
+    tracker = CheckpointStatsTracker(2)
+    tracker.report_pending(CheckpointID(1), SnapshotType.SAVEPOINT, 0, {})
+    tracker.report_completed(CheckpointID(1), 1, "s")
+    for number in (2, 3):
+        tracker.report_pending(CheckpointID(number), SnapshotType.CHECKPOINT, 0, {})
+        tracker.report_completed(CheckpointID(number), 1, "c")
+
+    snapshot = tracker.create_snapshot()
+
+    assert [stats.checkpoint_id for stats in snapshot.history] == [3, 2]
+    assert snapshot.find(CheckpointID(1)) is snapshot.latest_savepoint
+
+
+def test_restart_goes_on_counting() -> None:
+    """A checkpoint that was in progress has failed with its coordinator; everything else is as it was."""
+    before = tracker_with_story()
+
+    after = decode_statistics(encode_statistics(before), 10)
+
+    old, new = before.create_snapshot(), after.create_snapshot()
+    assert new.counts == CheckpointStatsCounts(restored=1, total=9, in_progress=0, completed=6, failed=3)
+    assert [stats.checkpoint_id for stats in new.history] == [stats.checkpoint_id for stats in old.history]
+    assert new.history[0].status is CheckpointStatsStatus.FAILED
+    assert new.latest_restored == old.latest_restored
+    assert (new.duration, new.state_size) == (old.duration, old.state_size)
+    assert new.latest_completed is not None
+    assert old.latest_completed is not None
+    assert new.latest_completed.totals == old.latest_completed.totals
+
+
+def test_only_the_newest_keep_their_details() -> None:
+    """Statistics of a large job stay small on disk."""
+    before = tracker_with_story()
+    stats = before.report_pending(CheckpointID(9), SnapshotType.CHECKPOINT, 9500, {VERTEX: 3})
+    measured = (
+        CheckpointMetrics(),
+        CheckpointMetrics(1, 0, 3, 0, 5, 0, unaligned=True),
+        CheckpointMetrics(0, 2, 0, 4, 0, 6),
+    )
+    for subtask, metrics in enumerate(measured):
+        stats.report_subtask(VERTEX, subtask, 9600, 0, metrics)
+
+    after = decode_statistics(encode_statistics(before), 10)
+
+    assert [report[-1] for report in after.history[-1].reports] == list(measured)
+    detailed = [stats.checkpoint_id for stats in after.history if stats.subtasks_by_vertex]
+    assert detailed == [stats.checkpoint_id for stats in before.history[-DETAILED_CHECKPOINTS:]]
+
+
+def test_unreadable_statistics_are_told_apart() -> None:
+    """The caller starts anew."""
+    with pytest.raises(StatisticsUnreadable, match="start anew"):
+        decode_statistics(b"\xff\xff\xff", 10)
+
+
+def test_summary_figures() -> None:
+    """Negative values mean that nothing was measured."""
+    summary = StatsSummary()
+    for value in (10, -1, 20, 30):
+        summary.add(value)
+    figures = summary.snapshot()
+
+    assert (figures.count, figures.sum, figures.minimum, figures.maximum, figures.average) == (3, 60, 10, 30, 20)
+    assert (figures.quantile(0.0), figures.quantile(0.5), figures.quantile(1.0)) == (10, 20, 30)
+    assert figures.quantile(0.75) == 25
+
+
+def test_summary_of_nothing() -> None:
+    """No division by zero."""
+    figures = StatsSummary().snapshot()
+
+    assert (figures.count, figures.average) == (0, 0)
+    assert math.isnan(figures.quantile(0.5))
+
+
+def test_percentiles_are_over_a_window() -> None:
+    """Old values leave it; count and extremes stay."""
+    summary = StatsSummary()
+    for value in range(WINDOW_SIZE + 10):
+        summary.add(value)
+    figures = summary.snapshot()
+
+    assert figures.count == WINDOW_SIZE + 10
+    assert figures.minimum == 0
+    assert figures.quantile(0.0) == 10

@@ -1,0 +1,101 @@
+"""States that a function declares are found without running anything of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+
+from snapline.dataflow.api.declared_states import declared_schema, declared_states
+from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
+from snapline.dataflow.api.state import (
+    MIGRATED_METADATA,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+    descriptor_of,
+)
+from snapline.dataflow.api.state_ttl import StateTtlConfig
+from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, column_role
+
+IN_GLOBALS = ValueStateDescriptor("in globals", pa.int64())
+UNUSED = ValueStateDescriptor("unused", pa.int64())
+RUN: list[str] = []
+
+
+def dangerous() -> pa.DataType:
+    """What must not run."""
+    RUN.append("dangerous")
+    return pa.int64()
+
+
+class Base(KeyedProcessFunction):
+    """With a state of its own."""
+
+    in_class = ListStateDescriptor("in class", pa.string())
+
+    def process_element(self, row, context):
+        """Nothing."""
+
+
+class Everything(Base):
+    """Every place where a descriptor may stand."""
+
+    def __init__(self) -> None:
+        RUN.append("init")
+        self.in_object = ValueStateDescriptor("in object", pa.int64())
+        self.several = {"x": ValueStateDescriptor("in a dictionary", pa.int64())}
+        self.fields = [("a", pa.int64())]
+
+    def open(self, context) -> None:
+        """As in Flink's examples."""
+        RUN.append("open")
+        ttl = StateTtlConfig(dt.timedelta(hours=1))
+        kind = pa.struct(self.fields)
+        self.one = context.get_state(ValueStateDescriptor("in an expression", kind, ttl=ttl))
+        self.two = context.get_map_state(
+            MapStateDescriptor("with a migration", pa.string(), pa.int64(), migrate=lambda old: old.cast("int64"))
+        )
+        self.three = context.get_state(ValueStateDescriptor("not to be known", dangerous()))
+        self.four = context.get_state(IN_GLOBALS)
+
+
+def test_descriptors_are_found_where_users_write_them() -> None:
+    """In attributes, classes, globals and expressions; user code that would have to run for it is left alone."""
+    RUN.clear()
+    function = Everything()
+    states = {state.name: state for state in declared_states(function)}
+    assert sorted(states) == [
+        "in a dictionary", "in an expression", "in class", "in globals", "in object", "with a migration",
+    ]  # fmt: skip
+    assert states["in an expression"] == ValueStateDescriptor(
+        "in an expression", pa.struct([("a", pa.int64())]), ttl=StateTtlConfig(dt.timedelta(hours=1))
+    )
+    assert states["with a migration"].migrate is not None
+    assert RUN == ["init"]
+
+
+def test_closures_and_functions_without_source() -> None:
+    """A descriptor of an enclosing function; a class that was typed in has no source, its attributes are found."""
+    local = ValueStateDescriptor("local", pa.int64())
+
+    class Closed(KeyedBatchProcessFunction):
+        def process_batch(self, keys, batch, state):
+            state.put(local, state.get(local))
+
+    assert declared_states(Closed()) == (local,)
+    scope: dict[str, object] = {"__name__": "typed", "Base": Base, "D": ValueStateDescriptor("typed in", pa.int64())}
+    exec("class Typed(Base):\n    kept = D\n    def open(self, context):\n        pass\n", scope)
+    assert {state.name for state in declared_states(scope["Typed"]())} == {"typed in", "in class"}  # type: ignore[operator]
+    assert declared_states(lambda row: row) == ()
+
+
+def test_what_the_coordinator_is_told() -> None:
+    """Columns as in a file of keyed state; a migration is a mark, not code."""
+    states = (ValueStateDescriptor("v", pa.int64(), migrate=lambda old: old), IN_GLOBALS)
+    schema = declared_schema(states, [pa.field("k", pa.dictionary(pa.int32(), pa.string()))])
+    assert [column_role(field) for field in schema] == [KEY_COLUMN, STATE_COLUMN, STATE_COLUMN]
+    assert schema.field("k").type == pa.string()
+    assert descriptor_of(schema.field("v")) == states[0]
+    assert [MIGRATED_METADATA in field.metadata for field in schema] == [False, True, False]
+    assert len(declared_schema(states, [pa.field("k", pa.list_(pa.int64()))])) == 0

@@ -1,0 +1,109 @@
+"""Kernels: compiled without a writable cache, loaded from one by later processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapline.dataflow.columnar.gather import gather_array
+
+MODULE = """
+from snapline.dataflow.columnar.kernel import I64, kernel
+
+@kernel(I64(I64))
+def doubled(value):
+    return 2 * value
+"""
+PROGRAM = "import tiny_kernels as m; print(m.doubled(21), sum(m.doubled.stats.cache_hits.values()))"
+
+
+def run(directory: Path, **environment: str) -> list[str]:
+    """Import the module in a process of its own; its answer, and how often numba's cache had it."""
+    root = Path(__file__).resolve().parents[4]
+    known = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR")}
+    path = os.pathsep.join([str(directory), str(root)])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**known, "PYTHONPATH": path, "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_later_process_loads_what_an_earlier_one_compiled(tmp_path: Path) -> None:
+    """The cache next to the module, as pip installs it, is used."""
+    (tmp_path / "tiny_kernels.py").write_text(MODULE)
+
+    assert run(tmp_path) == ["42", "0"]
+    assert run(tmp_path) == ["42", "1"]
+
+
+def test_without_a_place_for_the_cache_kernels_still_work(tmp_path: Path) -> None:
+    """Neither next to the module nor in the home directory: compiled for this process, no error."""
+    (tmp_path / "tiny_kernels.py").write_text(MODULE)
+    (tmp_path / "__pycache__").write_text("in the way of the directory")
+
+    assert run(tmp_path, HOME="/dev/null", XDG_CACHE_HOME="/dev/null/cache") == ["42", "0"]
+
+
+def test_a_named_cache_directory_is_used(tmp_path: Path) -> None:
+    """NUMBA_CACHE_DIR, for installations that nobody may write to."""
+    module = tmp_path / "module"
+    module.mkdir()
+    (module / "tiny_kernels.py").write_text(MODULE)
+    (module / "__pycache__").write_text("in the way of the directory")
+    cache = str(tmp_path / "cache")
+
+    assert run(module, NUMBA_CACHE_DIR=cache, HOME="/dev/null") == ["42", "0"]
+    assert run(module, NUMBA_CACHE_DIR=cache, HOME="/dev/null") == ["42", "1"]
+
+
+def test_a_damaged_cache_is_no_obstacle(tmp_path: Path) -> None:
+    """A half-written entry is compiled again."""
+    (tmp_path / "tiny_kernels.py").write_text(MODULE)
+    run(tmp_path)
+    for entry in (tmp_path / "__pycache__").glob("*.nb?"):
+        entry.write_bytes(entry.read_bytes()[:10])
+
+    assert run(tmp_path)[0] == "42"
+    shutil.rmtree(tmp_path / "__pycache__")
+
+
+COLUMNS = [
+    (pa.int8(), st.integers(-128, 127)),
+    (pa.int16(), st.integers(-9, 9)),
+    (pa.float32(), st.integers(0, 9)),
+    (pa.timestamp("ns"), st.integers(0, 9)),
+    (pa.bool_(), st.booleans()),
+    (pa.string(), st.text(max_size=20)),
+    (pa.large_binary(), st.binary(max_size=20)),
+    (pa.binary(2), st.just(b"ab")),
+    (pa.struct([("a", pa.int64())]), st.fixed_dictionaries({"a": st.integers(0, 9)})),
+]
+
+
+@pytest.mark.parametrize(("data_type", "values"), COLUMNS, ids=lambda value: str(value)[:20])
+@given(data=st.data())
+def test_gathering_is_take(data_type: pa.DataType, values: st.SearchStrategy[object], data: st.DataObject) -> None:
+    """Slices, nulls and every width."""
+    element = data.draw(st.sampled_from([values, st.one_of(st.none(), values)]))
+    column = pa.array(data.draw(st.lists(element, min_size=1, max_size=20)), data_type)
+    column = column.slice(data.draw(st.integers(0, len(column) - 1)))
+    rows = np.array(data.draw(st.lists(st.integers(0, len(column) - 1), max_size=20)), np.int32)
+
+    got = gather_array(column, rows)
+
+    got.validate(full=True)
+    assert got.equals(column.take(pa.array(rows)))

@@ -1,0 +1,153 @@
+"""From what the user wrote to a job graph."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from snapline.aggregates import count, sum_
+from snapline.connectors.builtin.collection import CollectionSource
+from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.api.windows import TumblingEventTimeWindows
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.graph.translation import default_max_parallelism
+from snapline.dataflow.ids import operator_id_of
+from snapline.environment import StreamExecutionEnvironment
+from snapline.stream import DataStream
+
+ROWS = [{"k": 1, "v": 10, "t": 1000}]
+
+
+def environment(**settings: object) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment(Configuration({k.replace("__", "."): str(v) for k, v in settings.items()}))
+
+
+def source(env: StreamExecutionEnvironment, uid: str = "numbers") -> DataStream:
+    return env.from_source(CollectionSource.of_rows(ROWS), WatermarkStrategy.for_monotonous_timestamps("t"), uid=uid)
+
+
+def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def test_forward_operators_of_equal_parallelism_become_one_chain():
+    """Source and map share a task; the keyed operator begins another."""
+    env = environment(parallelism__default=2)
+    source(env).map_batches(identity, name="double", uid="double", schema=None).key_by("k").running_aggregate(
+        uid="sums", total=sum_("v")
+    )
+
+    graph = env.translate("job").job_graph
+
+    assert ["CollectionSource -> double", "running_aggregate"] == [v.name for v in graph.vertices]
+    assert [-1, 0] == [o.chained_input for o in graph.vertices[0].operators]
+    assert [(Partitioning.HASH, ("k",))] == [(e.partitioning, e.key_columns) for e in graph.edges]
+
+
+def test_other_parallelism_breaks_the_chain_and_rebalances():
+    """A forward edge needs equal parallelism; without one, batches are spread."""
+    env = environment(parallelism__default=2)
+    source(env).map_batches(identity, uid="wide").set_parallelism(3)
+
+    graph = env.translate("job").job_graph
+
+    assert [2, 3] == [v.parallelism for v in graph.vertices]
+    assert Partitioning.REBALANCE is graph.edges[0].partitioning
+
+
+def test_operator_ids_come_from_uids_alone():
+    """Renaming or adding operators does not move state."""
+    env = environment()
+    source(env, uid="input").map_batches(identity, uid="clean", name="whatever")
+
+    operators = env.translate("job").job_graph.vertices[0].operators
+
+    assert [operator_id_of("input"), operator_id_of("clean")] == [o.operator_id for o in operators]
+
+
+def test_stateful_operator_without_uid_is_refused_when_checkpoints_are_on():
+    """Its state could not be found again."""
+    env = environment().enable_checkpointing(1000)
+    source(env).key_by("k").running_aggregate(total=sum_("v"))
+
+    with pytest.raises(JobDefinitionError, match=r"'running_aggregate' keeps state but has no uid.*add uid="):
+        env.translate("job")
+
+
+def test_stateful_operator_without_uid_is_warned_about_without_checkpoints():
+    """A derived uid is good enough for a trial run, and the user is told."""
+    env = environment()
+    source(env).key_by("k").running_aggregate(total=sum_("v"))
+
+    assert ("operator 'running_aggregate' keeps state but has no uid; derived 'running_aggregate-1'",) == env.translate(
+        "job"
+    ).warnings
+
+
+def test_uid_used_twice_is_refused():
+    """Two operators cannot share state."""
+    env = environment()
+    source(env, uid="same").map_batches(identity, uid="same")
+
+    with pytest.raises(JobDefinitionError, match=r"uid 'same' is used twice"):
+        env.translate("job")
+
+
+def test_function_that_cannot_be_pickled_is_named():
+    """The operator, the cause and the way out are in one line."""
+    lock = threading.Lock()
+
+    def locked(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return batch
+
+    env = environment()
+    source(env).map_batches(locked, uid="locked")
+
+    with pytest.raises(JobDefinitionError, match=r"operator 'locked' cannot be pickled .*open\(\)"):
+        env.translate("job")
+
+
+def test_unknown_column_names_the_nearest():
+    """A typo is found while the graph is built."""
+    env = environment()
+
+    with pytest.raises(JobDefinitionError, match=r"key_by: there is no column 'kk'; did you mean 'k'\?"):
+        source(env).key_by("kk")
+
+
+def test_window_without_event_time_is_refused():
+    """The message says what to call."""
+    env = environment()
+    stream = env.from_source(CollectionSource.of_rows(ROWS), uid="s")
+
+    with pytest.raises(JobDefinitionError, match="assign_timestamps_and_watermarks"):
+        stream.key_by("k").window(TumblingEventTimeWindows(1000)).aggregate(n=count())
+
+
+def test_empty_job_is_refused():
+    """There is nothing to run."""
+    with pytest.raises(JobDefinitionError, match="no operators"):
+        environment().translate("job")
+
+
+def test_union_gives_the_consumer_several_edges():
+    """Both inputs are the first logical input of the consumer."""
+    env = environment()
+    joined = source(env, "a").union(source(env, "b"))
+    joined.key_by("k").running_aggregate(uid="sums", n=count())
+
+    graph = env.translate("job").job_graph
+
+    assert [0, 0] == [e.target_input for e in graph.edges]
+    assert 2 == len({e.edge_id for e in graph.edges})
+
+
+@pytest.mark.parametrize(("parallelism", "expected"), [(1, 128), (85, 128), (86, 256), (128, 256), (30_000, 32_768)])
+def test_default_max_parallelism_is_flinks(parallelism, expected):
+    """Half as much again, rounded up to a power of two, within bounds."""
+    assert expected == default_max_parallelism(parallelism)

@@ -1,0 +1,151 @@
+"""Data in flight at another parallelism."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.snapshot.channel_state import (
+    ChannelStateNotRescalable,
+    EdgeRescaling,
+    RescaleMappings,
+    SubtaskStateMapper,
+    downstream_state_mapper,
+    redistribute_input_channel_state,
+    redistribute_output_channel_state,
+    repartition,
+    restore_without_rescaling,
+    supports_unaligned,
+    upstream_state_mapper,
+)
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, ChannelStateHandle, KeyGroupRange
+from snapline.taskmanager.checkpointing.channel_state import own_batches, own_rows, spread_by_key
+
+
+def handle(part: int, channel: int, name: str) -> ChannelStateHandle:
+    return ChannelStateHandle(part, channel, ByteStreamStateHandle(name.encode()), 1)
+
+
+def names(plan: list[tuple[ChannelStateHandle, ...]]) -> list[list[tuple[str, int]]]:
+    """(content, channel) per subtask."""
+    return [
+        [(part.handle.data.decode(), part.channel) for part in row if isinstance(part.handle, ByteStreamStateHandle)]
+        for row in plan
+    ]
+
+
+def mapped(mapper: SubtaskStateMapper, old: int, new: int) -> list[list[int]]:
+    return [list(row) for row in mapper.new_to_old(old, new).targets]
+
+
+def test_mappers() -> None:
+    """As Flink's SubtaskStateMapperTest has them."""
+    assert mapped(SubtaskStateMapper.FIRST, 3, 2) == [[0, 1, 2], []]
+    assert mapped(SubtaskStateMapper.FULL, 3, 2) == [[0, 1, 2], [0, 1, 2]]
+    assert mapped(SubtaskStateMapper.RANGE, 3, 4) == [[0], [0, 1], [1, 2], [2]]
+    assert mapped(SubtaskStateMapper.ROUND_ROBIN, 10, 4) == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+    assert mapped(SubtaskStateMapper.ROUND_ROBIN, 2, 5) == [[0], [1], [], [], []]
+
+
+def test_mappings_are_inverted_and_say_what_is_ambiguous() -> None:
+    """As Flink's RescaleMappingsTest has them."""
+    mapping = RescaleMappings.of([[0], [0], [], [2, 3], [0, 5]])
+
+    assert [list(row) for row in mapping.invert().targets] == [[0, 1, 4], [], [3], [3], [], [4]]
+    assert mapping.invert().invert() == mapping
+    assert RescaleMappings.of([[0], [1, 2], [], [2, 3, 4], [4, 5], []]).ambiguous_targets == (2, 4)
+    assert RescaleMappings.of([[0], [1]]).is_identity
+    assert mapping.mapped_indexes(17) == ()
+
+
+def test_states_follow_their_mapping() -> None:
+    """In the order of the old subtasks."""
+    mapping = SubtaskStateMapper.RANGE.new_to_old(3, 2)
+
+    assert repartition(mapping, [["a", "b"], ["c"], ["d"]]) == [["a", "b", "c"], ["c", "d"]]
+
+
+def test_edges_whose_data_cannot_move_say_so() -> None:
+    """Unless nothing is in flight, or the parallelism is the same."""
+    assert restore_without_rescaling([["a"], []], 2) == [["a"], []]
+    assert restore_without_rescaling([[], []], 3) == [[], [], []]
+    with pytest.raises(ChannelStateNotRescalable, match="from parallelism 2 at 3"):
+        restore_without_rescaling([["a"], []], 3)
+    edge = EdgeRescaling(Partitioning.BROADCAST, 1, 1, 2, 3)
+    with pytest.raises(ChannelStateNotRescalable):
+        redistribute_input_channel_state({0: [handle(0, 0, "x")]}, [edge], 3)
+    assert redistribute_input_channel_state({0: []}, [edge], 3) == [(), (), ()]
+
+
+@pytest.mark.parametrize("partitioning", Partitioning)
+def test_what_may_be_overtaken_can_be_rescaled(partitioning: Partitioning) -> None:
+    """And the other way round."""
+    can_move = SubtaskStateMapper.UNSUPPORTED not in (
+        downstream_state_mapper(partitioning),
+        upstream_state_mapper(partitioning),
+    )
+
+    assert supports_unaligned(partitioning) is can_move
+
+
+def test_same_parallelism_keeps_everything_in_place() -> None:
+    """Whatever the edge."""
+    edge = EdgeRescaling(Partitioning.BROADCAST, 2, 2, 2, 2)
+
+    plan = redistribute_input_channel_state({1: [handle(0, 1, "x")]}, [edge], 2)
+
+    assert names(plan) == [[], [("x", 1)]]
+
+
+def test_hash_edge_is_read_by_every_subtask_whose_range_overlaps() -> None:
+    """Three consumers become two; the data of the middle one is read twice, and filtered."""
+    edge = EdgeRescaling(Partitioning.HASH, 3, 2, 3, 2)
+    old = {0: [handle(0, 0, "a")], 1: [handle(0, 2, "b")], 2: [handle(0, 1, "c")]}
+
+    plan = redistribute_input_channel_state(old, [edge], 2)
+
+    assert names(plan) == [[("a", 0), ("b", 0)], [("b", 0), ("c", 1)]]
+
+
+def test_several_gates_are_rescaled_each_by_its_own_rule() -> None:
+    """A hash edge that stays and a rebalance edge that does not."""
+    gates = [EdgeRescaling(Partitioning.HASH, 1, 1, 2, 1), EdgeRescaling(Partitioning.REBALANCE, 2, 1, 2, 1)]
+    old = {0: [handle(0, 0, "a"), handle(1, 1, "b")], 1: [handle(1, 0, "c")]}
+
+    plan = redistribute_input_channel_state(old, gates, 1)
+
+    assert names(plan) == [[("a", 0), ("b", 0), ("c", 0)]]
+
+
+def test_output_state_goes_to_the_producer_that_meets_its_input_state() -> None:
+    """Old producer u becomes u modulo the new parallelism on both sides of the edge."""
+    edge = EdgeRescaling(Partitioning.REBALANCE, 3, 2, 3, 2)
+    outputs = {2: [handle(0, 2, "queued")]}
+    inputs = {2: [handle(0, 2, "received")]}
+
+    assert names(redistribute_output_channel_state(outputs, [edge], 2)) == [[("queued", 0)], []]
+    assert names(redistribute_input_channel_state(inputs, [edge], 2)) == [[("received", 0)], []]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_row_of_a_restored_batch_is_kept_by_one_subtask(seed: int) -> None:
+    """By filter on the consumer's side, by spreading on the producer's: the same owner."""
+    draw = random.Random(seed)
+    rows = [draw.randrange(50) for _ in range(draw.randint(1, 100))]
+    restored = pa.record_batch({"v": pa.array(range(len(rows))), "k": pa.array(rows, pa.int64())})
+    parallelism, groups = draw.randint(1, 5), 16
+    ranges = [
+        KeyGroupRange(-(-index * groups // parallelism), ((index + 1) * groups - 1) // parallelism)
+        for index in range(parallelism)
+    ]
+
+    kept = [own_batches([restored], ["k"], groups, own) for own in ranges]
+    spread = spread_by_key([restored], ["k"], groups, parallelism)
+
+    values = [[value for part in parts for value in part.column("v").to_pylist()] for parts in kept]
+    assert sorted(value for part in values for value in part) == list(range(len(rows)))
+    assert values == [[value for part in parts for value in part.column("v").to_pylist()] for parts in spread]
+    assert own_rows(restored, ["k"], groups, KeyGroupRange(0, groups - 1)) is restored

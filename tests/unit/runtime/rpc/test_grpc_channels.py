@@ -1,0 +1,23 @@
+"""Options that both ends of a channel have to agree on."""
+
+from __future__ import annotations
+
+import grpc
+from grpc.aio import AioRpcError, Metadata
+
+from snapline.runtime.rpc.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS, reason_of
+
+
+def test_a_server_allows_the_pings_that_clients_send() -> None:
+    """A stream on which nothing is said for minutes stays open; gRPC's own default closes it after three pings."""
+    allowed_ms = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
+
+    assert 0 < allowed_ms < dict(CHANNEL_OPTIONS)["grpc.keepalive_time_ms"]
+
+
+def test_why_a_call_failed_is_one_line() -> None:
+    """The same from either of gRPC's interfaces: status and details, nothing of Python."""
+    refused = AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), details="nobody there")
+
+    assert reason_of(refused) == "UNAVAILABLE: nobody there"
+    assert reason_of(ValueError("no call at all")) == "ValueError: no call at all"

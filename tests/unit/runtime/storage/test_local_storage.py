@@ -1,0 +1,142 @@
+"""What is particular to local storage: durability, hidden temporary files, errors that a user can act on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from snapline.runtime.storage.local_storage import LocalStorage
+from snapline.runtime.storage.storage_port import StorageError
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of everything that was fsynced, in order."""
+    paths: list[str] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        paths.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return paths
+
+
+def test_a_file_is_synced_then_its_directory_then_new_parents(tmp_path: Path, synced: list[str]) -> None:
+    """Nothing that a write rests on is only in the page cache afterwards."""
+    storage = LocalStorage(str(tmp_path / "base"))
+
+    storage.create("chk-1/_metadata", b"x")
+
+    base = tmp_path / "base"
+    assert str(tmp_path) in synced and str(base) in synced  # entries of base and chk-1
+    file, directory = synced[-2:]
+    assert Path(file).name.startswith("._metadata.")
+    assert directory == str(base / "chk-1")
+
+
+def test_a_directory_made_by_another_process_is_synced_once(tmp_path: Path, synced: list[str]) -> None:
+    """The other may have died between mkdir and fsync."""
+    (tmp_path / "chk-1").mkdir()
+    storage = LocalStorage(str(tmp_path))
+
+    storage.put("chk-1/a", b"x")
+    assert str(tmp_path) in synced
+    synced.clear()
+    storage.put("chk-1/b", b"x")
+
+    assert str(tmp_path) not in synced
+
+
+def test_a_directory_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:
+    """A checkpoint directory that was subsumed does not break the writer that knew it."""
+    storage = LocalStorage(str(tmp_path))
+    storage.put("chk-1/a", b"x")
+    LocalStorage(str(tmp_path)).delete_prefix("chk-1")
+
+    storage.put("chk-1/b", b"y")
+
+    assert storage.list("") == [("chk-1/b", 1)]
+
+
+def test_half_written_files_are_never_listed_and_are_deleted_with_their_directory(tmp_path: Path) -> None:
+    """What a killed writer left is invisible, and gone with the checkpoint."""
+    storage = LocalStorage(str(tmp_path))
+    storage.put("chk-1/a", b"x")
+    (tmp_path / "chk-1" / ".segment.0123.tmp").write_bytes(b"half")
+
+    assert storage.list("") == [("chk-1/a", 1)]
+    storage.delete_prefix("chk-1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: one clear error, no remains."""
+    storage = LocalStorage(str(tmp_path))
+
+    def full(descriptor: int, parts: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    with pytest.raises(StorageError, match="No space left on device; make room"):
+        storage.put("chk-1/a", b"x")
+    assert list((tmp_path / "chk-1").iterdir()) == []
+
+
+def test_a_base_below_a_file_is_named(tmp_path: Path) -> None:
+    """The message says which file is in the way."""
+    (tmp_path / "file").write_text("x")
+    storage = LocalStorage(str(tmp_path / "file" / "checkpoints"))
+
+    with pytest.raises(StorageError, match=f"{tmp_path}/file is a file; choose another directory"):
+        storage.create("chk-1/a", b"x")
+    assert storage.list("") == []
+    assert not storage.exists("chk-1/a")
+
+
+def test_a_place_where_no_directory_can_be_made_is_named() -> None:
+    """It is not said that a file is missing there."""
+    with pytest.raises(StorageError, match="cannot write /proc/nowhere/chk-1/a: its directory cannot be made there"):
+        LocalStorage("/proc/nowhere").create("chk-1/a", b"x")
+
+
+def test_a_directory_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says who may not write, and that every machine counts."""
+    storage = LocalStorage(str(tmp_path))
+
+    def refused(*arguments: object, **keywords: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(
+        StorageError, match=r"cannot write .*: Permission denied; check that user id \d+ may write there"
+    ):
+        storage.put("a", b"x")
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without conditional create there is no safe `_metadata`; that is said, and nothing is left."""
+    storage = LocalStorage(str(tmp_path))
+
+    def unsupported(*arguments: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    with pytest.raises(StorageError, match="has no hard links"):
+        storage.create("a", b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directories_remembered_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long-running job makes a directory per checkpoint; only the last ones are remembered."""
+    monkeypatch.setattr("snapline.runtime.storage.local_storage.KNOWN_DIRECTORIES_MAX", 3)
+    storage = LocalStorage(str(tmp_path))
+
+    for number in range(10):
+        storage.put(f"chk-{number}/a", b"x")
+
+    assert [Path(each).name for each in storage._known_directories] == ["chk-7", "chk-8", "chk-9"]

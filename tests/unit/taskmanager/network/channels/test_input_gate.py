@@ -1,0 +1,360 @@
+"""Which channel is polled next, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from snapline.dataflow.elements import (
+    AlignmentType,
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfChannelState,
+    EndOfData,
+    EndOfPartition,
+    StreamElement,
+)
+from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.checkpointing_contract import InputsRecovered
+from snapline.taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelInfo
+from snapline.taskmanager.network.channels.input_channel import InputChannelCore
+from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
+
+UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED)
+
+
+def batch(number: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array([number], pa.int64())})
+
+
+def shown(element: StreamElement) -> object:
+    return element.column("n")[0].as_py() if isinstance(element, pa.RecordBatch) else element
+
+
+class Channel:
+    """A remote channel whose network is the test."""
+
+    def __init__(self) -> None:
+        self.core = InputChannelCore()
+        self.resumed = 0
+        self.gate: InputGate | None = None
+        self.index = 0
+
+    def arrive(self, *elements: StreamElement) -> None:
+        for element in elements:
+            priority = isinstance(element, CheckpointBarrier) and element.options.is_unaligned
+            received = self.core.on_element(element, self.core._next_sequence_number, 0, priority=priority)
+            if self.gate is not None and (received.notify or received.notify_priority):
+                self.gate.notify_channel_non_empty(self.index, priority=received.notify_priority)
+
+    def poll(self) -> BufferAndBacklog | None:
+        return self.core.poll()
+
+    def resume_consumption(self) -> None:
+        self.resumed += 1
+        self.core.resume_consumption()
+
+    def inflight_batches(self) -> Sequence[pa.RecordBatch]:
+        return self.core.inflight_batches()
+
+    def convert_to_priority(self, sequence_number: int) -> None:
+        self.core.convert_to_priority(sequence_number)
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None: ...
+
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None: ...
+
+    def release(self) -> None:
+        self.core.release()
+
+
+def gate_of(count: int, index: int = 0) -> tuple[InputGate, list[Channel]]:
+    channels = [Channel() for _ in range(count)]
+    gate = InputGate(index, channels)
+    for channel_index, channel in enumerate(channels):
+        channel.gate, channel.index = gate, channel_index
+    return gate, channels
+
+
+def drain(gate: InputGate | UnionInputGate) -> list[object]:
+    elements = []
+    while (polled := gate.poll_next()) is not None:
+        elements.append(shown(polled.element))
+    return elements
+
+
+def test_channels_take_turns() -> None:
+    """One that has more goes to the end of the line."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(batch(1), batch(2), batch(3))
+    second.arrive(batch(11), batch(12))
+
+    assert drain(gate) == [1, 11, 2, 12, 3]
+
+
+def test_channel_with_a_priority_element_goes_first() -> None:
+    """Over data of all channels."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(batch(1))
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    second.arrive(batch(11), barrier)
+
+    assert gate.has_priority_channel
+    assert drain(gate) == [barrier, 1, 11]
+
+
+def test_a_held_channel_gives_nothing_and_keeps_what_its_barrier_overtook() -> None:
+    """Not a barrier either; when it is released, it goes on where it was, and what was overtaken is in flight."""
+    gate, (first, second) = gate_of(2)
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    first.arrive(batch(1), barrier, batch(2))
+    assert gate.poll_priority() is not None
+    gate.hold_consumption(0)
+    first.arrive(CheckpointBarrier(CheckpointID(2), 0, UNALIGNED))
+    second.arrive(batch(11))
+
+    assert gate.poll_priority() is None
+    assert drain(gate) == [11]
+    gate.checkpoint_started(barrier)
+    gate.release_consumption(0)
+    assert drain(gate)[1:] == [1, 2]
+    assert [shown(part) for part in gate.checkpoint_stopped(CheckpointID(1))[InputChannelInfo(0, 0)]] == [1]
+
+
+def test_gates_take_turns_and_priority_comes_first() -> None:
+    """The union of two inputs."""
+    left, (a,) = gate_of(1, 0)
+    right, (b,) = gate_of(1, 1)
+    union = UnionInputGate([left, right])
+    a.arrive(batch(1), batch(2))
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    b.arrive(batch(11), barrier)
+
+    assert union.poll_priority() is not None
+    assert union.poll_priority() is None
+    assert drain(union) == [1, 11, 2]
+    assert union.number_of_channels == 2
+    assert union.channel_infos == (InputChannelInfo(0, 0), InputChannelInfo(1, 0))
+
+
+def test_gates_stand_in_order() -> None:
+    """A union with the wrong gate first is a defect."""
+    with pytest.raises(InvariantViolation, match="order of their index"):
+        UnionInputGate([gate_of(1, 1)[0]])
+
+
+def test_data_in_flight_is_what_comes_before_the_barrier() -> None:
+    """Polled after the start, or overtaken; per channel, in order."""
+    gate, (first, second, third) = gate_of(3)
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    first.arrive(batch(1), barrier, batch(2))
+    polled = gate.poll_next()
+    assert polled is not None
+    assert polled.element is barrier
+    gate.checkpoint_started(barrier)
+    second.arrive(batch(11))
+    drain(gate)
+    second.arrive(batch(12), barrier, batch(13))
+    third.arrive(barrier)
+    drain(gate)
+
+    assert {
+        info.channel_index: [shown(part) for part in batches]
+        for info, batches in gate.checkpoint_stopped(CheckpointID(1)).items()
+    } == {0: [1], 1: [11, 12]}
+    assert gate.checkpoint_stopped(CheckpointID(1)) == {}
+
+
+def test_barrier_of_a_newer_checkpoint_keeps_what_it_overtook() -> None:
+    """Although the older checkpoint is stopped between the barrier and its start."""
+    gate, (first, second) = gate_of(2)
+    old, new = (CheckpointBarrier(CheckpointID(n), 0, UNALIGNED) for n in (1, 2))
+    second.arrive(old)
+    drain(gate)
+    gate.checkpoint_started(old)
+    first.arrive(batch(1), new)
+    assert gate.poll_next() is not None
+    assert gate.checkpoint_stopped(CheckpointID(1)) == {}
+    gate.checkpoint_started(new)
+    second.arrive(new)
+    drain(gate)
+
+    remembered = gate.checkpoint_stopped(CheckpointID(2))
+
+    assert [shown(part) for part in remembered[InputChannelInfo(0, 0)]] == [1]
+
+
+def test_restored_data_comes_first_and_only_then_anything_new() -> None:
+    """Over all channels: rows of a key may have moved to another one."""
+    gate, (first, second) = gate_of(2)
+    gate.restore(0, [batch(1), batch(2)])
+    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    first.arrive(batch(3), EndOfChannelState(), batch(4))
+    polled = []
+    while (result := checkpointed.poll_next(0)) is not None:
+        polled.append(shown(result.element.element) if result.element else result.effects)
+    assert polled == [1, 2, 3]
+    assert gate.is_recovered
+
+    second.arrive(batch(11), EndOfChannelState(), batch(12))
+    while (result := checkpointed.poll_next(0)) is not None:
+        polled.append(shown(result.element.element) if result.element else result.effects)
+
+    assert polled[3:5] == [11, (InputsRecovered(is_last=True),)]
+    assert sorted(map(str, polled[5:])) == ["12", "4"]
+    assert (first.resumed, second.resumed) == (1, 1)
+
+
+def test_what_was_further_on_comes_first() -> None:
+    """Channel by channel and step by step; one that has nothing restored any more waits for the others."""
+    gate, (first, second) = gate_of(2)
+    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    part = EndOfChannelState(is_last=False)
+    first.arrive(part, batch(2), part, batch(3), EndOfChannelState(), batch(4))
+    second.arrive(batch(1), EndOfChannelState(), batch(5))
+    polled: list[object] = []
+    while (result := checkpointed.poll_next(0)) is not None:
+        polled += [shown(result.element.element)] if result.element else result.effects
+
+    more, done = InputsRecovered(is_last=False), InputsRecovered(is_last=True)
+    assert polled[:6] == [1, more, 2, more, 3, done]
+    assert sorted(map(str, polled[6:])) == ["4", "5"]
+
+
+def test_a_channel_that_ends_is_not_waited_for_after_a_restore() -> None:
+    """Its producer had finished in the snapshot."""
+    gate, (first, second) = gate_of(2)
+    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    first.arrive(EndOfChannelState(), batch(1))
+    assert checkpointed.poll_next(0) is None
+    second.arrive(EndOfPartition())
+
+    polled = [result for _ in range(2) if (result := checkpointed.poll_next(0)) and result.element]
+
+    assert [shown(result.element.element) for result in polled if result.element] == [EndOfPartition(), 1]
+    assert [InputsRecovered(is_last=True) in result.effects for result in polled] == [True, False]
+
+
+def test_ends_of_data_and_channels_are_counted() -> None:
+    """Drained only if every channel said so; an ended channel is not polled again."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(EndOfData(drain=True), EndOfPartition())
+    drain(gate)
+    received = [gate.has_received_end_of_data]
+    second.arrive(EndOfData(drain=False))
+    drain(gate)
+    assert [*received, gate.has_received_end_of_data] == [False, True]
+    assert not gate.should_drain
+    assert gate.open_channels == (InputChannelInfo(0, 1),)
+    gate.notify_channel_non_empty(0, priority=False)
+    assert drain(gate) == []
+    second.arrive(EndOfPartition())
+    drain(gate)
+    assert gate.is_finished
+
+
+def test_looking_for_priority_never_takes_data() -> None:
+    """Although a notification may come after its element was polled; what was taken keeps its place, and is in flight."""
+    gate, (channel,) = gate_of(1)
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    channel.arrive(batch(1), batch(2))
+    gate.notify_channel_non_empty(0, priority=True)
+
+    assert gate.poll_priority() is None
+    channel.arrive(barrier)
+    gate.notify_channel_non_empty(0, priority=True)
+    polled = gate.poll_priority()
+    assert polled is not None
+    assert polled.element is barrier
+    gate.checkpoint_started(barrier)
+    assert [shown(part) for part in gate.checkpoint_stopped(CheckpointID(1))[InputChannelInfo(0, 0)]] == [1, 2]
+    assert drain(gate) == [1, 2]
+
+
+def test_two_priority_elements_come_one_after_the_other() -> None:
+    """Before data of other channels."""
+    gate, (first, second) = gate_of(2)
+    first.arrive(batch(1))
+    barriers = [CheckpointBarrier(CheckpointID(n), 0, UNALIGNED) for n in (1, 2)]
+    second.arrive(*barriers)
+
+    assert drain(gate) == [*barriers, 1]
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(first, first + count), pa.int64())})
+
+
+def values(element: StreamElement) -> object:
+    return element.column("n").to_pylist() if isinstance(element, pa.RecordBatch) else element
+
+
+def polled_values(gate: InputGate) -> list[object]:
+    found = []
+    while (polled := gate.poll_next()) is not None:
+        found.append(values(polled.element))
+    return found
+
+
+def test_a_batch_that_is_too_large_comes_in_parts() -> None:
+    """In order, before anything else of its channel; the other channel has its turns in between."""
+    gate, (first, second) = gate_of(2)
+    gate.max_batch_rows = 3
+    first.arrive(rows(0, 8), EndOfData(drain=True))
+    second.arrive(rows(100, 2))
+
+    assert polled_values(gate) == [[0, 1, 2], [100, 101], [3, 4, 5], [6, 7], EndOfData(drain=True)]
+
+
+def test_a_barrier_overtakes_what_is_left_of_a_batch() -> None:
+    """What was not taken yet is in flight, with what has arrived behind it; nothing is remembered twice."""
+    gate, (channel,) = gate_of(1)
+    gate.max_batch_rows = 2
+    channel.arrive(rows(0, 5), rows(5, 1))
+    assert values(gate.poll_next().element) == [0, 1]  # type: ignore[union-attr]
+
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    channel.arrive(barrier)
+    polled = gate.poll_next()
+    assert polled is not None
+    assert polled.element is barrier
+    gate.checkpoint_started(barrier)
+    remembered = gate.checkpoint_stopped(CheckpointID(1))
+
+    assert [values(b) for b in remembered[InputChannelInfo(0, 0)]] == [[2, 3, 4], [5]]
+    assert polled_values(gate) == [[2, 3], [4], [5]]
+
+
+def test_parts_taken_before_the_barrier_are_remembered_once() -> None:
+    """The checkpoint was started by another channel, in the middle of a batch."""
+    gate, (first, second) = gate_of(2)
+    gate.max_batch_rows = 2
+    first.arrive(rows(0, 6))
+    assert values(gate.poll_next().element) == [0, 1]  # type: ignore[union-attr]
+
+    barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
+    second.arrive(barrier)
+    assert gate.poll_next().element is barrier  # type: ignore[union-attr]
+    gate.checkpoint_started(barrier)
+    assert values(gate.poll_next().element) == [2, 3]  # type: ignore[union-attr]
+    first.arrive(barrier)
+    assert gate.poll_next().element is barrier  # type: ignore[union-attr]
+
+    remembered = gate.checkpoint_stopped(CheckpointID(1))
+    assert [values(b) for b in remembered[InputChannelInfo(0, 0)]] == [[2, 3], [4, 5]]
+    assert polled_values(gate) == [[4, 5]]
+
+
+def test_restored_batches_come_in_parts_too() -> None:
+    """And still before anything new."""
+    gate, (channel,) = gate_of(1)
+    gate.max_batch_rows = 2
+    gate.restore(0, [rows(0, 3)])
+    channel.arrive(rows(10, 1))
+
+    assert polled_values(gate) == [[0, 1], [2], [10]]

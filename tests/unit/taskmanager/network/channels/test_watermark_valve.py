@@ -1,0 +1,98 @@
+"""The combined watermark of several channels."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
+
+ACTIVE, IDLE = WatermarkStatus.ACTIVE, WatermarkStatus.IDLE
+
+
+def test_minimum_over_the_channels_rises() -> None:
+    """Only when the slowest one moves; lower watermarks are ignored."""
+    valve = StatusWatermarkValve(2)
+
+    assert valve.input_watermark(0, Watermark(10)) == []
+    assert valve.input_watermark(1, Watermark(5)) == [Watermark(5)]
+    assert valve.input_watermark(1, Watermark(3)) == []
+    assert valve.input_watermark(1, Watermark(20)) == [Watermark(10)]
+
+
+def test_idle_channel_holds_nobody_back() -> None:
+    """Its leaving may let the watermark rise."""
+    valve = StatusWatermarkValve(2)
+    valve.input_watermark(0, Watermark(10))
+
+    assert valve.input_status(1, IDLE) == [Watermark(10)]
+    assert valve.input_watermark(1, Watermark(30)) == []
+    assert valve.input_watermark(0, Watermark(11)) == [Watermark(11)]
+
+
+def test_channel_that_becomes_active_behind_joins_when_it_has_caught_up() -> None:
+    """The watermark never goes back."""
+    valve = StatusWatermarkValve(2)
+    valve.input_status(1, IDLE)
+    valve.input_watermark(0, Watermark(10))
+
+    assert valve.input_status(1, ACTIVE) == []
+    assert valve.input_watermark(1, Watermark(7)) == []
+    assert valve.input_watermark(0, Watermark(12)) == [Watermark(12)]
+    assert valve.input_watermark(1, Watermark(13)) == []
+    assert valve.input_watermark(0, Watermark(20)) == [Watermark(13)]
+
+
+def test_input_is_idle_when_all_channels_are() -> None:
+    """What the others had reached comes first, if the last one held it back."""
+    valve = StatusWatermarkValve(2)
+    valve.input_watermark(0, Watermark(10))
+    valve.input_watermark(1, Watermark(5))
+
+    assert valve.input_status(0, IDLE) == []
+    assert valve.input_status(1, IDLE) == [Watermark(10), IDLE]
+    assert valve.input_status(1, ACTIVE) == [ACTIVE]
+
+
+def test_ended_channel_takes_part_no_longer() -> None:
+    """When all have ended, nothing more is said."""
+    valve = StatusWatermarkValve(2)
+    valve.input_watermark(0, Watermark(10))
+
+    assert valve.channel_ended(1) == [Watermark(10)]
+    assert valve.input_watermark(1, Watermark(50)) == []
+    assert valve.input_watermark(0, Watermark(MAX_WATERMARK_MS)) == [Watermark(MAX_WATERMARK_MS)]
+    assert valve.channel_ended(0) == []
+    assert valve.channel_ended(0) == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_never_back_and_never_beyond_an_active_channel(seed: int) -> None:
+    """Random statuses and watermarks, against the two rules."""
+    draw, count = random.Random(seed), 4
+    valve = StatusWatermarkValve(count)
+    reached = [MIN_WATERMARK_MS] * count
+    active = [True] * count
+    joined = [True] * count
+    last = MIN_WATERMARK_MS
+    for _ in range(300):
+        channel = draw.randrange(count)
+        if draw.random() < 0.2:
+            status = draw.choice((ACTIVE, IDLE))
+            outputs = valve.input_status(channel, status)
+            if active[channel] != (status is ACTIVE):
+                active[channel] = status is ACTIVE
+                joined[channel] = active[channel] and reached[channel] >= last
+        else:
+            mark = draw.randrange(1_000)
+            outputs = valve.input_watermark(channel, Watermark(mark))
+            if active[channel]:
+                reached[channel] = max(reached[channel], mark)
+                joined[channel] = joined[channel] or reached[channel] >= last
+        for output in outputs:
+            if isinstance(output, Watermark):
+                assert output.timestamp_ms > last
+                last = output.timestamp_ms
+                assert all(reached[n] >= last for n in range(count) if joined[n] and active[n])

@@ -1,0 +1,159 @@
+"""Aggregates that change between a snapshot and the job that starts from it: added, dropped, over wider columns, or refused by column."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.api.windows import (
+    Aggregate,
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    TumblingEventTimeWindows,
+)
+from snapline.dataflow.columnar.key_groups import assign_to_key_groups
+from snapline.dataflow.graph.operator_specs import RunningAggregateSpec, WindowAggregateSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.base.factory import create_operator
+from snapline.taskmanager.operators.base.operator_contract import RestoredState
+from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
+
+pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")
+
+KEYS = 20
+"""More than the smaller backend has memory for."""
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int32())])
+WIDE = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int64())])
+FORMS = ["tumbling", "sessions", "counted", "running"]
+DROP = {"state.schema-evolution.drop-columns": "true"}
+N, TOTAL, MOST, MEAN = (
+    Aggregate("n", "count"),
+    Aggregate("total", "sum", "v"),
+    Aggregate("most", "max", "v"),
+    Aggregate("mean", "mean", "v"),
+)
+ASSIGNERS: dict[str, Any] = {
+    "tumbling": TumblingEventTimeWindows(100),
+    "sessions": EventTimeSessionWindows(50),
+    "counted": GlobalWindows(CountTrigger(2)),
+}
+
+
+def job(form: str, *aggregates: Aggregate, schema: pa.Schema | None = SCHEMA) -> Any:
+    if form == "running":
+        spec: Any = RunningAggregateSpec(("k",), aggregates, input_schema=schema)
+    else:
+        spec = WindowAggregateSpec(("k",), "t", ASSIGNERS[form], aggregates, input_schema=schema)
+    return create_operator(spec, lambda: pytest.fail("not a source"))
+
+
+def batch(value: int, schema: pa.Schema = SCHEMA, keys: range = range(KEYS)) -> pa.RecordBatch:
+    """A row for each key, with its number added to the value."""
+    return pa.RecordBatch.from_pylist([{"k": key, "t": 10, "v": value + key} for key in keys], schema=schema)
+
+
+def results(subject: Harness) -> dict[int, dict[str, Any]]:
+    """By key; what the keys and windows are called aside."""
+    rows = subject.watermark(1_000).rows()
+    return {row.pop("k"): {n: v for n, v in row.items() if not isinstance(v, dt.datetime)} for row in rows}
+
+
+def before(form: str, *aggregates: Aggregate) -> Written:
+    """A snapshot after one batch with values from 10 on."""
+    return Harness(job(form, *aggregates)).start().process(batch(10)).snapshot()
+
+
+def after(operator: Any, written: list[Written], **configuration: str) -> Harness:
+    return Harness(operator, configuration=configuration).start(restored_state(written))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_added_starts_empty(form: str) -> None:
+    """What was there goes on; a mean that is added divides by the rows that it has seen. So it is after another restore."""
+    subject = after(job(form, N, TOTAL, MOST, MEAN), [before(form, N, TOTAL)])
+    subject = after(job(form, N, TOTAL, MOST, MEAN), [subject.snapshot()])
+    found = results(subject.process(batch(-100)))
+    assert found == {key: {"n": 2, "total": 2 * key - 90, "most": key - 100, "mean": key - 45.0} for key in range(KEYS)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_mean_that_is_added_knows_only_later_rows(form: str) -> None:
+    """There was no sum; and the count of values, which there was, is another one's."""
+    values = Aggregate("values", "count", "v")
+    subject = after(job(form, values, MEAN, N), [before(form, values)]).process(batch(20))
+    assert results(subject) == {key: {"values": 2, "mean": key + 20.0, "n": 1} for key in range(KEYS)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_dropped_needs_leave_and_is_gone(form: str) -> None:
+    """By column, before there is a row; what comes back later starts empty."""
+    written = before(form, N, TOTAL, MOST)
+    with pytest.raises(StateError, match="column 'v': max of it is in the snapshot and not in the job any more"):
+        after(job(form, N, TOTAL), [written])
+    subject = after(job(form, N, TOTAL), [written], **DROP).process(batch(0))
+    again = after(job(form, N, TOTAL, MOST), [subject.snapshot()])
+    if form == "counted":  # fires with the second row of a key, which there was
+        again.process(batch(0))
+    found = results(again.process(batch(-5)))
+    rows = 4 if form == "counted" else 3
+    assert found == {
+        key: {"n": rows, "total": rows * key + 5, "most": key if form == "counted" else key - 5} for key in range(KEYS)
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_column_that_counts_may_be_dropped(form: str) -> None:
+    """Rows are counted on."""
+    subject = after(job(form, N), [before(form, TOTAL, N)], **DROP).process(batch(0))
+    assert results(subject) == {key: {"n": 2} for key in range(KEYS)}
+
+
+@pytest.mark.parametrize("schema", [WIDE, None])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_column_may_become_wider(form: str, schema: pa.Schema | None) -> None:
+    """Whether that is known before the first row or not."""
+    subject = after(job(form, TOTAL, MOST, schema=schema), [before(form, TOTAL, MOST)]).process(batch(1 << 40, WIDE))
+    found = results(subject)
+    assert found == {key: {"total": 2 * key + 10 + (1 << 40), "most": key + (1 << 40)} for key in range(KEYS)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_other_types_are_refused_by_column(form: str) -> None:
+    """What was summed as integers is no float."""
+    schema = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.float64())])
+    with pytest.raises(StateError, match=r"column 'v' is int.* in the snapshot and double in the job"):
+        after(job(form, TOTAL, schema=schema), [before(form, TOTAL)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_subtasks_without_keys_go_on_with_the_same_accumulators(form: str) -> None:
+    """One of two gets keys only after the change: after a rescale to one, its keys and those of the other fit together."""
+    one = Harness(job(form, N, TOTAL), parallelism=2).start()
+    other = Harness(job(form, N, TOTAL), subtask=1, parallelism=2).start()
+    by_subtask: tuple[list[int], list[int]] = ([], [])
+    for key in range(KEYS):
+        groups = one.context.key_group_range
+        by_subtask[0 if group_of(key) in groups else 1].append(key)
+    first, second = (
+        pa.RecordBatch.from_pylist([{"k": k, "t": 10, "v": k} for k in keys], SCHEMA) for keys in by_subtask
+    )
+    written = [one.process(first).snapshot(), other.snapshot()]
+    aggregates = (N, TOTAL, MOST)
+    one = Harness(job(form, *aggregates), parallelism=2).start(restored_state([written[0]]))
+    nothing = RestoredState(CheckpointID(7), (), restored_state(written).operator_lists)
+    other = Harness(job(form, *aggregates), subtask=1, parallelism=2).start(nothing)
+    written = [one.snapshot(), other.process(second).snapshot()]
+    found = results(after(job(form, *aggregates), written).process(batch(-100)))
+    assert {key: row["n"] for key, row in found.items()} == dict.fromkeys(range(KEYS), 2)
+    assert {row["most"] - key for key, row in found.items() if key in by_subtask[0]} == {-100}
+    assert {row["most"] - key for key, row in found.items() if key in by_subtask[1]} == {0}
+
+
+def group_of(key: int) -> int:
+    """The key group."""
+    return int(assign_to_key_groups([pa.array([key], pa.int64())], 128)[0])

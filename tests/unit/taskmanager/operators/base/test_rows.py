@@ -1,0 +1,88 @@
+"""Batches to rows and back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapline.taskmanager.operators.base.rows import RowBatcher, column_values, rows_of
+
+
+def naive(*parts: int) -> dt.datetime:
+    """A timestamp without a zone."""
+    return dt.datetime(*parts)  # type: ignore[arg-type]  # noqa: DTZ001 - the columns have none
+
+
+VALUES = {
+    pa.int8(): [1, None, -3],
+    pa.uint64(): [2**64 - 1, 0],
+    pa.float32(): [1.5, None],
+    pa.string(): ["a", None, ""],
+    pa.bool_(): [True, None, False],
+    pa.timestamp("s"): [naive(2020, 1, 2), None],
+    pa.timestamp("ms"): [naive(1969, 12, 31, 23, 59, 59, 999000), None],
+    pa.timestamp("us"): [naive(2020, 1, 2, 3, 4, 5, 6)],
+    pa.timestamp("ms", "UTC"): [dt.datetime(2020, 1, 2, tzinfo=dt.UTC)],
+    pa.date32(): [dt.date(1920, 5, 6), None],
+    pa.list_(pa.int64()): [[1, 2], None, []],
+    pa.struct([("x", pa.int64())]): [{"x": 1}, None],
+    pa.binary(): [b"\x00", None],
+}
+
+
+@pytest.mark.parametrize("data_type", VALUES, ids=str)
+def test_values_are_those_of_pyarrow(data_type: pa.DataType) -> None:
+    """The fast ways around its own conversion change nothing."""
+    array = pa.array(VALUES[data_type], data_type)
+
+    assert column_values(array) == array.to_pylist() == VALUES[data_type]
+
+
+@given(st.lists(st.fixed_dictionaries({"a b": st.integers(-5, 5), "'": st.text(max_size=2)}), min_size=1, max_size=5))
+def test_rows_go_there_and_back(rows: list) -> None:
+    """Names need not be identifiers."""
+    batch = RowBatcher().batch_of(rows)
+
+    assert rows_of(batch) == rows
+
+
+def test_two_columns_of_one_name_are_no_row() -> None:
+    """One would hide the other."""
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(ValueError, match="two columns of one name: a, a"):
+        rows_of(batch)
+
+
+def test_the_first_rows_decide_on_the_types() -> None:
+    """A column that was null only is open until it has values; what does not fit later is named."""
+    batcher: Any = RowBatcher()
+
+    assert batcher.batch_of([]) is None
+    assert batcher.batch_of([{"a": 1, "b": None}]).schema.types == [pa.int64(), pa.null()]
+    assert batcher.batch_of([{"a": 2, "b": "x"}]).schema.types == [pa.int64(), pa.string()]
+    with pytest.raises(TypeError, match=r"output row 1: 'no' in column 'a' is no int64 \(inferred from earlier rows"):
+        batcher.batch_of([{"a": 2, "b": "x"}, {"a": "no", "b": "x"}])
+
+
+def test_a_declared_schema_holds() -> None:
+    """Missing keys are null, values are converted where that is safe, others are refused."""
+    batcher: Any = RowBatcher(pa.schema([("a", pa.int16()), ("b", pa.string())]))
+
+    assert batcher.batch_of([{"a": 1}, {"b": "x", "a": None}]).to_pylist() == [
+        {"a": 1, "b": None},
+        {"a": None, "b": "x"},
+    ]
+    with pytest.raises(TypeError, match="70000 in column 'a' is no int16 \\(declared in schema=\\)"):
+        batcher.batch_of([{"a": 70000, "b": ""}])
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema([("a", pa.int64())])])
+def test_what_is_no_row_is_shown(schema: pa.Schema | None) -> None:
+    """A function that returns a value instead of a dict, or a dict instead of a list of dicts."""
+    with pytest.raises(TypeError, match="'a' is no row"):
+        RowBatcher(schema).batch_of(["a", "b"])  # type: ignore[list-item]

@@ -1,0 +1,172 @@
+"""Sinks: committables bound to checkpoints, recovery, functions with transactions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from snapline.dataflow.api.functions import Function
+from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
+from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec
+from snapline.taskmanager.operators.base.failure import RowFailure
+from snapline.taskmanager.operators.sinks.sink_function_operator import SinkFunctionOperator
+from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
+from tests.unit.taskmanager.operators.harness import Harness, restored_state
+from tests.unit.taskmanager.task.local_job import Outside, StagingSink
+
+CHECKPOINTS = {"execution.checkpointing.interval": "1 s"}
+
+
+def rows(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"k": pa.array(values, pa.int64())})
+
+
+def sink(restored: Any = None, attempt: int = 0) -> Harness:
+    harness = Harness(SinkOperator(SinkSpec(StagingSink("out"))), configuration=CHECKPOINTS, attempt=attempt)
+    return harness.start(*([restored] if restored else []))
+
+
+def visible() -> list[int]:
+    return [row["k"] for row in Outside.rows("out")]
+
+
+def test_output_is_visible_when_its_checkpoint_is_complete() -> None:
+    """A completion covers all earlier checkpoints whose notification never came; never a later one."""
+    harness = sink()
+    for checkpoint_id in (1, 2, 3):
+        harness.process(rows(checkpoint_id)).snapshot(checkpoint_id)
+    assert visible() == []
+
+    harness.operator.notify_checkpoint_complete(2)
+    assert visible() == [1, 2]
+    harness.operator.notify_checkpoint_complete(1)
+    harness.operator.notify_checkpoint_complete(3)
+    assert visible() == [1, 2, 3]
+
+
+def test_an_aborted_checkpoints_output_comes_with_the_next() -> None:
+    """It was pre-committed and stays so."""
+    harness = sink()
+    harness.process(rows(1)).snapshot(1)
+    harness.operator.notify_checkpoint_aborted(1)
+    written = harness.process(rows(2)).snapshot(2)
+    harness.operator.notify_checkpoint_complete(2)
+
+    assert visible() == [1, 2]
+    assert len(next(state for state in written.lists if state.name == "sink-committables").elements) == 2
+
+
+def test_recovery_commits_what_the_snapshot_holds_before_anything_is_written() -> None:
+    """And tells the committer what not to clean up; committing twice does no harm."""
+    first = sink()
+    written = first.process(rows(1)).snapshot(1)
+    first.process(rows(2)).snapshot(2)
+    first.operator.notify_checkpoint_complete(1)
+    again = sink(restored_state([written]), attempt=1)
+
+    assert visible() == [1]
+    assert Outside.cleaned == [("out/attempt-0/1/0",)]
+    assert again.snapshot(3).lists[0].elements == ()
+
+
+def test_a_first_attempt_cleans_up_nothing_a_second_one_does() -> None:
+    """Even if there is nothing to restore: the first may have died before its first checkpoint."""
+    sink()
+    assert Outside.cleaned == []
+    sink(attempt=1)
+    assert Outside.cleaned == [()]
+
+
+def test_without_final_checkpoint_finish_commits() -> None:
+    """Also what an earlier savepoint has pre-committed."""
+    harness = Harness(SinkOperator(SinkSpec(StagingSink("out")))).start()
+    harness.process(rows(1)).snapshot(4)
+    harness.process(rows(2)).operator.finish()
+
+    assert visible() == [1, 2]
+
+
+class Bank(TwoPhaseCommitSinkFunction):
+    """Transactions in an outside system."""
+
+    accounts: ClassVar[dict[int, list[int]]] = {}
+    committed: ClassVar[list[int]] = []
+    aborted: ClassVar[list[int]] = []
+
+    def begin_transaction(self) -> int:
+        number = len(self.accounts) + 1
+        self.accounts[number] = []
+        return number
+
+    def invoke_transaction(self, transaction: int, value: Any) -> None:
+        self.accounts[transaction].extend([value["k"]] if isinstance(value, dict) else value["k"].to_pylist())
+
+    def pre_commit(self, transaction: int) -> None: ...
+
+    def commit(self, transaction: int) -> None:
+        if transaction not in self.committed:
+            self.committed.append(transaction)
+
+    def abort(self, transaction: int) -> None:
+        self.aborted.append(transaction)
+
+
+@pytest.fixture
+def bank() -> type[Bank]:
+    Bank.accounts, Bank.committed, Bank.aborted = {}, [], []
+    return Bank
+
+
+@pytest.mark.parametrize("row_wise", [True, False])
+def test_a_transactional_function_commits_with_checkpoints(bank: type[Bank], row_wise: bool) -> None:
+    """Whole batches or rows; after a crash the pre-committed transaction is committed, the open one aborted."""
+    spec = SinkFunctionSpec(Bank(), row_wise)
+    harness = Harness(SinkFunctionOperator(spec), configuration=CHECKPOINTS).start().process(rows(1, 2))
+    written = harness.snapshot(1)
+    harness.process(rows(3))
+    assert bank.committed == []
+
+    again = Harness(SinkFunctionOperator(SinkFunctionSpec(Bank(), row_wise)), configuration=CHECKPOINTS)
+    again.start(restored_state([written])).process(rows(4)).operator.finish()
+    again.snapshot(2)
+    again.operator.notify_checkpoint_complete(2)
+    again.operator.close()
+
+    assert bank.committed == [1, 3]
+    assert bank.aborted == [2]
+    assert bank.accounts == {1: [1, 2], 2: [3], 3: [4]}
+
+
+def test_without_checkpoints_a_transactional_function_commits_at_the_end(bank: type[Bank]) -> None:
+    """One transaction holds everything."""
+    harness = Harness(SinkFunctionOperator(SinkFunctionSpec(Bank()))).start().process(rows(1)).process(rows(2))
+    harness.operator.finish()
+    harness.operator.close()
+
+    assert (bank.committed, bank.aborted, bank.accounts) == ([1], [], {1: [1, 2]})
+
+
+class Plain(SinkFunction):
+    """Neither transactions nor state."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def invoke(self, value: Any) -> None:
+        if value["k"] == 0:
+            raise ValueError("zero")
+        self.got.append(value)
+
+
+def test_a_plain_function_gets_its_rows() -> None:
+    """And the failing one is named."""
+    function = Plain()
+    harness = Harness(SinkFunctionOperator(SinkFunctionSpec(function, row_wise=True))).start().process(rows(1, 2))
+    with pytest.raises(RowFailure) as raised:
+        harness.process(rows(5, 0))
+
+    assert raised.value.row_index == 1
+    assert function.got == [{"k": 1}, {"k": 2}, {"k": 5}]
+    assert isinstance(function, Function)

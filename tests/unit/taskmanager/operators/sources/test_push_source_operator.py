@@ -1,0 +1,275 @@
+"""Push-style sources: batches, the checkpoint lock, back-pressure, the end; on a thread and turn by turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.functions import SourceContext, SourceFunction
+from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.graph.operator_specs import SourceFunctionSpec
+from snapline.taskmanager.operators.sources import push_source_operator as push_source
+from snapline.taskmanager.operators.sources.push_source_operator import PushSourceOperator
+from snapline.taskmanager.threads.push_source_threads import ThreadedPushSource, TurnTakingPushSource
+from tests.unit.taskmanager.operators.harness import Harness, restored_state
+
+LIMIT = 10_000
+"""Polls before a test gives up."""
+
+
+class Counter(SourceFunction):
+    """Emits numbers; its position is the next one."""
+
+    def __init__(self, end: int, *, locked: bool = True) -> None:
+        self.end, self.locked = end, locked
+        self.position = 0
+        self.running = True
+
+    def initialize_state(self, context: Any) -> None:
+        self.state = context.operator_state_store.get_list_state("position")
+        for position in self.state.get():
+            self.position = position
+
+    def snapshot_state(self, context: Any) -> None:
+        self.state.update([self.position])
+
+    def run(self, context: SourceContext) -> None:
+        while self.running and self.position < self.end:
+            with context.get_checkpoint_lock():
+                self.position += 1  # before the emission, on purpose: only the lock makes the two one
+                context.collect({"k": self.position - 1})
+
+    def cancel(self) -> None:
+        self.running = False
+
+
+class Threaded:
+    """Waits for the thread instead of the clock."""
+
+    def __init__(self) -> None:
+        self.bell = threading.Event()
+        self.runner = ThreadedPushSource("source", self.bell.set)
+
+
+def drain(
+    harness: Harness, bell: threading.Event | None = None, until: Callable[[], bool] = lambda: False
+) -> InputStatus:
+    """Poll until the end, or until the condition holds."""
+    for _ in range(LIMIT):
+        status = harness.operator.emit_next()
+        if status is InputStatus.END_OF_INPUT or until():
+            return status
+        if status is InputStatus.NOTHING_AVAILABLE:
+            if bell is not None and harness.operator.wake_at_ms is None:
+                bell.wait(5)
+                bell.clear()
+            harness.time.advance(harness.time.now_ms() + 1)
+    raise AssertionError("the source does not end")
+
+
+def emitted(harness: Harness) -> list[int]:
+    return [value for item in harness.emitted if isinstance(item, pa.RecordBatch) for value in item["k"].to_pylist()]
+
+
+def test_a_function_on_a_thread_emits_everything_once() -> None:
+    """Gathered into batches, in order."""
+    threaded = Threaded()
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Counter(20_000)), threaded.runner)).start()
+    drain(harness, threaded.bell)
+    harness.operator.close()
+
+    assert emitted(harness) == list(range(20_000))
+    assert len(harness.emitted) < 2_000
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_snapshot_holds_exactly_what_was_emitted_before_it(threads: bool) -> None:
+    """Whatever the function was doing: the position moves with the emission, under the lock."""
+    threaded = Threaded()
+    runner = threaded.runner if threads else TurnTakingPushSource("source")
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Counter(50_000)), runner)).start()
+    for checkpoint_id in range(1, 30):
+        harness.operator.emit_next()
+        written = harness.snapshot(checkpoint_id)
+        before = emitted(harness)
+        again = Counter(0)
+        other = Threaded()
+        Harness(PushSourceOperator(SourceFunctionSpec(again), other.runner)).start(restored_state([written]))
+        assert again.position == len(before), f"checkpoint {checkpoint_id}"
+    drain(harness, threaded.bell if threads else None)
+    harness.operator.close()
+
+    assert emitted(harness) == list(range(50_000))
+
+
+def test_a_function_that_is_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inbox is bounded; nothing is lost when the task goes on."""
+    monkeypatch.setattr(push_source, "MAX_WAITING_ROWS", 100)
+    function = Counter(1_000)
+    runner = TurnTakingPushSource("source")
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(function), runner)).start()
+    harness.operator.emit_next()
+    for _ in range(500):
+        runner.give_turn()
+    assert function.position == 100
+
+    drain(harness)
+    harness.operator.close()
+    assert emitted(harness) == list(range(1_000))
+
+
+def test_a_thread_that_waits_for_room_ends_with_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing does not wait for rows that nobody will read."""
+    monkeypatch.setattr(push_source, "MAX_WAITING_ROWS", 10)
+    threaded = Threaded()
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Counter(10**9)), threaded.runner)).start()
+    drain(harness, threaded.bell, until=lambda: bool(harness.emitted))
+    harness.operator.cancel()
+    harness.operator.close()
+
+    assert threaded.runner.is_done
+
+
+class Breaks(Counter):
+    def run(self, context: SourceContext) -> None:
+        context.collect({"k": 0})
+        raise ConnectionError("the broker is gone")
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_what_a_function_raises_fails_the_task(threads: bool) -> None:
+    """After what it had emitted."""
+    threaded = Threaded()
+    runner = threaded.runner if threads else TurnTakingPushSource("source")
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Breaks(1)), runner)).start()
+    with pytest.raises(ConnectionError, match="the broker is gone"):
+        drain(harness, threaded.bell if threads else None)
+    harness.operator.close()
+
+    assert emitted(harness) == [0]
+
+
+class Watermarks(Counter):
+    def run(self, context: SourceContext) -> None:
+        context.collect_batch(pa.record_batch({"k": [1, 2]}))
+        context.emit_watermark(2)
+        context.collect({"k": 3})
+        context.mark_as_temporarily_idle()
+        context.mark_as_temporarily_idle()
+        context.collect({"k": 4})
+
+
+def test_watermarks_and_idleness_keep_their_place() -> None:
+    """Idle until the next row."""
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Watermarks(0)), TurnTakingPushSource("source"))).start()
+    drain(harness)
+    harness.operator.close()
+    found = [item["k"].to_pylist() if isinstance(item, pa.RecordBatch) else item for item in harness.emitted]
+
+    assert found == [[1, 2], Watermark(2), [3], WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, [4]]
+
+
+def test_a_strategy_makes_watermarks_of_rows() -> None:
+    """As for any source."""
+    spec = SourceFunctionSpec(Counter(3), WatermarkStrategy.for_monotonous_timestamps("k"))
+    harness = Harness(PushSourceOperator(spec, TurnTakingPushSource("source"))).start()
+    drain(harness)
+    harness.operator.close()
+
+    assert Watermark(1) in harness.emitted
+
+
+class Late(SourceFunction):
+    """Collects a row, and another when it is told."""
+
+    def __init__(self) -> None:
+        self.go, self.collected = threading.Semaphore(0), threading.Semaphore(0)
+
+    def run(self, context: SourceContext) -> None:
+        for number in range(2):
+            self.go.acquire()
+            context.collect({"k": number})
+            self.collected.release()
+        self.go.acquire()
+
+    def cancel(self) -> None:
+        self.go.release(3)
+
+    def collect(self) -> None:
+        self.go.release()
+        assert self.collected.acquire(timeout=5)
+
+
+def test_a_source_whose_rows_wait_for_more_is_not_idle() -> None:
+    """They came while the task was busy for longer than the idle timeout, and do not fill a batch."""
+    function = Late()
+    spec = SourceFunctionSpec(function, WatermarkStrategy.for_monotonous_timestamps("k").with_idleness(500))
+    harness = Harness(PushSourceOperator(spec, Threaded().runner)).start()
+    harness.operator.emit_next()
+    function.collect()
+    drain(harness, until=lambda: bool(harness.emitted))
+    began_ms = harness.time.now_ms()
+
+    function.collect()
+    harness.time.advance(began_ms + 1_000)
+    drain(harness, until=lambda: len(emitted(harness)) == 2)
+    harness.operator.cancel()
+    harness.operator.close()
+
+    assert WatermarkStatus.IDLE not in harness.emitted
+
+
+def test_a_source_that_is_stopped_for_a_savepoint_emits_what_its_position_covers() -> None:
+    """And nothing after it; the snapshot is that of the stop."""
+    runner = TurnTakingPushSource("source")
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Counter(1_000_000)), runner)).start()
+    for _ in range(20):
+        harness.operator.emit_next()
+    harness.operator.stop_emitting(9, drain=False)
+    before = emitted(harness)
+    written = harness.snapshot(9)
+    again = Counter(0)
+    Harness(PushSourceOperator(SourceFunctionSpec(again), TurnTakingPushSource("other"))).start(
+        restored_state([written])
+    )
+    harness.operator.close()
+
+    assert emitted(harness) == before
+    assert again.position == len(before)
+    assert runner.is_done
+
+
+def test_a_drained_source_is_not_run_again_in_its_job() -> None:
+    """It was stopped for good, and the job failed before all of its tasks had ended."""
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Counter(1_000)), TurnTakingPushSource("source"))).start()
+    for _ in range(20):
+        harness.operator.emit_next()
+    harness.operator.stop_emitting(9, drain=True)
+    written = harness.snapshot(9)
+    harness.operator.close()
+    runner = TurnTakingPushSource("again")
+    again = Harness(PushSourceOperator(SourceFunctionSpec(Counter(1_000)), runner)).start(restored_state([written]))
+
+    assert again.operator.emit_next() is InputStatus.END_OF_INPUT
+    assert again.emitted == []
+    assert again.snapshot(10).lists == written.lists
+
+
+def test_turns_repeat_exactly() -> None:
+    """Two runs cut the stream into the same batches at the same polls."""
+
+    def run() -> list[list[int]]:
+        harness = Harness(
+            PushSourceOperator(SourceFunctionSpec(Counter(9_000)), TurnTakingPushSource("source"))
+        ).start()
+        drain(harness)
+        harness.operator.close()
+        return [item["k"].to_pylist() for item in harness.emitted]
+
+    assert run() == run()

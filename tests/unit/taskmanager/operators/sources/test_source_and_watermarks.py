@@ -1,0 +1,338 @@
+"""Sources over splits, their snapshots, and the watermarks of what was read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.connectors.builtin.scripted import End, ScriptedSource
+from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.dataflow.graph.operator_specs import SourceSpec, WatermarkSpec
+from snapline.dataflow.ids import JobID
+from snapline.taskmanager.operators.sources.source_operator import SourceOperator
+from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
+from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
+from tests.unit.taskmanager.task.local_job import ListSource
+
+
+def times(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"t": pa.array(values, pa.int64())})
+
+
+def source(splits: list[list[pa.RecordBatch]], strategy: WatermarkStrategy | None = None, **pauses: int) -> SourceSpec:
+    made = ListSource(splits, pauses)
+    return SourceSpec(made, made.spec_splits(), strategy)
+
+
+def read(harness: Harness, polls: int = 100) -> list[Any]:
+    for _ in range(polls):
+        if harness.operator.emit_next() is not InputStatus.MORE_AVAILABLE:
+            break
+    return [item.column("t").to_pylist() if isinstance(item, pa.RecordBatch) else item for item in harness.take()]
+
+
+def values(emitted: list[Any]) -> list[int]:
+    return [value for item in emitted if isinstance(item, list) for value in item]
+
+
+def test_splits_are_assigned_by_index() -> None:
+    """Split i to subtask i modulo parallelism."""
+    spec = source([[times(0)], [times(1)], [times(2)], [times(3)], [times(4)]])
+
+    assert [values(read(Harness(SourceOperator(spec), subtask=i, parallelism=2).start())) for i in (0, 1)] == [
+        [0, 2, 4],
+        [1, 3],
+    ]
+
+
+def test_a_restored_source_goes_on_behind_its_position() -> None:
+    """Finished splits stay finished."""
+    spec = source([[times(0)], [times(1), times(2), times(3)]])
+    harness = Harness(SourceOperator(spec)).start()
+    assert values(read(harness, 3)) == [0, 1]
+
+    assert values(read(Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()])))) == [2, 3]
+
+
+def test_splits_that_the_snapshot_does_not_know_are_read_from_their_start() -> None:
+    """Files that came between two runs; each by one subtask only."""
+    written = Harness(SourceOperator(source([[times(0)]]))).start()
+    read(written)
+    grown = source([[times(0)], [times(1)], [times(2)]])
+    snapshot = written.snapshot()
+    split = Written.__new__(Written)
+    split.keyed, split.lists = [], tuple(state for state in snapshot.lists if state.name != "source-splits")
+    subtasks = [
+        Harness(SourceOperator(grown), subtask=0, parallelism=2).start(restored_state([snapshot])),
+        Harness(SourceOperator(grown), subtask=1, parallelism=2).start(restored_state([split])),
+    ]
+
+    assert [values(read(one)) for one in subtasks] == [[2], [1]]
+
+
+def test_a_source_whose_reader_had_finished_reads_nothing_again() -> None:
+    """Its subtask left nothing in the snapshot but that the operator was there."""
+    spec = source([[times(0)], [times(1)]])
+    empty = Written.__new__(Written)
+    empty.keyed, empty.lists = [], ()
+
+    assert values(read(Harness(SourceOperator(spec)).start(restored_state([empty])))) == []
+
+
+def test_a_drained_source_reads_nothing_more_in_its_job_and_goes_on_in_another() -> None:
+    """Its windows have fired: rows after that would be late. A later snapshot of the same job says so, too."""
+    batches = [[times(1), times(2), times(3)]]
+    first = Harness(SourceOperator(source(batches))).start()
+    first.operator.emit_next()
+    first.operator.stop_emitting(9, drain=True)
+    restarted = Harness(SourceOperator(source(batches))).start(restored_state([first.snapshot(9)]))
+    once_more = Harness(SourceOperator(source(batches))).start(restored_state([restarted.snapshot(10)]))
+    another = Harness(SourceOperator(source(batches)))
+    another.context = replace(another.context, job_id=JobID("another"))
+    another.operator.setup(another.context, another)
+    another.start(restored_state([first.snapshot(9)]))
+
+    assert [read(restarted), restarted.operator.emit_next()] == [[], InputStatus.END_OF_INPUT]
+    assert [read(once_more), once_more.operator.emit_next()] == [[], InputStatus.END_OF_INPUT]
+    assert values(read(another)) == [2, 3]
+
+
+def test_the_watermark_is_the_least_of_the_unfinished_splits() -> None:
+    """A split that was not begun holds it back; a finished one does not."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("t", 5)
+    harness = Harness(SourceOperator(source([[times(100), times(200)], [times(50), times(300)]], strategy))).start()
+
+    assert read(harness) == [[100], [200], [50], Watermark(44), [300], Watermark(294)]
+
+
+def test_a_split_that_waits_holds_the_watermark_back_only_to_its_least_time() -> None:
+    """Where the source knows it without reading; after a restore, too. Disorder within it changes nothing."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("t", 5)
+    spec = source([[times(100), times(200)], [times(154), times(150), times(300)]], strategy)
+    spec = replace(spec, splits=(spec.splits[0], replace(spec.splits[1], least_times_ms={"t": 150, "other": 1})))
+    harness = Harness(SourceOperator(spec)).start()
+    assert read(harness, 2) == [[100], Watermark(94), [200], Watermark(149)]
+    again = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
+
+    assert read(again) == [Watermark(149), [154], [150], [300], Watermark(294)]
+
+
+def test_the_watermark_of_all_rows_when_splits_are_not_told_apart() -> None:
+    """`per_split` off: the greatest time of the subtask counts."""
+    strategy = WatermarkStrategy("t", per_split=False)
+    harness = Harness(SourceOperator(source([[times(100), times(90)], [times(50), times(300)]], strategy))).start()
+
+    assert read(harness) == [[100], Watermark(99), [90], [50], [300], Watermark(299)]
+
+
+def test_the_watermark_survives_a_restore() -> None:
+    """What was late before is late after."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    spec = source([[times(100), times(10), times(20)]], strategy)
+    harness = Harness(SourceOperator(spec)).start()
+    assert read(harness, 1) == [[100], Watermark(99)]
+    again = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
+
+    assert read(again) == [[10], Watermark(99), [20]]
+
+
+def test_watermarks_keep_their_interval() -> None:
+    """One at once, the next when the interval is over, also without rows."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    spec = source([[times(1), times(2), times(3)]], strategy, s0=2)
+    harness = Harness(SourceOperator(spec), configuration={"pipeline.auto-watermark-interval": "200 ms"})
+    harness.time.advance(1000)
+    harness.start()
+
+    assert read(harness) == [[1], Watermark(0), [2]]
+    assert harness.operator.wake_at_ms == 1200
+    harness.time.advance(1200)
+    assert read(harness) == [Watermark(1)]
+
+
+def test_a_silent_source_leaves_the_watermark_to_others() -> None:
+    """Idle after the timeout, active with the next row."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    spec = source([[times(1), times(2)]], strategy, s0=1)
+    harness = Harness(SourceOperator(spec)).start()
+    read(harness)
+    harness.time.advance(49)
+    assert read(harness) == []
+    assert harness.operator.wake_at_ms == 50
+    harness.time.advance(50)
+    assert read(harness) == [WatermarkStatus.IDLE]
+
+    harness.operator._reader.source.pauses.clear()
+    assert read(harness) == [WatermarkStatus.ACTIVE, [2], Watermark(1)]
+
+
+def test_watermarks_in_the_middle_of_a_stream() -> None:
+    """Those from upstream are replaced, but for the last; the greatest time lies in the snapshot."""
+    spec = WatermarkSpec(WatermarkStrategy.for_bounded_out_of_orderness("t", 10))
+    harness = Harness(WatermarkOperator(spec)).start()
+    harness.process(times(100)).watermark(5, work=False).process(times(90))
+    assert [i for i in harness.take() if isinstance(i, Watermark)] == [Watermark(89)]
+
+    again = Harness(WatermarkOperator(spec)).start(restored_state([harness.snapshot()]))
+    again.process(times(20)).watermark(MAX_WATERMARK_MS, work=False)
+    assert [i for i in again.take() if isinstance(i, Watermark)] == [Watermark(89), Watermark(MAX_WATERMARK_MS)]
+
+
+def test_a_watermark_that_waited_for_its_interval_comes_with_the_clock() -> None:
+    """No row has to push it."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    harness.process(times(1)).process(times(7))
+    assert [i for i in harness.take() if isinstance(i, Watermark)] == [Watermark(0)]
+
+    harness.advance(100)
+    assert harness.take() == [Watermark(6)]
+    harness.advance(600)
+    assert harness.take() == []
+    harness.advance(700)
+    assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_rows_that_came_while_the_task_was_busy_are_no_sign_of_idleness() -> None:
+    """The timer is long over when the task can look at last: an interval after it has found nothing it is certain."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    harness.process(times(1)).take()
+
+    harness.advance(5_000, rows_wait=True).advance(5_300, rows_wait=True).process(times(2))
+    assert WatermarkStatus.IDLE not in harness.take()
+    harness.advance(5_800).advance(5_899)
+    assert WatermarkStatus.IDLE not in harness.take()
+    harness.advance(5_900)
+    assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_a_stream_of_which_nothing_comes_through_is_idle_though_the_task_never_rests() -> None:
+    """A filter before it drops all that there is: after as long again."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    harness.process(times(1)).take()
+
+    for now_ms in range(10, 1_000, 10):
+        harness.advance(now_ms, rows_wait=True)
+    assert harness.take() == []
+    harness.advance(1_000, rows_wait=True)
+    assert harness.take() == [WatermarkStatus.IDLE]
+
+
+def test_timers_of_a_stream_do_not_multiply() -> None:
+    """Rows keep coming for a minute, between two watermarks and within the idle timeout."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(10_000))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "200 ms"}).start()
+    fired = 0
+    for now_ms in range(50, 60_000, 50):
+        harness.time.advance(now_ms)
+        while (token := harness.time.take_due()) is not None:
+            fired += 1
+            token.callback(token.at_ms)
+        harness.process(times(now_ms))
+
+    assert fired <= 60_000 / 200
+
+
+def test_a_source_that_may_not_read_is_not_idle_nor_are_its_splits() -> None:
+    """Back-pressure of ten times the idle timeout between any two batches: the watermark waits for the split that could not be read."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    harness = Harness(SourceOperator(source([[times(1), times(2)], [times(100)]], strategy, s0=1, s1=1))).start()
+    assert read(harness, 2) == [[1], [100], Watermark(0)]
+
+    for number in range(1, 4):
+        harness.time.advance(number * 500, hindered=True)
+        assert read(harness) == []
+    harness.time.advance(1_549)
+    assert read(harness) == []
+    harness.time.advance(1_550)
+    assert read(harness) == [WatermarkStatus.IDLE]
+
+
+def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_back() -> None:
+    """Idleness is per split; the watermark never goes back."""
+    from snapline.taskmanager.operators.sources.event_time import WatermarkGenerator
+
+    generator = WatermarkGenerator(WatermarkStrategy("t").with_idleness(100))
+    generator.add_splits({"busy": None, "silent": None})
+    generator.on_batch(times(10), "busy", 0)
+    assert generator.next_watermark_ms(0) is None
+    generator.on_batch(times(20), "busy", 99)
+    assert generator.next_watermark_ms(99) is None
+    generator.on_batch(times(30), "busy", 100)
+    assert generator.next_watermark_ms(100) == 29
+    generator.on_batch(times(5), "silent", 150)
+    generator.on_batch(times(40), "busy", 150)
+    assert generator.next_watermark_ms(150) is None
+    generator.on_batch(times(35), "silent", 160)
+    assert generator.next_watermark_ms(160) == 34
+
+
+# --- alignment --------------------------------------------------------------------------------------------------------
+
+ALIGNED = WatermarkStrategy.for_monotonous_timestamps("t").with_watermark_alignment("g", 50, update_interval_ms=100)
+
+
+class Aligned:
+    """A source that reports, and is told how far it may go."""
+
+    def __init__(self, spec: SourceSpec, operator: Any = None) -> None:
+        self.reports: list[tuple[str, int, int]] = []
+        self.harness = Harness(operator or SourceOperator(spec))
+        context = replace(self.harness.context, report_watermark=lambda *report: self.reports.append(report))
+        self.harness.operator.setup(context, self.harness)
+        self.harness.start()
+
+    def read(self) -> list[int]:
+        return values(read(self.harness))
+
+    def allowed(self, max_watermark_ms: int) -> Aligned:
+        self.harness.operator.align_watermarks(max_watermark_ms)
+        return self
+
+
+def test_a_source_that_is_ahead_of_its_group_waits() -> None:
+    """Until it may go on; it keeps reporting, keeps its snapshots, and is not idle meanwhile."""
+    spec = source([[times(100), times(200), times(300), times(400)]], ALIGNED.with_idleness(150))
+    aligned = Aligned(spec)
+    assert aligned.read() == [100]  # and no more before it knows how far it may go
+    assert aligned.allowed(198).read() == [200]
+    assert aligned.read() == []
+    assert aligned.reports == [("g", -(2**63), 50)]
+    harness = aligned.harness
+    assert harness.operator.wake_at_ms == 100
+    for now_ms in (100, 200, 300):
+        assert values(read(harness.advance(now_ms))) == []
+    assert aligned.reports[1:] == [("g", 199, 50)] * 3
+    restored = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
+    restored.operator.align_watermarks(10_000)
+    assert values(read(restored)) == [300, 400]
+    assert aligned.allowed(10_000).read() == [300, 400]
+    assert aligned.reports[-1] == ("g", MAX_WATERMARK_MS, 50)
+    assert WatermarkStatus.IDLE not in harness.emitted
+
+
+def test_splits_that_are_ahead_wait_for_the_others() -> None:
+    """The source is as far as its slowest split, which goes on alone."""
+    rows = [[times(10), times(500), times(600)], [times(20), times(30), times(40), times(700)]]
+    scripted = ScriptedSource(*[[*one, End()] for one in rows])
+    spec = SourceSpec(scripted, tuple(scripted.enumerate_splits()), ALIGNED)
+    aligned = Aligned(spec).allowed(100)
+    assert aligned.read() == [10, 20, 500, 30, 40, 700]
+    assert aligned.read() == []
+    assert aligned.allowed(650).read() == [600]
+
+
+def test_an_idle_source_holds_nobody_back() -> None:
+    """It reports the greatest watermark until it has rows again."""
+    spec = source([[times(100), times(200)]], ALIGNED.with_idleness(150), s0=1)
+    aligned = Aligned(spec).allowed(1000)
+    for now_ms in (0, 100, 200, 300):
+        aligned.harness.time.advance(now_ms)
+        aligned.harness.operator.emit_next()
+    assert aligned.reports == [("g", -(2**63), 50), ("g", 99, 50), ("g", 99, 50), ("g", MAX_WATERMARK_MS, 50)]
