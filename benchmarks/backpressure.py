@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import snapline as sl
 from benchmarks.cluster import (
     benchmark_environment,
     checkpoint_directory,
@@ -28,7 +29,6 @@ from benchmarks.cluster import (
     spread,
     versions,
 )
-from snapline import count, sum_
 from snapline.client import ClusterClient
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
@@ -89,7 +89,7 @@ def measure(mode: str, options: Any) -> dict[str, Any]:
         sums = (
             environment.from_source(GeneratorSource(keys=KEYS, batch_rows=options.batch_rows), uid="generator")
             .key_by("key")
-            .running_aggregate(uid="sums", name="sums", total=sum_("value"), n=count())
+            .running_aggregate(uid="sums", name="sums", total=sl.sum("value"), n=sl.count())
         )
         sums.rebalance().sink_to(SlowSink(options.sink_rate), uid="sink", name="slow sink")
         with running_job(environment, f"backpressure {mode}", options.master) as (client, graph):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 
+import snapline as sl
 from benchmarks.cluster import (
     benchmark_environment,
     checkpoint_directory,
@@ -21,7 +22,6 @@ from benchmarks.cluster import (
     running_job,
     versions,
 )
-from snapline import TumblingEventTimeWindows, WatermarkStrategy, count, max_, sum_
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
@@ -47,14 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
             taskmanager__active_tasks=str(options.active_tasks),
         )
         source = GeneratorSource(keys=options.keys, batch_rows=options.batch_rows, event_time_column="t")
-        events = environment.from_source(source, WatermarkStrategy.for_monotonous_timestamps("t"), uid="generator")
+        events = environment.from_source(source, sl.WatermarkStrategy.for_monotonous_timestamps("t"), uid="generator")
         for number in range(options.branches):
             keyed = events.key_by("key")
             if number % 2:
-                result = keyed.running_aggregate(uid=f"branch-{number}", name="branch", total=sum_("value"), n=count())
+                result = keyed.running_aggregate(
+                    uid=f"branch-{number}", name="branch", total=sl.sum("value"), n=sl.count()
+                )
             else:
-                windows = keyed.window(TumblingEventTimeWindows(WINDOW_MS))
-                result = windows.aggregate(uid=f"branch-{number}", name="branch", most=max_("value"), n=count())
+                windows = keyed.window(sl.TumblingEventTimeWindows(WINDOW_MS))
+                result = windows.aggregate(uid=f"branch-{number}", name="branch", most=sl.max("value"), n=sl.count())
             result.sink_to(DiscardingSink(), uid=f"sink-{number}")
         with running_job(environment, "branches", options.master) as (client, graph):
             figures = measure_rate(client, graph, "branch", options.warm_up, options.seconds)

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from snapline import StreamExecutionEnvironment
+import snapline as sl
 from snapline.client import ClusterClient
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.wire.codec import decode_job_status
@@ -67,7 +67,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def benchmark_environment(
     parallelism: int, interval: str, directory: str, **settings: str
-) -> StreamExecutionEnvironment:
+) -> sl.StreamExecutionEnvironment:
     """An environment with checkpoints to local disk every `interval`."""
     values: dict[str, object] = {
         **SETTINGS,
@@ -76,12 +76,12 @@ def benchmark_environment(
         "parallelism.default": parallelism,
         **{key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()},
     }
-    return StreamExecutionEnvironment.get_execution_environment(values)
+    return sl.StreamExecutionEnvironment.get_execution_environment(values)
 
 
 @contextmanager
 def running_job(
-    environment: StreamExecutionEnvironment, name: str, master: str
+    environment: sl.StreamExecutionEnvironment, name: str, master: str
 ) -> Iterator[tuple[ClusterClient, JobGraph]]:
     """The job, once all of its tasks run; it is cancelled and everything stopped at the end."""
     environment.translate(name)
@@ -230,7 +230,7 @@ def keyed_parser(doc: str | None, keys: int) -> argparse.ArgumentParser:
     return arguments
 
 
-def keyed_environment(options: argparse.Namespace, directory: str) -> StreamExecutionEnvironment:
+def keyed_environment(options: argparse.Namespace, directory: str) -> sl.StreamExecutionEnvironment:
     """Of what `keyed_parser` has read; checkpoints and RocksDB's files lie in the directory."""
     return benchmark_environment(
         options.parallelism,

@@ -29,9 +29,9 @@ from typing import Any
 
 import pyarrow as pa
 
+import snapline as sl
 from benchmarks.cluster import fail, report, spread, versions
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
-from snapline import count, sum_
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.config import OPTIONS
@@ -214,7 +214,7 @@ def measure(cluster: HighAvailabilityCluster, directory: Path, options: argparse
     (
         environment.from_source(source, uid="generator")
         .key_by("key")
-        .running_aggregate(uid="sums", name="sums", total=sum_("value"), n=count())
+        .running_aggregate(uid="sums", name="sums", total=sl.sum("value"), n=sl.count())
         .sink_to(ArrivalSink(str(output)), uid="sink")
     )
     with cluster.client() as client:

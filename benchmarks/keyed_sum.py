@@ -13,6 +13,7 @@ import sys
 
 import pyarrow as pa
 
+import snapline as sl
 from benchmarks.cluster import (
     checkpoint_directory,
     checkpoint_figures,
@@ -23,15 +24,6 @@ from benchmarks.cluster import (
     report,
     running_job,
     versions,
-)
-from snapline import (
-    KeyedProcessFunction,
-    ProcessContext,
-    Row,
-    RuntimeContext,
-    ValueStateDescriptor,
-    count,
-    sum_,
 )
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
@@ -46,14 +38,14 @@ def with_string_key(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(0, STRING_KEY, batch.column(0).cast(pa.string()))
 
 
-class RunningSum(KeyedProcessFunction):
+class RunningSum(sl.KeyedProcessFunction):
     """The row-wise form: two ValueStates per key."""
 
-    def open(self, context: RuntimeContext) -> None:
-        self.total = context.get_state(ValueStateDescriptor("total", pa.int64()))
-        self.count = context.get_state(ValueStateDescriptor("n", pa.int64()))
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.total = context.get_state(sl.ValueStateDescriptor("total", pa.int64()))
+        self.count = context.get_state(sl.ValueStateDescriptor("n", pa.int64()))
 
-    def process_element(self, row: Row, context: ProcessContext) -> tuple[Row]:
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> tuple[sl.Row]:
         total = (self.total.value() or 0) + row["value"]
         n = (self.count.value() or 0) + 1
         self.total.update(total)
@@ -85,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.rows:
             result = keyed.process(RunningSum(), uid="sums", name="sums", schema=OUTPUT)
         else:
-            result = keyed.running_aggregate(uid="sums", name="sums", total=sum_("value"), n=count())
+            result = keyed.running_aggregate(uid="sums", name="sums", total=sl.sum("value"), n=sl.count())
         result.sink_to(DiscardingSink(), uid="sink")
         with running_job(environment, "keyed_sum", options.master) as (client, graph):
             figures = measure_rate(client, graph, "sums", options.warm_up, options.seconds)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+import snapline as sl
 from benchmarks.cluster import (
     benchmark_environment,
     checkpoint_directory,
@@ -29,7 +30,6 @@ from benchmarks.cluster import (
     running_job,
     versions,
 )
-from snapline import count, sum_
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.errors import SnaplineError
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
         (
             environment.from_source(source, uid="generator")
             .key_by("key")
-            .running_aggregate(uid="sums", name="sums", passthrough=["created_at"], total=sum_("value"), n=count())
+            .running_aggregate(uid="sums", name="sums", passthrough=["created_at"], total=sl.sum("value"), n=sl.count())
             .sink_to(LatencySink(str(directory)), uid="sink")
         )
         with running_job(environment, "latency", options.master) as (client, graph):

@@ -25,9 +25,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import snapline as sl
 from benchmarks.cluster import fail, report, spread, versions
 from benchmarks.failover import ArrivalSink
-from snapline import count, sum_
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos import client_pb2 as pb
@@ -112,7 +112,7 @@ def measure(cluster: LocalCluster, output: Path, options: argparse.Namespace) ->
     (
         environment.from_source(source, uid="generator")
         .key_by("key")
-        .running_aggregate(uid="sums", name="sums", total=sum_("value"), n=count())
+        .running_aggregate(uid="sums", name="sums", total=sl.sum("value"), n=sl.count())
         .sink_to(ArrivalSink(str(output)), uid="sink")
     )
     job_id = cluster.submit(environment, "rescale")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 
+import snapline as sl
 from benchmarks.cluster import (
     checkpoint_directory,
     checkpoint_figures,
@@ -21,7 +22,6 @@ from benchmarks.cluster import (
     running_job,
     versions,
 )
-from snapline import TumblingEventTimeWindows, WatermarkStrategy, count, max_, sum_
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
@@ -45,9 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
             event_interval_us=EVENT_INTERVAL_US,
             splits=options.parallelism,
         )
-        events = environment.from_source(source, WatermarkStrategy.for_monotonous_timestamps("at"), uid="generator")
-        windows = events.key_by("key").window(TumblingEventTimeWindows(options.window_ms))
-        result = windows.aggregate(uid="windows", name="windows", n=count(), total=sum_("value"), highest=max_("value"))
+        events = environment.from_source(source, sl.WatermarkStrategy.for_monotonous_timestamps("at"), uid="generator")
+        windows = events.key_by("key").window(sl.TumblingEventTimeWindows(options.window_ms))
+        result = windows.aggregate(
+            uid="windows", name="windows", n=sl.count(), total=sl.sum("value"), highest=sl.max("value")
+        )
         result.sink_to(DiscardingSink(), uid="sink")
         with running_job(environment, "windows", options.master) as (client, graph):
             figures = measure_rate(client, graph, "windows", options.warm_up, options.seconds)

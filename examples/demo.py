@@ -20,10 +20,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import snapline as sl
 from examples.flights import build
 from examples.flights_answer import Comparison, compare_outputs
 from examples.recovery_times import CommittedFiles, recoveries
-from snapline import SnaplineError, StreamExecutionEnvironment
 from snapline.client import ClusterClient
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.execution import JobExecutionResult, run_in
@@ -85,7 +85,7 @@ def kill_task_managers(client: ClusterClient, progress: Progress, kills: int, ch
             return
         try:
             holders = [manager for manager in client.list_task_managers() if manager.free_slots < manager.slots]
-        except SnaplineError:
+        except sl.SnaplineError:
             continue
         if not holders or not progress.running:
             continue
@@ -102,7 +102,7 @@ def kill_task_managers(client: ClusterClient, progress: Progress, kills: int, ch
 
 def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, Progress]:
     """Run the job on Spark and kill what holds it."""
-    environment = StreamExecutionEnvironment.get_execution_environment(
+    environment = sl.StreamExecutionEnvironment.get_execution_environment(
         {
             "execution.checkpointing.unaligned.enabled": options.unaligned,
             "restart-strategy.type": "exponential-delay",
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         print("EQUAL: nothing lost, nothing doubled" if equal else "NOT EQUAL")
         return 0 if equal else 1
-    except SnaplineError as error:
+    except sl.SnaplineError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     finally:

@@ -22,24 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline import (
-    KeyedProcessFunction,
-    ListStateDescriptor,
-    ParquetSink,
-    ParquetSource,
-    ProcessContext,
-    Row,
-    RuntimeContext,
-    SnaplineError,
-    StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    ValueStateDescriptor,
-    WatermarkStrategy,
-    count,
-    max_,
-    mean,
-    sum_,
-)
+import snapline as sl
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the flights' times are wall clock, without a zone
 DAY_MS = 86_400_000
@@ -72,21 +55,21 @@ def left_with_known_aircraft(batch: pa.RecordBatch) -> pa.Array:
     return pc.and_(pc.is_valid(batch.column("tailnum")), pc.is_valid(batch.column("dep_delay")))
 
 
-class ThirdTimeLate(KeyedProcessFunction):
+class ThirdTimeLate(sl.KeyedProcessFunction):
     """Keeps the flights of an aircraft until the watermark has passed them, then counts late ones in a row."""
 
-    def open(self, context: RuntimeContext) -> None:
+    def open(self, context: sl.RuntimeContext) -> None:
         """Create the two states."""
         flight = pa.struct([field for field in ALERT_SCHEMA if field.name != "tailnum"])
-        self.waiting = context.get_list_state(ListStateDescriptor("waiting", flight))
-        self.late_in_a_row = context.get_state(ValueStateDescriptor("late-in-a-row", pa.int64()))
+        self.waiting = context.get_list_state(sl.ListStateDescriptor("waiting", flight))
+        self.late_in_a_row = context.get_state(sl.ValueStateDescriptor("late-in-a-row", pa.int64()))
 
-    def process_element(self, row: Row, context: ProcessContext) -> None:
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> None:
         """Flights may come in any order; wait for event time."""
         self.waiting.add({name: row[name] for name in ALERT_SCHEMA.names if name != "tailnum"})
         context.timer_service.register_event_time_timer(context.timestamp_ms or 0)
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterator[Row]:
+    def on_timer(self, timestamp_ms: int, context: sl.ProcessContext) -> Iterator[sl.Row]:
         """No flight up to the watermark is missing: take them all, in order. Later timers find nothing left to do."""
         complete_until = EPOCH + timedelta(milliseconds=min(context.timer_service.current_watermark(), END_MS))
         waiting = self.waiting.get()
@@ -103,33 +86,33 @@ class ThirdTimeLate(KeyedProcessFunction):
 
 
 def build(
-    environment: StreamExecutionEnvironment, flights: str, output: str, rows_per_second: int | None = None
-) -> StreamExecutionEnvironment:
+    environment: sl.StreamExecutionEnvironment, flights: str, output: str, rows_per_second: int | None = None
+) -> sl.StreamExecutionEnvironment:
     """Add the job to the environment."""
     departures = environment.from_source(
-        ParquetSource(flights, columns=COLUMNS, rows_per_second=rows_per_second),
-        WatermarkStrategy.for_monotonous_timestamps("scheduled_departure"),
+        sl.ParquetSource(flights, columns=COLUMNS, rows_per_second=rows_per_second),
+        sl.WatermarkStrategy.for_monotonous_timestamps("scheduled_departure"),
         uid="flights",
     )
     (
         departures.map_batches(mark_cancelled, uid="mark-cancelled", name="mark cancelled")
         .key_by("origin", "carrier")
-        .window(TumblingEventTimeWindows(DAY_MS))
+        .window(sl.TumblingEventTimeWindows(DAY_MS))
         .aggregate(
             uid="daily",
             name="daily",
-            flights=count(),
-            cancelled=sum_("cancelled"),
-            mean_delay=mean("dep_delay"),
-            max_delay=max_("dep_delay"),
+            flights=sl.count(),
+            cancelled=sl.sum("cancelled"),
+            mean_delay=sl.mean("dep_delay"),
+            max_delay=sl.max("dep_delay"),
         )
-        .sink_to(ParquetSink(f"{output}/daily"), uid="daily-sink", name="daily sink")
+        .sink_to(sl.ParquetSink(f"{output}/daily"), uid="daily-sink", name="daily sink")
     )
     (
         departures.filter(left_with_known_aircraft, uid="departed", name="departed")
         .key_by("tailnum")
         .process(ThirdTimeLate(), uid="third-time-late", name="third time late", schema=ALERT_SCHEMA)
-        .sink_to(ParquetSink(f"{output}/alerts"), uid="alerts-sink", name="alerts sink")
+        .sink_to(sl.ParquetSink(f"{output}/alerts"), uid="alerts-sink", name="alerts sink")
     )
     return environment
 
@@ -144,12 +127,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows-per-second", type=int, default=None, help="read no faster than this")
     options = parser.parse_args(arguments)
     try:
-        environment = StreamExecutionEnvironment.get_execution_environment()
+        environment = sl.StreamExecutionEnvironment.get_execution_environment()
         environment.set_parallelism(options.parallelism).enable_checkpointing(1000)
         environment.set_checkpoint_dir(options.checkpoints or str(Path(options.output).resolve() / "_checkpoints"))
         build(environment, options.input, options.output, options.rows_per_second)
         result = environment.execute("flights")
-    except SnaplineError as error:
+    except sl.SnaplineError as error:
         print(f"flights: {error}", file=sys.stderr)
         return 1
     print(f"flights: {result.summary}")

@@ -20,17 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from snapline import (
-    EventTimeSessionWindows,
-    ParquetSink,
-    ParquetSource,
-    SnaplineError,
-    StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-    count,
-    sum_,
-)
+import snapline as sl
 
 DAY_MS = 24 * 60 * 60 * 1000
 WEEK_MS = 7 * DAY_MS
@@ -48,28 +38,28 @@ ITEMS = pa.schema(
 )
 
 
-def build(environment: StreamExecutionEnvironment, data: str, output: str) -> StreamExecutionEnvironment:
+def build(environment: sl.StreamExecutionEnvironment, data: str, output: str) -> sl.StreamExecutionEnvironment:
     """Add the job to the environment."""
     items = environment.from_source(
-        ParquetSource(f"{data}/transactions.parquet", columns=ITEM_COLUMNS),
-        WatermarkStrategy.for_monotonous_timestamps("bought_at"),
+        sl.ParquetSource(f"{data}/transactions.parquet", columns=ITEM_COLUMNS),
+        sl.WatermarkStrategy.for_monotonous_timestamps("bought_at"),
         uid="items",
     )
     coupons = environment.from_source(
-        ParquetSource(f"{data}/redemptions.parquet"),
-        WatermarkStrategy.for_monotonous_timestamps("redeemed_at"),
+        sl.ParquetSource(f"{data}/redemptions.parquet"),
+        sl.WatermarkStrategy.for_monotonous_timestamps("redeemed_at"),
         uid="coupons",
     )
     spells = (
         items.key_by("household_id")
-        .window(EventTimeSessionWindows(GAP_MS))
-        .aggregate(uid="spells", name="spells", items=count(), sales_cents=sum_("sales_cents"))
+        .window(sl.EventTimeSessionWindows(GAP_MS))
+        .aggregate(uid="spells", name="spells", items=sl.count(), sales_cents=sl.sum("sales_cents"))
     )
     departments = (
         items.enrich(f"{data}/products.parquet", "product_id", how="inner", uid="products", name="products")
         .key_by("department")
-        .window(TumblingEventTimeWindows(WEEK_MS))
-        .aggregate(uid="departments", name="departments", items=count(), sales_cents=sum_("sales_cents"))
+        .window(sl.TumblingEventTimeWindows(WEEK_MS))
+        .aggregate(uid="departments", name="departments", items=sl.count(), sales_cents=sl.sum("sales_cents"))
     )
     redeemed = (
         coupons.key_by("household_id")
@@ -77,7 +67,7 @@ def build(environment: StreamExecutionEnvironment, data: str, output: str) -> St
         .between(0, DAY_MS - 1, uid="redeemed", name="redeemed")
     )
     for name, stream in (("spells", spells), ("departments", departments), ("redeemed", redeemed)):
-        stream.sink_to(ParquetSink(f"{output}/{name}"), uid=f"{name}-sink", name=f"{name} sink")
+        stream.sink_to(sl.ParquetSink(f"{output}/{name}"), uid=f"{name}-sink", name=f"{name} sink")
     return environment
 
 
@@ -93,11 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="snapline-shopping-") as temporary:
         output = Path(options.output or temporary).resolve()
         try:
-            environment = StreamExecutionEnvironment.get_execution_environment()
+            environment = sl.StreamExecutionEnvironment.get_execution_environment()
             environment.set_parallelism(options.parallelism).enable_checkpointing(1000)
             environment.set_checkpoint_dir(str(output / "_checkpoints"))
             result = build(environment, options.input, str(output)).execute("shopping")
-        except SnaplineError as error:
+        except sl.SnaplineError as error:
             print(f"shopping: {error}", file=sys.stderr)
             return 1
         print(f"shopping: {result.summary}")

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 from snapline.runtime import version
 
 if TYPE_CHECKING:
-    from snapline.aggregates import count, max_, mean, min_, sum_
+    from snapline.aggregates import count, mean
+    from snapline.aggregates import max as max  # noqa: A004 - said again, it is public without being in __all__
+    from snapline.aggregates import min as min  # noqa: A004
+    from snapline.aggregates import sum as sum  # noqa: A004
     from snapline.client import JobFailed
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from snapline.connectors.builtin.generator import GeneratorSource
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
 
 __version__ = version.VERSION
 
+# `sum`, `min` and `max` are left out: `from snapline import *` must not take Python's own away (decision 6).
 __all__ = [
     "Aggregate",
     "AggregatingStateDescriptor",
@@ -135,10 +139,7 @@ __all__ = [
     "WindowedStream",
     "WithMasterCheckpointHook",
     "count",
-    "max_",
     "mean",
-    "min_",
-    "sum_",
     "with_default",
 ]
 
@@ -167,7 +168,7 @@ _PLACES = {
         Aggregate CountTrigger EventTimeSessionWindows GlobalWindows SlidingEventTimeWindows TimeWindow
         TumblingEventTimeWindows TumblingProcessingTimeWindows
     """,
-    "snapline.aggregates": "count max_ mean min_ sum_",
+    "snapline.aggregates": "count max mean min sum",
     "snapline.client": "JobFailed",
     "snapline.connected": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "snapline.environment": "StreamExecutionEnvironment",
@@ -177,10 +178,16 @@ _PLACES = {
 }
 """The module of each public name."""
 _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+_RENAMED = {"sum_": "sum", "min_": "min", "max_": "max"}
+"""Names of old and the names that took their place."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for."""
+    if name in _RENAMED:
+        raise ImportError(
+            f"snapline.{name} is called snapline.{_RENAMED[name]} now: import snapline as sl, and say sl.{_RENAMED[name]}"
+        )
     if name not in _PLACE_OF:
         raise AttributeError(f"module 'snapline' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)

@@ -1,4 +1,4 @@
-"""Short names for aggregates: `aggregate(flights=count(), delay=mean("dep_delay"))`; the keyword is the output column."""
+"""Short names for aggregates: `aggregate(flights=sl.count(), delay=sl.mean("dep_delay"))`; the keyword is the output column."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ def count(column: str = "") -> Aggregate:
     return Aggregate("count", "count", column)
 
 
-def sum_(column: str) -> Aggregate:
+def sum(column: str) -> Aggregate:  # noqa: A001 - the name that users know
     """Sum of the values; int64 for integers, float64 for floats."""
     return Aggregate("sum", "sum", column)
 
 
-def min_(column: str) -> Aggregate:
+def min(column: str) -> Aggregate:  # noqa: A001 - the name that users know
     """Smallest value."""
     return Aggregate("min", "min", column)
 
 
-def max_(column: str) -> Aggregate:
+def max(column: str) -> Aggregate:  # noqa: A001 - the name that users know
     """Largest value."""
     return Aggregate("max", "max", column)
 

@@ -420,7 +420,7 @@ class KeyedStream:
         passthrough: Sequence[str] = (),
         **aggregates: Aggregate,
     ) -> DataStream:
-        """For every row, its key's aggregates so far: `running_aggregate(total=sum_("value"), n=count())`."""
+        """For every row, its key's aggregates so far: `running_aggregate(total=sl.sum("value"), n=sl.count())`."""
         chosen = self.named_aggregates(aggregates, name, passthrough)
         self.stream.check_columns(passthrough, f"passthrough of {name!r}")
         spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough), self.stream.schema)
@@ -466,11 +466,11 @@ class KeyedStream:
         """Aggregates under the names of their keywords, their columns checked. `beside`: what the result has besides keys."""
         taken = {*self.key_columns, *beside}
         if not aggregates:
-            raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=count()")
+            raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=sl.count()")
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise JobDefinitionError(
-                    f"{where!r}: {name}={aggregate!r} is no aggregate, such as {name}=count() or {name}=sum_('amount')"
+                    f"{where!r}: {name}={aggregate!r} is no aggregate, such as {name}=sl.count() or {name}=sl.sum('amount')"
                 )
             if name in taken:
                 raise JobDefinitionError(

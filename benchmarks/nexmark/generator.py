@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snapline import DataStream, StreamExecutionEnvironment, WatermarkStrategy
+import snapline as sl
 from snapline.connectors.builtin.generator import GeneratorSource
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46
@@ -179,7 +179,9 @@ class _Maker:
 class Streams:
     """The streams of one environment, made when a query asks for them."""
 
-    def __init__(self, environment: StreamExecutionEnvironment, settings: Nexmark, *, batch_epochs: int = 700) -> None:
+    def __init__(
+        self, environment: sl.StreamExecutionEnvironment, settings: Nexmark, *, batch_epochs: int = 700
+    ) -> None:
         self.settings = settings
         source = GeneratorSource(
             keys=1,
@@ -189,27 +191,27 @@ class Streams:
             event_time_column="at",
             event_interval_us=settings.epoch_us,
         )
-        strategy = WatermarkStrategy.for_monotonous_timestamps("at")
+        strategy = sl.WatermarkStrategy.for_monotonous_timestamps("at")
         self._epochs = environment.from_source(source, strategy, uid="epochs", name="epochs")
-        self._made: dict[str, DataStream] = {}
+        self._made: dict[str, sl.DataStream] = {}
 
-    def _stream(self, kind: str, schema: pa.Schema) -> DataStream:
+    def _stream(self, kind: str, schema: pa.Schema) -> sl.DataStream:
         if kind not in self._made:
             made = self._epochs.map_batches(_Maker(self.settings, kind), uid=kind, name=kind, schema=schema)
             self._made[kind] = replace(made, event_time_column="date_time")
         return self._made[kind]
 
     @property
-    def persons(self) -> DataStream:
+    def persons(self) -> sl.DataStream:
         """Persons by their time."""
         return self._stream("persons", PERSON)
 
     @property
-    def auctions(self) -> DataStream:
+    def auctions(self) -> sl.DataStream:
         """Auctions by their opening."""
         return self._stream("auctions", AUCTION)
 
     @property
-    def bids(self) -> DataStream:
+    def bids(self) -> sl.DataStream:
         """Bids by their time."""
         return self._stream("bids", BID)

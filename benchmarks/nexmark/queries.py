@@ -13,38 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import snapline as sl
 from benchmarks.nexmark.generator import TIME, Streams
-from snapline import (
-    BatchKeys,
-    BatchState,
-    DataStream,
-    EventTimeSessionWindows,
-    KeyedBatchProcessFunction,
-    KeyedProcessFunction,
-    ProcessContext,
-    Row,
-    RuntimeContext,
-    SlidingEventTimeWindows,
-    TimeWindow,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    ValueStateDescriptor,
-    count,
-    max_,
-    mean,
-)
 
 WINDOW_MS, SLIDE_MS, SESSION_GAP_MS = 10_000, 2_000, 10_000
 LAST_PRICES = 10
 SIDE_ROWS = 10_000
 
 
-def q0(streams: Streams) -> DataStream:
+def q0(streams: Streams) -> sl.DataStream:
     """Pass through."""
     return streams.bids.map_batches(lambda batch: batch, name="q0")
 
 
-def q1(streams: Streams) -> DataStream:
+def q1(streams: Streams) -> sl.DataStream:
     """Dollars to euros."""
 
     def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -53,7 +35,7 @@ def q1(streams: Streams) -> DataStream:
     return streams.bids.map_batches(convert, name="q1")
 
 
-def q2(streams: Streams) -> DataStream:
+def q2(streams: Streams) -> sl.DataStream:
     """Bids on some auctions."""
 
     def select(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -63,7 +45,7 @@ def q2(streams: Streams) -> DataStream:
     return streams.bids.map_batches(select, name="q2")
 
 
-def q3(streams: Streams) -> DataStream:
+def q3(streams: Streams) -> sl.DataStream:
     """Who sells in category 10 in three states: a join that keeps everything."""
     persons = streams.persons.filter(
         lambda b: pc.is_in(b.column("state"), pa.array(["OR", "ID", "CA"])), name="q3-persons"
@@ -73,14 +55,14 @@ def q3(streams: Streams) -> DataStream:
     return joined.map_batches(lambda batch: batch.select(["name", "city", "state", "id"]), name="q3-columns")
 
 
-class WinningBid(KeyedBatchProcessFunction):
+class WinningBid(sl.KeyedBatchProcessFunction):
     """The highest price of an auction, when it expires."""
 
-    best = ValueStateDescriptor("best", pa.int64())
-    seller = ValueStateDescriptor("seller", pa.int64())
-    category = ValueStateDescriptor("category", pa.int64())
+    best = sl.ValueStateDescriptor("best", pa.int64())
+    seller = sl.ValueStateDescriptor("seller", pa.int64())
+    category = sl.ValueStateDescriptor("category", pa.int64())
 
-    def process_batch(self, keys: BatchKeys, batch: pa.RecordBatch, state: BatchState) -> None:
+    def process_batch(self, keys: sl.BatchKeys, batch: pa.RecordBatch, state: sl.BatchState) -> None:
         """Rows of the join."""
         best = state.get(self.best).fill_null(-1).to_numpy().copy()
         np.maximum.at(best, keys.rows, batch.column("price").to_numpy())
@@ -91,7 +73,7 @@ class WinningBid(KeyedBatchProcessFunction):
         expires = batch.column("expires").take(pa.array(first)).view(pa.int64()).to_numpy()
         state.register_event_time_timers(expires, np.arange(len(keys), dtype=np.int32))
 
-    def on_timers(self, keys: BatchKeys, times_ms: Any, state: BatchState) -> pa.RecordBatch:
+    def on_timers(self, keys: sl.BatchKeys, times_ms: Any, state: sl.BatchState) -> pa.RecordBatch:
         """Auctions have expired."""
         columns = [
             keys.columns.column(0),
@@ -116,7 +98,7 @@ WINNERS = pa.schema(
 )
 
 
-def winning_bids(streams: Streams) -> DataStream:
+def winning_bids(streams: Streams) -> sl.DataStream:
     """Auction, seller, category and final price of auctions that had bids, as they expire."""
     settings = streams.settings
     longest_ms = 2 * 100 * 50 // 3 * 1_000 // settings.events_per_second + 2
@@ -126,33 +108,33 @@ def winning_bids(streams: Streams) -> DataStream:
     return in_time.key_by("id").process_batches(WinningBid(), uid="winners", name="winners", schema=WINNERS)
 
 
-def q4(streams: Streams) -> DataStream:
+def q4(streams: Streams) -> sl.DataStream:
     """Average final price per category, so far."""
     winners = winning_bids(streams)
-    return winners.key_by("category").running_aggregate(uid="q4", name="q4", average=mean("price"), n=count())
+    return winners.key_by("category").running_aggregate(uid="q4", name="q4", average=sl.mean("price"), n=sl.count())
 
 
-def _hottest(_key: Any, _window: TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _hottest(_key: Any, _window: sl.TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
     counts = batch.column("n")
     return batch.filter(pc.equal(counts, pc.max(counts)))
 
 
-def q5(streams: Streams) -> DataStream:
+def q5(streams: Streams) -> sl.DataStream:
     """The auctions with the most bids of the last ten seconds, every two."""
-    windows = streams.bids.key_by("auction").window(SlidingEventTimeWindows(WINDOW_MS, SLIDE_MS))
-    counts = windows.aggregate(uid="q5-counts", name="q5-counts", n=count())
-    ends = counts.key_by("window_end").window(TumblingEventTimeWindows(SLIDE_MS))
+    windows = streams.bids.key_by("auction").window(sl.SlidingEventTimeWindows(WINDOW_MS, SLIDE_MS))
+    counts = windows.aggregate(uid="q5-counts", name="q5-counts", n=sl.count())
+    ends = counts.key_by("window_end").window(sl.TumblingEventTimeWindows(SLIDE_MS))
     return ends.process_batches(_hottest, uid="q5", name="q5")
 
 
-class LastPrices(KeyedProcessFunction):
+class LastPrices(sl.KeyedProcessFunction):
     """The average of a seller's last ten final prices."""
 
-    def open(self, context: RuntimeContext) -> None:
+    def open(self, context: sl.RuntimeContext) -> None:
         """State per seller: [expires, auction, price] of the last ten."""
-        self.last = context.get_state(ValueStateDescriptor("last", serializer="json"))
+        self.last = context.get_state(sl.ValueStateDescriptor("last", serializer="json"))
 
-    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterable[sl.Row]:
         """An auction has closed."""
         closed = [row["expires"].isoformat(), row["auction"], row["price"]]
         last = sorted([*(self.last.value() or []), closed])[-LAST_PRICES:]
@@ -160,12 +142,12 @@ class LastPrices(KeyedProcessFunction):
         yield {"seller": row["seller"], "average": sum(price for _, _, price in last) / len(last), "n": len(last)}
 
 
-def q6(streams: Streams) -> DataStream:
+def q6(streams: Streams) -> sl.DataStream:
     """Average final price of each seller's last ten auctions."""
     return winning_bids(streams).key_by("seller").process(LastPrices(), uid="q6", name="q6")
 
 
-def _highest(_key: Any, window: TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _highest(_key: Any, window: sl.TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
     prices = batch.column("price")
     best = batch.filter(pc.equal(prices, pc.max(prices)))
     end = pa.array(np.full(best.num_rows, window.end_ms)).view(TIME)
@@ -177,7 +159,7 @@ HIGHEST = pa.schema(
 )
 
 
-def q7(streams: Streams) -> DataStream:
+def q7(streams: Streams) -> sl.DataStream:
     """The highest bid of every ten seconds: first of parts of the bidders, then of all."""
 
     def with_part(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -185,36 +167,36 @@ def q7(streams: Streams) -> DataStream:
 
     schema = pa.schema([*streams.bids.schema, ("part", pa.int64())])  # type: ignore[misc]
     parts = streams.bids.map_batches(with_part, name="q7-parts", schema=schema).key_by("part")
-    window = TumblingEventTimeWindows(WINDOW_MS)
+    window = sl.TumblingEventTimeWindows(WINDOW_MS)
     best = parts.window(window).process_batches(
         _highest, uid="q7-of-parts", name="q7-of-parts", schema=HIGHEST, event_time_column="window_end"
     )
     ends = best.key_by("window_end").window(window)
 
-    def highest_of_parts(_key: Any, _window: TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def highest_of_parts(_key: Any, _window: sl.TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
         prices = batch.column("price")
         return batch.filter(pc.equal(prices, pc.max(prices)))
 
     return ends.process_batches(highest_of_parts, uid="q7", name="q7", schema=HIGHEST)
 
 
-def q8(streams: Streams) -> DataStream:
+def q8(streams: Streams) -> sl.DataStream:
     """Who opened an auction in the ten seconds in which he came."""
     joined = streams.persons.key_by("id").join(streams.auctions.key_by("seller"))
-    pairs = joined.window(TumblingEventTimeWindows(WINDOW_MS), uid="q8", name="q8")
+    pairs = joined.window(sl.TumblingEventTimeWindows(WINDOW_MS), uid="q8", name="q8")
     return pairs.map_batches(lambda batch: batch.select(["id", "name", "id_right"]), name="q8-columns")
 
 
-def q11(streams: Streams) -> DataStream:
+def q11(streams: Streams) -> sl.DataStream:
     """Bids per bidder and session."""
-    sessions = streams.bids.key_by("bidder").window(EventTimeSessionWindows(SESSION_GAP_MS))
-    return sessions.aggregate(uid="q11", name="q11", n=count())
+    sessions = streams.bids.key_by("bidder").window(sl.EventTimeSessionWindows(SESSION_GAP_MS))
+    return sessions.aggregate(uid="q11", name="q11", n=sl.count())
 
 
-def q12(streams: Streams) -> DataStream:
+def q12(streams: Streams) -> sl.DataStream:
     """Bids per bidder and ten seconds of processing time."""
-    windows = streams.bids.key_by("bidder").window(TumblingProcessingTimeWindows(WINDOW_MS))
-    return windows.aggregate(uid="q12", name="q12", n=count(), dearest=max_("price"))
+    windows = streams.bids.key_by("bidder").window(sl.TumblingProcessingTimeWindows(WINDOW_MS))
+    return windows.aggregate(uid="q12", name="q12", n=sl.count(), dearest=sl.max("price"))
 
 
 def side_input() -> pa.Table:
@@ -223,7 +205,7 @@ def side_input() -> pa.Table:
     return pa.table({"part": keys, "note": pa.array([f"note {key * 7 % SIDE_ROWS}" for key in keys])})
 
 
-def q13(streams: Streams) -> DataStream:
+def q13(streams: Streams) -> sl.DataStream:
     """Bids with a column of a static table."""
 
     def with_part(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -234,6 +216,6 @@ def q13(streams: Streams) -> DataStream:
     return parts.enrich(side_input(), "part", uid="q13", name="q13")
 
 
-QUERIES: dict[str, Callable[[Streams], DataStream]] = {
+QUERIES: dict[str, Callable[[Streams], sl.DataStream]] = {
     query.__name__: query for query in (q0, q1, q2, q3, q4, q5, q6, q7, q8, q11, q12, q13)
 }

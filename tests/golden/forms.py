@@ -15,23 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline import (
-    AggregatingStateDescriptor,
-    CoProcessFunction,
-    DataStream,
-    EventTimeSessionWindows,
-    KeyedCoBatchProcessFunction,
-    KeyedProcessFunction,
-    ListStateDescriptor,
-    ReducingStateDescriptor,
-    Row,
-    SourceFunction,
-    TumblingEventTimeWindows,
-    ValueStateDescriptor,
-    WatermarkStrategy,
-    count,
-    mean,
-)
+import snapline as sl
 from snapline.dataflow.api.state import AggregateFunction
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 
@@ -59,7 +43,7 @@ COMPOSITE = pa.schema(
 )  # fmt: skip
 
 
-class Pushed(SourceFunction):
+class Pushed(sl.SourceFunction):
     """Rows from a thread of its own, at a pace or as fast as it can; its position is in operator state."""
 
     def __init__(self, rate: float | None) -> None:
@@ -111,19 +95,19 @@ def with_late_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(2, batch.schema.field(2), pa.array(times).cast(pa.timestamp("ms")))
 
 
-def one_more(row: Row) -> Row:
+def one_more(row: sl.Row) -> sl.Row:
     """For map."""
     return {"k": row["k"], "v": row["v"] + 1}
 
 
-def even_ones_twice(row: Row) -> Iterator[Row]:
+def even_ones_twice(row: sl.Row) -> Iterator[sl.Row]:
     """For flat_map."""
     yield row
     if row["v"] % 2 == 0:
         yield row
 
 
-def no_multiple_of_three(row: Row) -> bool:
+def no_multiple_of_three(row: sl.Row) -> bool:
     """For filter_rows."""
     return bool(row["v"] % 3)
 
@@ -200,17 +184,17 @@ class Ones(AggregateFunction):
         return accumulator
 
 
-class CountedFourTimes(KeyedProcessFunction):
+class CountedFourTimes(sl.KeyedProcessFunction):
     """Says of every row how many its key has had, if four kinds of state agree; every tenth aside."""
 
     def open(self, context: Any) -> None:
         """One of each."""
-        self.seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
-        self.most = context.get_reducing_state(ReducingStateDescriptor("most", max, pa.int64()))
-        self.ones = context.get_aggregating_state(AggregatingStateDescriptor("ones", Ones(), pa.int64()))
-        self.last = context.get_list_state(ListStateDescriptor("last", pa.int64()))
+        self.seen = context.get_state(sl.ValueStateDescriptor("seen", pa.int64()))
+        self.most = context.get_reducing_state(sl.ReducingStateDescriptor("most", max, pa.int64()))
+        self.ones = context.get_aggregating_state(sl.AggregatingStateDescriptor("ones", Ones(), pa.int64()))
+        self.last = context.get_list_state(sl.ListStateDescriptor("last", pa.int64()))
 
-    def process_element(self, row: Row, context: Any) -> Iterator[Row]:
+    def process_element(self, row: sl.Row, context: Any) -> Iterator[sl.Row]:
         """One more."""
         n = (self.seen.value() or 0) + 1
         self.seen.update(n)
@@ -223,32 +207,32 @@ class CountedFourTimes(KeyedProcessFunction):
         yield {"k": row["k"], "n": n if agreed else -1}
 
 
-class CountedByTheClock(KeyedProcessFunction):
+class CountedByTheClock(sl.KeyedProcessFunction):
     """How many rows have come since it was said last: by the clock, and at the end."""
 
     def open(self, context: Any) -> None:
         """What was not said."""
-        self.unsaid = context.get_state(ValueStateDescriptor("unsaid", pa.int64()))
+        self.unsaid = context.get_state(sl.ValueStateDescriptor("unsaid", pa.int64()))
 
-    def process_element(self, row: Row, context: Any) -> None:
+    def process_element(self, row: sl.Row, context: Any) -> None:
         """One more."""
         self.unsaid.update((self.unsaid.value() or 0) + 1)
         timers = context.timer_service
         timers.register_processing_time_timer(timers.current_processing_time() // 500 * 500 + 500)
         timers.register_event_time_timer(AFTER_ALL_MS)
 
-    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[sl.Row]:
         """Say it."""
         if unsaid := self.unsaid.value():
             yield {"k": context.current_key, "n": unsaid}
         self.unsaid.clear()
 
 
-class BothInBatches(KeyedCoBatchProcessFunction):
+class BothInBatches(sl.KeyedCoBatchProcessFunction):
     """Rows of both inputs in a value, and their values in a list, columns in and out; all is said at the end."""
 
-    rows = ValueStateDescriptor("rows", pa.int64())
-    values = ListStateDescriptor("values", pa.int64())
+    rows = sl.ValueStateDescriptor("rows", pa.int64())
+    values = sl.ListStateDescriptor("values", pa.int64())
 
     def process_batch1(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None:
         """Left."""
@@ -272,7 +256,7 @@ class BothInBatches(KeyedCoBatchProcessFunction):
         return pa.RecordBatch.from_arrays([column.take(which) for column in columns], schema=TOTALS)
 
 
-class BothAsTheyCome(CoProcessFunction):
+class BothAsTheyCome(sl.CoProcessFunction):
     """No keys."""
 
     def process_batch1(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -291,8 +275,8 @@ def session_total(key: int, window: Any, batch: pa.RecordBatch) -> Iterable[pa.R
 
 
 def more_branches(
-    left: DataStream, right: DataStream, paused: DataStream, names: pa.Table, rate: float | None
-) -> dict[str, DataStream]:
+    left: sl.DataStream, right: sl.DataStream, paused: sl.DataStream, names: pa.Table, rate: float | None
+) -> dict[str, sl.DataStream]:
     """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for sessions. `rate`: of the source
     with a thread."""
     rows = (
@@ -306,11 +290,11 @@ def more_branches(
         .forward()
         .enrich(names, {"k": "id"}, how="left", uid="rows-enrich")
     )
-    monotonous = WatermarkStrategy.for_monotonous_timestamps("t")
+    monotonous = sl.WatermarkStrategy.for_monotonous_timestamps("t")
     retimed = left.map_batches(with_late_rows, uid="retimed", schema=left.schema)
     keyed = retimed.assign_timestamps_and_watermarks(monotonous, uid="retimed-watermarks").key_by("k")
-    buckets = keyed.window(TumblingEventTimeWindows(BUCKET_MS))
-    late = buckets.side_output_late_data("late").aggregate(uid="late", n=count())
+    buckets = keyed.window(sl.TumblingEventTimeWindows(BUCKET_MS))
+    late = buckets.side_output_late_data("late").aggregate(uid="late", n=sl.count())
     composite = left.map_batches(with_composite_key, uid="composite-keys", schema=COMPOSITE).key_by("s", "d", "c")
     few_left = left.filter(lambda batch: pc.less(batch.column("v"), FEW_LEFT), uid="few-left")
     few_right = right.filter(lambda batch: pc.less(batch.column("rv"), FEW_RIGHT), uid="few-right")
@@ -321,12 +305,12 @@ def more_branches(
         "everywhere": left.broadcast().map_batches(Share(), uid="everywhere", schema=PAIRS),
         "late": late,
         "late-rows": late.get_side_output("late"),
-        "lateness": buckets.allowed_lateness(FAR_MS).aggregate(uid="lateness", n=count()),
-        "composite": composite.window(TumblingEventTimeWindows(BUCKET_MS)).aggregate(
-            uid="composite", n=count(), average=mean("v")
+        "lateness": buckets.allowed_lateness(FAR_MS).aggregate(uid="lateness", n=sl.count()),
+        "composite": composite.window(sl.TumblingEventTimeWindows(BUCKET_MS)).aggregate(
+            uid="composite", n=sl.count(), average=sl.mean("v")
         ),
         "window-batches": paused.key_by("k")
-        .window(EventTimeSessionWindows(GAP_MS))
+        .window(sl.EventTimeSessionWindows(GAP_MS))
         .process_batches(session_total, uid="window-batches", schema=SESSIONS),
         "co-batches": left.connect(right)
         .key_by("k", "rk")

@@ -13,35 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline import (
-    AsyncFunction,
-    BroadcastConnectedStream,
-    CountTrigger,
-    DataStream,
-    EventTimeSessionWindows,
-    GlobalWindows,
-    KeyedBatchProcessFunction,
-    KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ProcessWindowFunction,
-    ReducingStateDescriptor,
-    Row,
-    SideOutput,
-    SlidingEventTimeWindows,
-    StateTtlConfig,
-    StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    ValueStateDescriptor,
-    WatermarkStrategy,
-    count,
-    max_,
-    min_,
-    sum_,
-)
+import snapline as sl
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.parquet.parquet_sink import ParquetSink
@@ -62,8 +34,8 @@ LEFT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("ms")
 RIGHT = pa.schema([("rk", pa.int64()), ("rv", pa.int64()), ("t", pa.timestamp("ms"))])
 RULE_SCHEMA = pa.schema([("rule_key", pa.int64()), ("factor", pa.int64()), ("at", pa.timestamp("ms"))])
 BUCKETS = pa.schema([("k", pa.int64()), ("bucket", pa.int64()), ("total", pa.int64())])
-FACTOR_OF = MapStateDescriptor("factors", pa.int64(), pa.int64())
-LONG = StateTtlConfig(dt.timedelta(hours=1))
+FACTOR_OF = sl.MapStateDescriptor("factors", pa.int64(), pa.int64())
+LONG = sl.StateTtlConfig(dt.timedelta(hours=1))
 
 
 def left_source(rate: float | None = None) -> GeneratorSource:
@@ -113,34 +85,34 @@ def split_in_two(batch: pa.RecordBatch) -> Iterator[Any]:
     """Odd values aside."""
     odd = pc.equal(pc.bit_wise_and(batch.column("v"), 1), 1)
     yield batch.filter(pc.invert(odd)).select(["k", "v"])
-    yield SideOutput("odd", batch.filter(odd).select(["k", "v"]))
+    yield sl.SideOutput("odd", batch.filter(odd).select(["k", "v"]))
 
 
-class BucketSums(KeyedProcessFunction):
+class BucketSums(sl.KeyedProcessFunction):
     """Sums per bucket in a map with a time-to-live; a timer at the bucket's end says the sum, and forgets it."""
 
     def open(self, context: Any) -> None:
         """One map."""
-        self.sums = context.get_map_state(MapStateDescriptor("sums", pa.int64(), pa.int64(), ttl=LONG))
+        self.sums = context.get_map_state(sl.MapStateDescriptor("sums", pa.int64(), pa.int64(), ttl=LONG))
 
-    def add(self, row: Row, value: int, time: Any, context: Any) -> None:
+    def add(self, row: sl.Row, value: int, time: Any, context: Any) -> None:
         """A row of either input."""
         bucket = bucket_of(time)
         self.sums.put(bucket, (self.sums.get(bucket) or 0) + value)
         context.timer_service.register_event_time_timer((bucket + 1) * BUCKET_MS - 1)
 
-    def process_element(self, row: Row, context: Any) -> None:
+    def process_element(self, row: sl.Row, context: Any) -> None:
         """Add."""
         self.add(row, row["v"], row["t"], context)
 
-    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[sl.Row]:
         """The bucket is complete."""
         bucket = timestamp_ms // BUCKET_MS
         yield {"k": context.current_key, "bucket": bucket, "total": self.sums.get(bucket)}
         self.sums.remove(bucket)
 
 
-class BothSums(KeyedCoProcessFunction):
+class BothSums(sl.KeyedCoProcessFunction):
     """The same over two inputs."""
 
     def __init__(self) -> None:
@@ -150,39 +122,39 @@ class BothSums(KeyedCoProcessFunction):
         """The same state."""
         self.one.open(context)
 
-    def process_element1(self, row: Row, context: Any) -> None:
+    def process_element1(self, row: sl.Row, context: Any) -> None:
         """Left."""
         self.one.add(row, row["v"], row["t"], context)
 
-    def process_element2(self, row: Row, context: Any) -> None:
+    def process_element2(self, row: sl.Row, context: Any) -> None:
         """Right, negative."""
         self.one.add(row, -row["rv"], row["t"], context)
 
-    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[sl.Row]:
         """The bucket is complete."""
         return self.one.on_timer(timestamp_ms, context)
 
 
-class Multiplied(KeyedBroadcastProcessFunction):
+class Multiplied(sl.KeyedBroadcastProcessFunction):
     """Keeps rows in a list until the end of their bucket, when all rules are known, and multiplies them."""
 
     def open(self, context: Any) -> None:
         """Rows that wait."""
         self.waiting = context.get_list_state(
-            ListStateDescriptor("waiting", pa.schema([("v", pa.int64()), ("bucket", pa.int64())]))
+            sl.ListStateDescriptor("waiting", pa.schema([("v", pa.int64()), ("bucket", pa.int64())]))
         )
 
-    def process_element(self, row: Row, context: Any) -> None:
+    def process_element(self, row: sl.Row, context: Any) -> None:
         """Wait."""
         bucket = bucket_of(row["t"])
         self.waiting.add({"v": row["v"], "bucket": bucket})
         context.timer_service.register_event_time_timer((bucket + 1) * BUCKET_MS - 1)
 
-    def process_broadcast_element(self, row: Row, context: Any) -> None:
+    def process_broadcast_element(self, row: sl.Row, context: Any) -> None:
         """A rule."""
         context.get_broadcast_state(FACTOR_OF)[row["rule_key"]] = row["factor"]
 
-    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[Row]:
+    def on_timer(self, timestamp_ms: int, context: Any) -> Iterator[sl.Row]:
         """The rows of the bucket."""
         bucket, key = timestamp_ms // BUCKET_MS, context.current_key
         factor = context.get_broadcast_state(FACTOR_OF)[key]
@@ -191,15 +163,15 @@ class Multiplied(KeyedBroadcastProcessFunction):
         self.waiting.update([one for one in waiting if one["bucket"] > bucket])
 
 
-class Counted(KeyedProcessFunction):
+class Counted(sl.KeyedProcessFunction):
     """Says of every row how many its key has had, by three kinds of state."""
 
     def open(self, context: Any) -> None:
         """A value with a time-to-live, and a reduced one."""
-        self.seen = context.get_state(ValueStateDescriptor("seen", pa.int64(), ttl=LONG))
-        self.most = context.get_reducing_state(ReducingStateDescriptor("most", max, pa.int64()))
+        self.seen = context.get_state(sl.ValueStateDescriptor("seen", pa.int64(), ttl=LONG))
+        self.most = context.get_reducing_state(sl.ReducingStateDescriptor("most", max, pa.int64()))
 
-    def process_element(self, row: Row, context: Any) -> Iterator[Row]:
+    def process_element(self, row: sl.Row, context: Any) -> Iterator[sl.Row]:
         """One more."""
         n = (self.seen.value() or 0) + 1
         self.seen.update(n)
@@ -207,10 +179,10 @@ class Counted(KeyedProcessFunction):
         yield {"k": row["k"], "n": self.most.get()}
 
 
-class CountedInBatches(KeyedBatchProcessFunction):
+class CountedInBatches(sl.KeyedBatchProcessFunction):
     """Counts rows per key and bucket in columns; a timer at the bucket's end says the count."""
 
-    counts = MapStateDescriptor("counts", pa.int64(), pa.int64())
+    counts = sl.MapStateDescriptor("counts", pa.int64(), pa.int64())
 
     def process_batch(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None:
         """A row at a time in a map would be a loop in Python: here once per distinct bucket of the batch."""
@@ -233,31 +205,31 @@ class CountedInBatches(KeyedBatchProcessFunction):
         return pa.RecordBatch.from_arrays(columns, schema=BUCKETS)
 
 
-class Spread(ProcessWindowFunction):
+class Spread(sl.ProcessWindowFunction):
     """Greatest less least value of a window."""
 
-    def process(self, key: Any, context: Any, rows: Any) -> Iterator[Row]:
+    def process(self, key: Any, context: Any, rows: Any) -> Iterator[sl.Row]:
         """Of all rows at once."""
         values = [row["v"] for row in rows]
         yield {"k": key, "bucket": context.window.start_ms // BUCKET_MS, "total": max(values) - min(values)}
 
 
-class Doubled(AsyncFunction):
+class Doubled(sl.AsyncFunction):
     """Asks something that answers at once."""
 
-    async def async_invoke(self, row: Row) -> list[Row]:
+    async def async_invoke(self, row: sl.Row) -> list[sl.Row]:
         """Twice the value."""
         return [{"k": row["k"], "v": 2 * row["v"]}]
 
 
-def greater(left: Row, right: Row) -> Row:
+def greater(left: sl.Row, right: sl.Row) -> sl.Row:
     """For reduce."""
     return left if left["v"] >= right["v"] else right
 
 
-def build(environment: StreamExecutionEnvironment, output: str, rate: float | None) -> StreamExecutionEnvironment:
+def build(environment: sl.StreamExecutionEnvironment, output: str, rate: float | None) -> sl.StreamExecutionEnvironment:
     """Add all branches to the environment."""
-    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    strategy = sl.WatermarkStrategy.for_monotonous_timestamps("t")
     left = environment.from_source(left_source(rate), strategy, uid="left").map_batches(
         renamed(LEFT), uid="left-names", schema=LEFT
     )
@@ -274,40 +246,46 @@ def build(environment: StreamExecutionEnvironment, output: str, rate: float | No
     return environment
 
 
-def branches(left: DataStream, right: DataStream, rules: DataStream, rate: float | None) -> dict[str, DataStream]:
+def branches(
+    left: sl.DataStream, right: sl.DataStream, rules: sl.DataStream, rate: float | None
+) -> dict[str, sl.DataStream]:
     """By name, which is also the beginning of the uid."""
     keyed, other = left.key_by("k"), right.key_by("rk")
-    buckets = keyed.window(TumblingEventTimeWindows(BUCKET_MS))
+    buckets = keyed.window(sl.TumblingEventTimeWindows(BUCKET_MS))
     with_sessions = left.filter(with_pauses, uid="pauses")
     paused = with_sessions.key_by("k")
     parted = left.map_batches(split_in_two, uid="parted", schema=PAIRS)
     renamed_right = right.map_batches(lambda batch: batch.rename_columns(LEFT.names), uid="union-names", schema=LEFT)
     return {
-        "tumbling": buckets.aggregate(uid="tumbling", n=count(), total=sum_("v"), low=min_("v"), high=max_("v")),
-        "sliding": keyed.window(SlidingEventTimeWindows(2 * SLIDE_MS, SLIDE_MS)).aggregate(
-            uid="sliding", n=count(), total=sum_("v")
+        "tumbling": buckets.aggregate(
+            uid="tumbling", n=sl.count(), total=sl.sum("v"), low=sl.min("v"), high=sl.max("v")
         ),
-        "sessions": paused.window(EventTimeSessionWindows(GAP_MS)).aggregate(
-            uid="sessions", n=count(), total=sum_("v")
+        "sliding": keyed.window(sl.SlidingEventTimeWindows(2 * SLIDE_MS, SLIDE_MS)).aggregate(
+            uid="sliding", n=sl.count(), total=sl.sum("v")
+        ),
+        "sessions": paused.window(sl.EventTimeSessionWindows(GAP_MS)).aggregate(
+            uid="sessions", n=sl.count(), total=sl.sum("v")
         ),
         "window-process": buckets.process(Spread(), uid="window-process", schema=BUCKETS),
         "reduce": buckets.reduce(greater, uid="reduce"),
-        "count-windows": keyed.count_window(COUNT).aggregate(uid="count-windows", n=count()),
-        "triggered": keyed.window(GlobalWindows(CountTrigger(COUNT))).aggregate(uid="triggered", n=count()),
-        "clock-windows": keyed.window(TumblingProcessingTimeWindows(500)).aggregate(uid="clock-windows", n=count()),
-        "running": keyed.running_aggregate(uid="running", n=count()),
+        "count-windows": keyed.count_window(COUNT).aggregate(uid="count-windows", n=sl.count()),
+        "triggered": keyed.window(sl.GlobalWindows(sl.CountTrigger(COUNT))).aggregate(uid="triggered", n=sl.count()),
+        "clock-windows": keyed.window(sl.TumblingProcessingTimeWindows(500)).aggregate(
+            uid="clock-windows", n=sl.count()
+        ),
+        "running": keyed.running_aggregate(uid="running", n=sl.count()),
         "process": keyed.process(BucketSums(), uid="process", schema=BUCKETS),
         "states": keyed.process(Counted(), uid="states", schema=COUNTS),
         "batches": keyed.process_batches(CountedInBatches(), uid="batches", schema=BUCKETS),
         "connect": left.connect(right).key_by("k", "rk").process(BothSums(), uid="connect", schema=BUCKETS),
-        "broadcast": BroadcastConnectedStream(keyed, rules.broadcast_state(FACTOR_OF)).process(
+        "broadcast": sl.BroadcastConnectedStream(keyed, rules.broadcast_state(FACTOR_OF)).process(
             Multiplied(), uid="broadcast", schema=PAIRS
         ),
-        "window-join": keyed.join(other).window(TumblingEventTimeWindows(100), how="full", uid="window-join"),
+        "window-join": keyed.join(other).window(sl.TumblingEventTimeWindows(100), how="full", uid="window-join"),
         "interval-join": keyed.join(other).between(-NEAR_MS, NEAR_MS, uid="interval-join"),
         "temporal-join": keyed.join(other).as_of(how="left", uid="temporal-join"),
         "enrich": left.enrich(NAMES, {"k": "id"}, how="inner", uid="enrich"),
-        "union": left.union(renamed_right).key_by("k").running_aggregate(uid="union", n=count()),
+        "union": left.union(renamed_right).key_by("k").running_aggregate(uid="union", n=sl.count()),
         "even": parted,
         "odd": parted.get_side_output("odd", PAIRS),
         "async-ordered": left.async_wait(Doubled(), uid="async-ordered", schema=PAIRS),

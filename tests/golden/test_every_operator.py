@@ -52,6 +52,6 @@ def test_every_window_state_aggregate_and_function() -> None:
     """By the names under which users import them."""
     kinds = ("Windows", "Trigger", "StateDescriptor", "Function")
     named = {name for name in snapline.__all__ if name.endswith(kinds)} - {"Function"}
-    aggregates = {"count", "sum_", "min_", "max_", "mean"}
+    aggregates = {"count", "sum", "min", "max", "mean"}
     assert (named | aggregates) - OUTSIDE <= names_in(job, forms)
     assert {"TwoPhaseCommitSinkFunction"} <= names_in(workload)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline import ValueStateDescriptor
+import snapline as sl
 from snapline.dataflow.api.functions import KeyedProcessFunction
 
 OUTPUT = pa.schema([("user", pa.int64()), ("total", pa.int64())])
@@ -17,7 +17,7 @@ class Total(KeyedProcessFunction):
 
     def open(self, context: Any) -> None:
         """One value."""
-        self.total = context.get_state(ValueStateDescriptor("total", pa.int64()))
+        self.total = context.get_state(sl.ValueStateDescriptor("total", pa.int64()))
 
     def process_element(self, row: dict[str, Any], context: Any) -> Any:
         """Add the row's amount."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline import StreamExecutionEnvironment, ValueStateDescriptor, with_default
+import snapline as sl
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.parquet.parquet_sink import ParquetSink
 from snapline.dataflow.api.functions import KeyedProcessFunction
@@ -19,7 +19,7 @@ from snapline.dataflow.api.functions import KeyedProcessFunction
 PROFILES = {
     "first": pa.schema([("n", pa.int32()), ("city", pa.string())]),
     "second": pa.schema(
-        [("n", pa.int64()), ("city", pa.string()), with_default(pa.field("tier", pa.string()), "basic")]
+        [("n", pa.int64()), ("city", pa.string()), sl.with_default(pa.field("tier", pa.string()), "basic")]
     ),
     "narrow": pa.schema([("n", pa.int16()), ("city", pa.string())]),
     "dropping": pa.schema([("n", pa.int32())]),
@@ -35,7 +35,7 @@ class Profile(KeyedProcessFunction):
 
     def open(self, context: Any) -> None:
         """The only place where the state is declared."""
-        self.profile = context.get_state(ValueStateDescriptor("profile", self.schema))
+        self.profile = context.get_state(sl.ValueStateDescriptor("profile", self.schema))
 
     def process_element(self, row: dict[str, Any], context: Any) -> Any:
         """One more."""
@@ -44,7 +44,7 @@ class Profile(KeyedProcessFunction):
         yield {"key": row["key"], "n": profile["n"] + 1, "tier": profile.get("tier")}
 
 
-def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> StreamExecutionEnvironment:
+def build(environment: sl.StreamExecutionEnvironment, arguments: Sequence[str]) -> sl.StreamExecutionEnvironment:
     """Add the job to the environment."""
     cli = argparse.ArgumentParser()
     cli.add_argument("--output", required=True)
@@ -68,5 +68,5 @@ def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> 
 if __name__ == "__main__":
     import sys
 
-    job = build(StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:])
+    job = build(sl.StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:])
     print(job.execute("evolving job").summary)

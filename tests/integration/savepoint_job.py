@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from snapline import StreamExecutionEnvironment, count, min_, sum_
+import snapline as sl
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.parquet.parquet_sink import ParquetSink
 from tests.services.gate import GatedGenerator
@@ -20,7 +20,7 @@ from tests.services.gate import GatedGenerator
 KEYS = 40
 
 
-def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> StreamExecutionEnvironment:
+def build(environment: sl.StreamExecutionEnvironment, arguments: Sequence[str]) -> sl.StreamExecutionEnvironment:
     """Add the job to the environment."""
     cli = argparse.ArgumentParser()
     cli.add_argument("--output", required=True)
@@ -40,10 +40,10 @@ def build(environment: StreamExecutionEnvironment, arguments: Sequence[str]) -> 
     else:
         source = GeneratorSource(rows=options.rows or None, **shape)
     keyed = environment.from_source(source, uid="generator").key_by("key")
-    more: dict[str, Any] = {} if options.only_counts else {"total": sum_("value")}
+    more: dict[str, Any] = {} if options.only_counts else {"total": sl.sum("value")}
     if options.smallest:
-        more["low"] = min_("value")
-    sums = keyed.running_aggregate(uid=options.uid, name="sums", n=count(), **more)
+        more["low"] = sl.min("value")
+    sums = keyed.running_aggregate(uid=options.uid, name="sums", n=sl.count(), **more)
     if options.max_parallelism:
         sums.set_max_parallelism(options.max_parallelism)
     sums.sink_to(ParquetSink(options.output), uid="sink")
@@ -75,5 +75,5 @@ def assert_exactly_once(output: Path, rows: int | None = None) -> int:
 if __name__ == "__main__":
     import sys
 
-    job = build(StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:])
+    job = build(sl.StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:])
     print(job.execute("savepoint job").summary)

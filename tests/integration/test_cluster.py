@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from snapline import count, sum_
+import snapline as sl
 from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, RequestRefused
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
@@ -43,7 +43,7 @@ def sums(cluster, output, *, rows, gate=None, parallelism=2, sink=None, **settin
     if gate is not None:
         source = GatedGenerator(gate, keys=KEYS, rows=rows, rows_per_second=RATE, batch_rows=500, splits=8)
     stream = environment.from_source(source, uid="generator").key_by("key")
-    result = stream.running_aggregate(uid="sums", total=sum_("value"), n=count())
+    result = stream.running_aggregate(uid="sums", total=sl.sum("value"), n=sl.count())
     result.sink_to(sink or ParquetSink(str(output)), uid="sink")
     return environment
 

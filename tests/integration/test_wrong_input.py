@@ -190,9 +190,9 @@ def _generator():
 
 
 def _sum():
-    from snapline import sum_
+    import snapline as sl
 
-    return sum_("value")
+    return sl.sum("value")
 
 
 def _nowhere():

@@ -7,14 +7,7 @@ import threading
 
 import pyarrow as pa
 
-from snapline import (
-    ParquetSink,
-    ParquetSource,
-    StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-    sum_,
-)
+import snapline as sl
 
 
 def divide(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -28,26 +21,26 @@ def text_to_number(row: dict[str, str]) -> dict[str, object]:
 
 
 case, path, output = sys.argv[1:4]
-environment = StreamExecutionEnvironment.get_execution_environment()
+environment = sl.StreamExecutionEnvironment.get_execution_environment()
 environment.set_parallelism(1)
 environment.enable_checkpointing(100).configure("restart-strategy.type", "none")
 if case == "setting":
     environment.configure("execution.checkpointing.intervall", "1 s")
 columns = ["n", "wrod"] if case == "source column" else None
-strategy = WatermarkStrategy.for_monotonous_timestamps("word") if case == "time type" else None
-source = environment.from_source(ParquetSource(path, columns=columns), strategy, uid="source")
+strategy = sl.WatermarkStrategy.for_monotonous_timestamps("word") if case == "time type" else None
+source = environment.from_source(sl.ParquetSource(path, columns=columns), strategy, uid="source")
 lock = threading.Lock()
 match case:
     case "key column":
-        stream = source.key_by("wrod").running_aggregate(uid="sums", total=sum_("n"))
+        stream = source.key_by("wrod").running_aggregate(uid="sums", total=sl.sum("n"))
     case "value column":
-        stream = source.key_by("word").running_aggregate(uid="sums", total=sum_("m"))
+        stream = source.key_by("word").running_aggregate(uid="sums", total=sl.sum("m"))
     case "value type":
-        stream = source.key_by("n").running_aggregate(uid="sums", total=sum_("word"))
+        stream = source.key_by("n").running_aggregate(uid="sums", total=sl.sum("word"))
     case "time type":
-        stream = source.key_by("n").window(TumblingEventTimeWindows(1000)).aggregate(uid="sums", total=sum_("n"))
+        stream = source.key_by("n").window(sl.TumblingEventTimeWindows(1000)).aggregate(uid="sums", total=sl.sum("n"))
     case "no uid":
-        stream = source.key_by("word").running_aggregate(total=sum_("n"))
+        stream = source.key_by("word").running_aggregate(total=sl.sum("n"))
     case "pickle":
         stream = source.map_batches(lambda batch: batch if lock.locked() else batch.slice(0), uid="locked")
     case "exception":
@@ -56,5 +49,5 @@ match case:
         stream = source.map(text_to_number, uid="to-number", name="to number")
     case _:
         stream = source.filter(lambda batch: batch.column("n").is_valid(), uid="all")
-stream.sink_to(ParquetSink(output), uid="sink")
+stream.sink_to(sl.ParquetSink(output), uid="sink")
 print(environment.execute("wrong").summary)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline import StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
+import snapline as sl
 from snapline.connectors.builtin.scripted import AwaitCheckpoint, ScriptedSource, Stall
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.api.functions import KeyedProcessFunction
@@ -27,7 +27,7 @@ class Keep(KeyedProcessFunction):
 
     def open(self, context: Any) -> None:
         """One state."""
-        self.kept = context.get_state(ValueStateDescriptor("kept", pa.int64()))
+        self.kept = context.get_state(sl.ValueStateDescriptor("kept", pa.int64()))
 
     def process_element(self, row: dict[str, Any], context: Any) -> None:
         """In one case the value is an object that no state can hold."""
@@ -54,11 +54,11 @@ def spoiled(case: str) -> Any:
     return spoil
 
 
-def build(environment: StreamExecutionEnvironment, case: str) -> StreamExecutionEnvironment:
+def build(environment: sl.StreamExecutionEnvironment, case: str) -> sl.StreamExecutionEnvironment:
     """Add the job to the environment."""
     source = environment.from_source(ScriptedSource([GOOD, AwaitCheckpoint(), BAD, Stall()]), uid="script")
     stream = source.map_batches(spoiled(case), uid="spoil").assign_timestamps_and_watermarks(
-        WatermarkStrategy.for_monotonous_timestamps("t"), uid="watermarks"
+        sl.WatermarkStrategy.for_monotonous_timestamps("t"), uid="watermarks"
     )
     stream.key_by("k").process(Keep(case), uid="keep").sink_to(DiscardingSink(), uid="sink")
     return environment

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapline import SinkFunction, StreamExecutionEnvironment, TwoPhaseCommitSinkFunction
+import snapline as sl
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.dataflow.graph.operator_specs import SinkFunctionSpec
 
 
-class Plain(SinkFunction):
+class Plain(sl.SinkFunction):
     def invoke(self, value: Any) -> None: ...
 
 
-class Transactional(TwoPhaseCommitSinkFunction):
+class Transactional(sl.TwoPhaseCommitSinkFunction):
     def begin_transaction(self) -> int:
         return 1
 
@@ -28,7 +28,7 @@ class Transactional(TwoPhaseCommitSinkFunction):
 
 def test_a_sink_function_ends_a_stream() -> None:
     """One with transactions keeps state and commits; a plain one does neither."""
-    env = StreamExecutionEnvironment.get_execution_environment()
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
     stream = env.from_source(GeneratorSource(rows=10))
     stream.add_sink(Plain(), row_wise=True, uid="plain")
     stream.add_sink(Transactional()).uid("bank").name("bank")

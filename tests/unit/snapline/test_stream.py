@@ -6,49 +6,36 @@ from collections.abc import Callable
 
 import pytest
 
-from snapline import (
-    CountTrigger,
-    DataStream,
-    GlobalWindows,
-    JobDefinitionError,
-    KeyedProcessFunction,
-    Row,
-    StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-    WindowedStream,
-    count,
-    sum_,
-)
+import snapline as sl
 
 
-class Nothing(KeyedProcessFunction):
+class Nothing(sl.KeyedProcessFunction):
     """Emits nothing."""
 
-    def process_element(self, row: Row, context: object) -> None:
+    def process_element(self, row: sl.Row, context: object) -> None:
         return None
 
 
 @pytest.fixture
-def stream() -> DataStream:
+def stream() -> sl.DataStream:
     """Rows with a key, a value and a time."""
-    environment = StreamExecutionEnvironment.get_execution_environment()
+    environment = sl.StreamExecutionEnvironment.get_execution_environment()
     rows = environment.from_collection([{"k": 1, "v": 2, "t": 3}])
-    return rows.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps("t"))
+    return rows.assign_timestamps_and_watermarks(sl.WatermarkStrategy.for_monotonous_timestamps("t"))
 
 
-def buckets(stream: DataStream) -> WindowedStream:
+def buckets(stream: sl.DataStream) -> sl.WindowedStream:
     """Of event time."""
-    return stream.key_by("k").window(TumblingEventTimeWindows(1))
+    return stream.key_by("k").window(sl.TumblingEventTimeWindows(1))
 
 
-def test_functions_may_have_any_side_output(stream: DataStream) -> None:
+def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
     """What they emit to is known when they run; a window's function, too, has others than the one for late rows."""
     for one in (
         stream.map_batches(lambda batch: batch),
         stream.key_by("k").process(Nothing()),
         buckets(stream).process_batches(lambda key, window, batch: batch),
-        buckets(stream).side_output_late_data("any").aggregate(n=count()),
+        buckets(stream).side_output_late_data("any").aggregate(n=sl.count()),
     ):
         assert one.get_side_output("any").edges[0].side_output_tag == "any"
 
@@ -65,35 +52,35 @@ def test_functions_may_have_any_side_output(stream: DataStream) -> None:
         (lambda s: s.sink_to("out"), "sink_to('out'): that is no Sink, such as ParquetSink('directory')"),
         (lambda s: s.environment.from_source("in"), "from_source('in'): that is no Source"),
         (lambda s: s.environment.set_parallelism("2"), "parallelism must be a whole number, at least 1, got '2'"),
-        (lambda s: s.key_by("k").running_aggregate(n="count"), "n='count' is no aggregate, such as n=count()"),
+        (lambda s: s.key_by("k").running_aggregate(n="count"), "n='count' is no aggregate, such as n=sl.count()"),
         (
-            lambda s: buckets(s).side_output_late_data("late").aggregate(uid="w", n=count()).get_side_output("lat"),
+            lambda s: buckets(s).side_output_late_data("late").aggregate(uid="w", n=sl.count()).get_side_output("lat"),
             "get_side_output of 'w': there is no side output 'lat', only 'late'",
         ),
-        (lambda s: buckets(s).aggregate(n=count()).get_side_output("late"), "side_output_late_data(...)"),
+        (lambda s: buckets(s).aggregate(n=sl.count()).get_side_output("late"), "side_output_late_data(...)"),
         (lambda s: s.filter_rows(bool).get_side_output("odd"), "only functions that are handed a context"),
         (lambda s: s.map_batches(list).get_side_output(""), "the tag of a side output is a name, not ''"),
-        (lambda s: s.key_by("k").running_aggregate(k=count()), "the result has a column 'k' already"),
+        (lambda s: s.key_by("k").running_aggregate(k=sl.count()), "the result has a column 'k' already"),
         (
-            lambda s: s.key_by("k").running_aggregate(passthrough=["v"], v=sum_("v")),
+            lambda s: s.key_by("k").running_aggregate(passthrough=["v"], v=sl.sum("v")),
             "the result has a column 'v' already",
         ),
         (
-            lambda s: s.key_by("k").window(TumblingEventTimeWindows(1)).aggregate(window_end=count()),
+            lambda s: s.key_by("k").window(sl.TumblingEventTimeWindows(1)).aggregate(window_end=sl.count()),
             "the result has a column 'window_end' already",
         ),
     ],
 )
 def test_what_could_not_run_is_refused_by_name(
-    stream: DataStream, define: Callable[[DataStream], object], said: str
+    stream: sl.DataStream, define: Callable[[sl.DataStream], object], said: str
 ) -> None:
     """Not in a task, once Spark has started; and no output has two columns of one name."""
-    with pytest.raises(JobDefinitionError) as raised:
+    with pytest.raises(sl.JobDefinitionError) as raised:
         define(stream)
     assert said in str(raised.value)
 
 
-def test_names_that_are_free_are_allowed(stream: DataStream) -> None:
+def test_names_that_are_free_are_allowed(stream: sl.DataStream) -> None:
     """A count window has no columns of its own, and an aggregate may be called as its column."""
-    stream.key_by("k").running_aggregate(v=sum_("v"))
-    stream.key_by("k").window(GlobalWindows(CountTrigger(2))).aggregate(window_end=count())
+    stream.key_by("k").running_aggregate(v=sl.sum("v"))
+    stream.key_by("k").window(sl.GlobalWindows(sl.CountTrigger(2))).aggregate(window_end=sl.count())

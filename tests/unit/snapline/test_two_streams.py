@@ -8,22 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snapline import (
-    CountTrigger,
-    DataStream,
-    EventTimeSessionWindows,
-    GlobalWindows,
-    JobDefinitionError,
-    KeyedCoProcessFunction,
-    MapStateDescriptor,
-    Row,
-    SlidingEventTimeWindows,
-    StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    WatermarkStrategy,
-    count,
-)
+import snapline as sl
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.graph.jobgraph import Partitioning
 
@@ -31,19 +16,19 @@ LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.st
 RIGHT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("text", pa.string())])
 
 
-class Nothing(KeyedCoProcessFunction):
+class Nothing(sl.KeyedCoProcessFunction):
     """Emits nothing."""
 
-    def process_element1(self, row: Row, context: Any) -> None:
+    def process_element1(self, row: sl.Row, context: Any) -> None:
         return None
 
-    def process_element2(self, row: Row, context: Any) -> None:
+    def process_element2(self, row: sl.Row, context: Any) -> None:
         return None
 
 
-def streams(*, timed: bool = True) -> tuple[DataStream, DataStream]:
-    environment = StreamExecutionEnvironment.get_execution_environment({})
-    strategy = WatermarkStrategy.for_monotonous_timestamps("at") if timed else None
+def streams(*, timed: bool = True) -> tuple[sl.DataStream, sl.DataStream]:
+    environment = sl.StreamExecutionEnvironment.get_execution_environment({})
+    strategy = sl.WatermarkStrategy.for_monotonous_timestamps("at") if timed else None
     made = [environment.from_source(CollectionSource([], schema=schema), strategy) for schema in (LEFT, RIGHT)]
     return made[0], made[1]
 
@@ -64,8 +49,8 @@ def test_a_join_has_the_columns_of_both() -> None:
 def test_rules_go_to_all_subtasks() -> None:
     """The keyed side by hash, the rules broadcast."""
     left, right = streams()
-    rules = right.broadcast_state(MapStateDescriptor("rules", pa.int64(), pa.string()))
-    with pytest.raises(JobDefinitionError, match="needs a KeyedBroadcastProcessFunction, got a Nothing"):
+    rules = right.broadcast_state(sl.MapStateDescriptor("rules", pa.int64(), pa.string()))
+    with pytest.raises(sl.JobDefinitionError, match="needs a KeyedBroadcastProcessFunction, got a Nothing"):
         left.key_by("id").connect(rules).process(Nothing())  # type: ignore[arg-type]
 
 
@@ -73,9 +58,9 @@ def test_windows_that_need_no_event_time() -> None:
     """Counts and the clock."""
     left, _ = streams(timed=False)
     keyed = left.key_by("id")
-    assert keyed.window(GlobalWindows(CountTrigger(2))).aggregate(n=count()).event_time_column == ""
-    assert keyed.count_window(3).aggregate(n=count()).event_time_column == ""
-    assert keyed.window(TumblingProcessingTimeWindows(5)).aggregate(n=count()).event_time_column == "window_end"
+    assert keyed.window(sl.GlobalWindows(sl.CountTrigger(2))).aggregate(n=sl.count()).event_time_column == ""
+    assert keyed.count_window(3).aggregate(n=sl.count()).event_time_column == ""
+    assert keyed.window(sl.TumblingProcessingTimeWindows(5)).aggregate(n=sl.count()).event_time_column == "window_end"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +75,7 @@ def test_windows_that_need_no_event_time() -> None:
         ),
         (lambda a, b: a.key_by("id").join(b.key_by("id")).as_of(how="full"), "unknown how='full', one of inner, left"),
         (
-            lambda a, b: a.key_by("id").join(b.key_by("id")).window(EventTimeSessionWindows(5)),
+            lambda a, b: a.key_by("id").join(b.key_by("id")).window(sl.EventTimeSessionWindows(5)),
             "joins take tumbling or sliding windows",
         ),
         (lambda a, b: a.connect(b).process(Nothing()), r"needs a CoProcessFunction, got a Nothing; key_by\(...\)"),
@@ -107,15 +92,15 @@ def test_windows_that_need_no_event_time() -> None:
 )
 def test_what_cannot_be_is_refused_at_once(build: Callable[[Any, Any], Any], message: str) -> None:
     """One line that names the columns and the way out."""
-    with pytest.raises(JobDefinitionError, match=message):
+    with pytest.raises(sl.JobDefinitionError, match=message):
         build(*streams())
 
 
 @pytest.mark.parametrize(
-    "assigner", [TumblingEventTimeWindows(5), SlidingEventTimeWindows(10, 5), EventTimeSessionWindows(5)]
+    "assigner", [sl.TumblingEventTimeWindows(5), sl.SlidingEventTimeWindows(10, 5), sl.EventTimeSessionWindows(5)]
 )
 def test_event_time_windows_need_event_time(assigner: Any) -> None:
     """With the calls that give it."""
     left, _ = streams(timed=False)
-    with pytest.raises(JobDefinitionError, match="windows need event time: call assign_timestamps_and_watermarks"):
+    with pytest.raises(sl.JobDefinitionError, match="windows need event time: call assign_timestamps_and_watermarks"):
         left.key_by("id").window(assigner)

@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from snapline.aggregates import count, sum_
+import snapline as sl
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
@@ -38,7 +38,7 @@ def test_forward_operators_of_equal_parallelism_become_one_chain():
     """Source and map share a task; the keyed operator begins another."""
     env = environment(parallelism__default=2)
     source(env).map_batches(identity, name="double", uid="double", schema=None).key_by("k").running_aggregate(
-        uid="sums", total=sum_("v")
+        uid="sums", total=sl.sum("v")
     )
 
     graph = env.translate("job").job_graph
@@ -72,7 +72,7 @@ def test_operator_ids_come_from_uids_alone():
 def test_stateful_operator_without_uid_is_refused_when_checkpoints_are_on():
     """Its state could not be found again."""
     env = environment().enable_checkpointing(1000)
-    source(env).key_by("k").running_aggregate(total=sum_("v"))
+    source(env).key_by("k").running_aggregate(total=sl.sum("v"))
 
     with pytest.raises(JobDefinitionError, match=r"'running_aggregate' keeps state but has no uid.*add uid="):
         env.translate("job")
@@ -81,7 +81,7 @@ def test_stateful_operator_without_uid_is_refused_when_checkpoints_are_on():
 def test_stateful_operator_without_uid_is_warned_about_without_checkpoints():
     """A derived uid is good enough for a trial run, and the user is told."""
     env = environment()
-    source(env).key_by("k").running_aggregate(total=sum_("v"))
+    source(env).key_by("k").running_aggregate(total=sl.sum("v"))
 
     assert ("operator 'running_aggregate' keeps state but has no uid; derived 'running_aggregate-1'",) == env.translate(
         "job"
@@ -126,7 +126,7 @@ def test_window_without_event_time_is_refused():
     stream = env.from_source(CollectionSource.of_rows(ROWS), uid="s")
 
     with pytest.raises(JobDefinitionError, match="assign_timestamps_and_watermarks"):
-        stream.key_by("k").window(TumblingEventTimeWindows(1000)).aggregate(n=count())
+        stream.key_by("k").window(TumblingEventTimeWindows(1000)).aggregate(n=sl.count())
 
 
 def test_empty_job_is_refused():
@@ -139,7 +139,7 @@ def test_union_gives_the_consumer_several_edges():
     """Both inputs are the first logical input of the consumer."""
     env = environment()
     joined = source(env, "a").union(source(env, "b"))
-    joined.key_by("k").running_aggregate(uid="sums", n=count())
+    joined.key_by("k").running_aggregate(uid="sums", n=sl.count())
 
     graph = env.translate("job").job_graph
 
