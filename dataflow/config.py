@@ -406,8 +406,9 @@ HEARTBEAT_INTERVAL = _duration("heartbeat.interval", "10 s", "Time between heart
 HEARTBEAT_TIMEOUT = _duration("heartbeat.timeout", "50 s", "Silence after which a peer counts as lost.")
 HEARTBEAT_RPC_FAILURE_THRESHOLD = _int(
     "heartbeat.rpc-failure-threshold",
-    "2",
-    "Consecutive failed sends after which a peer counts as lost; -1: never.",
+    "1",
+    "Failed sends in a row after which a TaskManager counts as lost. A connection that breaks is the first, each heartbeat "
+    "request that finds no new one is the next. -1: only heartbeat.timeout counts (Flink: 2).",
     at_least=-1,
 )
 REGISTRATION_INITIAL_TIMEOUT = _duration("cluster.registration.initial-timeout", "100 ms", "First wait for an answer.")

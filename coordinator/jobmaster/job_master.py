@@ -148,6 +148,8 @@ from snapline.runtime.cores.connections import (
     TogetherReceived,
 )
 from snapline.runtime.cores.heartbeat import (
+    UNSENT_HEARTBEAT,
+    DeliveryFailed,
     HeartbeatEvent,
     HeartbeatMonitor,
     HeartbeatReceived,
@@ -702,8 +704,7 @@ class JobMaster:
         if resource_id is None:
             return
         self.task_managers.connection_broken(connection)
-        if self._settings.heartbeat.detects_failed_sends:
-            self._task_manager_lost(resource_id, f"the connection broke: {reason}", close=False)
+        self._heartbeat(DeliveryFailed(resource_id), f"the connection broke: {reason}")
 
     def _disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
         """We do not want it any more; it may live."""
@@ -721,16 +722,19 @@ class JobMaster:
             self._reconciliation.forget(resource_id)
         self._schedule(self.scheduler.task_manager_lost(resource_id, reason, self._now_ms))
 
-    def _heartbeat(self, event: HeartbeatEvent[ResourceID]) -> None:
+    def _heartbeat(self, event: HeartbeatEvent[ResourceID], failure: str = UNSENT_HEARTBEAT) -> None:
+        """Feed the monitor; `failure` says why a TaskManager counts as lost when this event shows it unreachable."""
         for effect in self._heartbeats.handle(event, self._now_ms):
             match effect:
+                case RequestHeartbeat(resource_id) if self.task_managers.connection_of(resource_id) is None:
+                    self._heartbeat(DeliveryFailed(resource_id))
                 case RequestHeartbeat(resource_id):
                     self._send(resource_id, HeartbeatRequest(self.scheduler.pool.allocations_of(resource_id)))
                 case HeartbeatTimedOut(resource_id):
                     reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
                     self._disconnect_task_manager(resource_id, reason)
                 case TargetUnreachable(resource_id):
-                    self._disconnect_task_manager(resource_id, "it cannot be reached")
+                    self._task_manager_lost(resource_id, failure, close=False)
                 case StartTimer() | CancelTimer():
                     self._out.append(effect)
 

@@ -21,7 +21,8 @@ class RegisteredTaskManager:
 
     info: TaskManagerInfo
     connection: ConnectionID | None
-    """None: broken, and the heartbeat timeout not over yet (heartbeat.rpc-failure-threshold is -1)."""
+    """None while the connection is broken and the TaskManager does not count as lost yet (see
+    heartbeat.rpc-failure-threshold)."""
     metrics: tuple[TaskMetrics, ...] = ()
     """Of its last heartbeat."""
 

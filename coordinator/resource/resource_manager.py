@@ -52,6 +52,8 @@ from snapline.dataflow.wire.messages import (
 )
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
 from snapline.runtime.cores.heartbeat import (
+    UNSENT_HEARTBEAT,
+    DeliveryFailed,
     HeartbeatEvent,
     HeartbeatMonitor,
     HeartbeatReceived,
@@ -362,8 +364,7 @@ class ResourceManager:
         resource_id = self._task_manager_on.pop(connection, None)
         if resource_id is not None:
             del self._connection_of_task_manager[resource_id]
-            if self._settings.heartbeat.detects_failed_sends:
-                self._task_manager_lost(resource_id, f"the connection broke: {reason}")
+            self._watch_task_managers(DeliveryFailed(resource_id), f"the connection broke: {reason}")
             return
         job_id = self._job_on.get(connection)
         if job_id is not None:
@@ -398,15 +399,20 @@ class ResourceManager:
 
     # --- heartbeats and idleness --------------------------------------------------------------------------------------
 
-    def _watch_task_managers(self, event: HeartbeatEvent[ResourceID]) -> None:
+    def _watch_task_managers(self, event: HeartbeatEvent[ResourceID], failure: str = UNSENT_HEARTBEAT) -> None:
+        """Feed the monitor; `failure` says why a TaskManager counts as lost when this event shows it unreachable."""
         for effect in self._task_manager_heartbeats.handle(event, self._now_ms):
             match effect:
+                case RequestHeartbeat(resource_id) if resource_id not in self._connection_of_task_manager:
+                    self._watch_task_managers(DeliveryFailed(resource_id))
                 case RequestHeartbeat(resource_id):
                     self._send_task_manager(resource_id, HeartbeatRequest())
-                case HeartbeatTimedOut(resource_id) | TargetUnreachable(resource_id):
+                case HeartbeatTimedOut(resource_id):
                     reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
                     self._send_task_manager(resource_id, Disconnect(reason))
                     self._task_manager_lost(resource_id, reason, close=True)
+                case TargetUnreachable(resource_id):
+                    self._task_manager_lost(resource_id, failure)
                 case StartTimer() | CancelTimer():
                     self._out.append(effect)
 
@@ -415,7 +421,7 @@ class ResourceManager:
             match effect:
                 case RequestHeartbeat(job_id):
                     self._send_job_master(job_id, HeartbeatRequest())
-                case HeartbeatTimedOut(job_id) | TargetUnreachable(job_id):
+                case HeartbeatTimedOut(job_id):
                     reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
                     self._send_job_master(job_id, Disconnect(reason))
                     self._job_master_lost(job_id, close=True)

@@ -3,7 +3,8 @@
 Two roles. A *receiver* watches targets and answers those that ask; a *sender* also asks every monitored target once per
 interval. Any word from a target moves its deadline to now + timeout; a target that is silent until then is reported once,
 and must be unmonitored before it can be watched again. A number of consecutive sends that could not be delivered makes a
-target unreachable at once (`heartbeat.rpc-failure-threshold`; -1 switches that off).
+target unreachable before its deadline (`heartbeat.rpc-failure-threshold`; -1 switches that off). The cores around a monitor
+count the end of a target's connection as one failed send, and each heartbeat request that finds no connection as another.
 
 Knows neither payloads nor connections: the core around it fills in what is sent and routes what comes. Mirrors Flink's
 HeartbeatManagerImpl, HeartbeatManagerSenderImpl and DefaultHeartbeatMonitor; unlike there, a deadline that moves does not
@@ -30,6 +31,10 @@ TargetT = TypeVar("TargetT", bound=Hashable)
 
 NO_HEARTBEAT = -1
 """`last_heartbeat_ms` of a target that is not monitored."""
+
+
+UNSENT_HEARTBEAT = "its connection is broken and heartbeat requests found no other (heartbeat.rpc-failure-threshold)"
+"""Why a target that became unreachable by a heartbeat round counts as lost."""
 
 
 class HeartbeatRole(Enum):
@@ -85,7 +90,7 @@ class HeartbeatSettings:
 
     interval_ms: int = 10_000
     timeout_ms: int = 50_000
-    rpc_failure_threshold: int = 2
+    rpc_failure_threshold: int = 1
     """-1: failed sends never count."""
 
     def __post_init__(self) -> None:

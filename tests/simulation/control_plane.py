@@ -120,7 +120,7 @@ VERSION = "0.1.0"
 class ClusterSettings:
     """How patient everybody is. Short, so that stories are."""
 
-    heartbeat: HeartbeatSettings = field(default_factory=lambda: HeartbeatSettings(1_000, 5_000, 2))
+    heartbeat: HeartbeatSettings = field(default_factory=lambda: HeartbeatSettings(1_000, 5_000, 1))
     registration: RegistrationSettings = field(
         default_factory=lambda: RegistrationSettings(100, 2_000, 200, 500, total_timeout_ms=60_000)
     )

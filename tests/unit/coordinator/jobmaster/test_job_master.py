@@ -120,7 +120,7 @@ from snapline.runtime.cores.connections import (
     SendToTasks,
     TogetherReceived,
 )
-from snapline.runtime.cores.heartbeat import HeartbeatSettings, HeartbeatTimer
+from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatSettings, HeartbeatTimer
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from snapline.runtime.cores.registration import RegistrationSettings
 from tests.simulation.jobs import job, parallel_job, vertex
@@ -137,14 +137,15 @@ ONE = job("one", [vertex("source", 1, source=True)], [], {})
 class Story:
     """One JobMaster with a scripted checkpoint core."""
 
-    def __init__(self, graph: JobGraph = ONE, attempts: int = 10, **settings: Any) -> None:
+    def __init__(self, graph: JobGraph = ONE, attempts: int = 10, failure_threshold: int = 1, **settings: Any) -> None:
         self.graph = graph
         self.checkpoints = ScriptedCheckpointCoordinator()
         numbers = itertools.count(1)
+        heartbeat = HeartbeatSettings(10, 50, failure_threshold)
         self.core = JobMaster(
             graph,
             JobMasterIdentity(SESSION, "jm:1", "g"),
-            JobMasterSettings(HeartbeatSettings(10, 50), RegistrationSettings(100, 400), 1_000, 500, 300, **settings),
+            JobMasterSettings(heartbeat, RegistrationSettings(100, 400), 1_000, 500, 300, **settings),
             FixedDelayRestartStrategy(attempts, 40),
             self.checkpoints,
             f"/base/{graph.job_id}",
@@ -433,6 +434,17 @@ def test_a_lost_task_manager_is_one_failure_and_its_tasks_go_elsewhere() -> None
     (submitted,) = messages(story.task_manager(B, 0, 1), SubmitTasks)
     assert {task.attempt_id.attempt_number for task in submitted.tasks} == {1}
     assert {c.exchange_address for t in submitted.tasks for g in t.input_gates for c in g.channels} == {"b:9"}
+
+
+def test_a_task_manager_without_a_connection_is_lost_at_the_threshold() -> None:
+    """With heartbeat.rpc-failure-threshold at 2 the first heartbeat that finds no connection loses the TaskManager."""
+    story = Story(failure_threshold=2).run()
+    rounds = HeartbeatTimer("task-managers", None)
+
+    assert story.take(ConnectionLost(ConnectionID("tm-a"), "reset")) == []
+    assert statuses(story.take(TimerFired(rounds), 10)) == [JobStatus.RESTARTING]
+    summary = f"TaskManager a is lost: {UNSENT_HEARTBEAT}"
+    assert story.core.scheduler.exceptions[-1].failure.summary == summary
 
 
 def test_a_silent_task_manager_is_disconnected() -> None:

@@ -54,9 +54,9 @@ def info(resource_id: ResourceID, slots: int = 2) -> TaskManagerInfo:
     return TaskManagerInfo(resource_id, f"{resource_id}:1", slots, "0.1.4", "host", 100, executor_id="0")
 
 
-def manager(idle_timeout_ms: int = 0) -> ResourceManager:
+def manager(idle_timeout_ms: int = 0, failure_threshold: int = 1) -> ResourceManager:
     numbers = itertools.count(1)
-    settings = ResourceManagerSettings("0.1.0", HeartbeatSettings(10, 50), idle_timeout_ms)
+    settings = ResourceManagerSettings("0.1.0", HeartbeatSettings(10, 50, failure_threshold), idle_timeout_ms)
     return ResourceManager(settings, SESSION, lambda: AllocationID(f"alloc-{next(numbers)}"))
 
 
@@ -214,11 +214,45 @@ def test_a_broken_connection_loses_the_task_manager_at_once() -> None:
     with_task_manager(core, A, slots=1)
     with_job(core, 1)
 
+    timer = HeartbeatTimer("task-executors", A)
     assert core.handle(ConnectionLost(c("tm-a"), "reset"), 9) == [
-        CancelTimer(HeartbeatTimer("task-executors", A)),
+        CancelTimer(timer),
+        CancelTimer(timer),
         send("job-job", NotifyTaskManagerLost(A, "the connection broke: reset")),
         DeclareWorkers(1, 0, 0),
     ]
+
+
+def test_the_broken_connection_and_each_unsent_heartbeat_count_towards_the_threshold() -> None:
+    """With heartbeat.rpc-failure-threshold at 3 a TaskManager is lost in the second round after its connection broke."""
+    core = manager(failure_threshold=3)
+    core.handle(ResourceManagerStarted(), 0)
+    with_task_manager(core, A, slots=1)
+    rounds, deadline = HeartbeatTimer("task-executors", None), HeartbeatTimer("task-executors", A)
+
+    assert core.handle(ConnectionLost(c("tm-a"), "reset"), 9) == []
+    assert core.handle(TimerFired(rounds), 10) == [StartTimer(rounds, 20)]
+    assert core.handle(TimerFired(rounds), 20) == [
+        CancelTimer(deadline),
+        CancelTimer(deadline),
+        StartTimer(rounds, 30),
+        DeclareWorkers(0, 0, 0),
+    ]
+    assert core.lost_task_managers == (A,)
+
+
+def test_without_a_threshold_only_the_heartbeat_timeout_loses_a_task_manager() -> None:
+    """With heartbeat.rpc-failure-threshold at -1 a broken connection and unsent heartbeats count for nothing."""
+    core = manager(failure_threshold=-1)
+    core.handle(ResourceManagerStarted(), 0)
+    with_task_manager(core, A, slots=1)
+    core.handle(ConnectionLost(c("tm-a"), "reset"), 1)
+    for now_ms in (10, 20, 30, 40):
+        core.handle(TimerFired(HeartbeatTimer("task-executors", None)), now_ms)
+    lost = [core.lost_task_managers]
+    core.handle(TimerFired(HeartbeatTimer("task-executors", A)), 50)
+
+    assert [*lost, core.lost_task_managers] == [(), (A,)]
 
 
 def test_a_lost_task_manager_is_told_from_one_that_was_never_there() -> None:
