@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from snapline.moved_names import MOVED_NAMES, name_moved, tell_where_former_rooms_are
 from snapline.runtime import version
 
 if TYPE_CHECKING:
@@ -178,16 +179,12 @@ _PLACES = {
 }
 """The module of each public name."""
 _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
-_RENAMED = {"sum_": "sum", "min_": "min", "max_": "max"}
-"""Names of old and the names that took their place."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first asked for."""
-    if name in _RENAMED:
-        raise ImportError(
-            f"snapline.{name} is called snapline.{_RENAMED[name]} now: import snapline as sl, and say sl.{_RENAMED[name]}"
-        )
+    """Load a public name when it is first asked for. Raises NameMoved for one that is called otherwise now."""
+    if name in MOVED_NAMES:
+        raise name_moved(name)
     if name not in _PLACE_OF:
         raise AttributeError(f"module 'snapline' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)
@@ -196,3 +193,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+tell_where_former_rooms_are()

@@ -12,7 +12,6 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from snapline.client import JobFailed
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import USER_TRACEBACK
 
@@ -43,6 +42,8 @@ def print_interrupted(error: BaseException | None) -> None:
 
 def print_error(error: SnaplineError) -> None:
     """One line; the user's frames when a function of the user failed; all the rest with SNAPLINE_TRACEBACK=1."""
+    from snapline.client import JobFailed  # with gRPC, which a script that fails early has not loaded
+
     asked = bool(os.environ.get(TRACEBACK_VARIABLE))
     lines = []
     if isinstance(error, JobFailed) and error.failure is not None:
