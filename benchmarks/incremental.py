@@ -21,7 +21,8 @@ import pyarrow as pa
 from benchmarks.cluster import versions
 from snapline.dataflow.api.state import RunningAggregateDescriptor
 from snapline.dataflow.config import ROCKSDB_MEMORY
-from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyedStateHandle, KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyedStateHandle
 from snapline.taskmanager.snapshots.restore import InlineBlob
 from snapline.taskmanager.state.incremental import IncrementalPart, IncrementalSnapshots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend

@@ -27,7 +27,8 @@ from benchmarks.cluster import checkpoint_directory, versions
 from snapline.dataflow.api.state import ValueStateDescriptor
 from snapline.dataflow.config import ROCKSDB_MEMORY
 from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
-from snapline.dataflow.snapshot.handles import KeyGroupRange, TaskStateSnapshot
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.state_codec import decode_task_state, encode_task_state
 from snapline.protos import checkpoint_pb2 as pb
 from snapline.runtime.storage.object_storage import open_storage

@@ -24,7 +24,7 @@ from snapline.dataflow.api.functions import KeyedProcessFunction, ProcessContext
 from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.dataflow.ids import JobID, OperatorID
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext, RestoredState
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
 from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from snapline.coordinator.config import CoordinatorConfig, parse
-from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.dataflow.config import HA_TYPE
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.address_file import write_address

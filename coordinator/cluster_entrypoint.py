@@ -33,9 +33,9 @@ from snapline.coordinator.dispatcher.events import (
     JobMasterEnded,
 )
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.high_availability import HighAvailability, LeadershipLost
 from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
 from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from snapline.coordinator.high_availability import HighAvailability, LeadershipLost
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.job_registry import JobRegistry
 from snapline.coordinator.jobmaster.events import OperationRequested

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.runtime.clock import Clock
 
 DELETE_PAUSES_MS = (1_000, 2_000, 4_000)

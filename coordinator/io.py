@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
 from snapline.runtime.timers import ScheduledTimer, TimerService

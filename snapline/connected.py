@@ -18,9 +18,9 @@ from snapline.dataflow.api.functions import (
 )
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, OperatorSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge
+from snapline.dataflow.partitioning import Partitioning
 from snapline.stream import DataStream, KeyedStream
 
 

@@ -23,7 +23,8 @@ from snapline.dataflow.graph.operator_specs import (
     WindowJoinSpec,
 )
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.snapshot.handles import EMPTY_KEY_GROUP_RANGE, KeyedStateHandle, KeyGroupRange, OperatorState
+from snapline.dataflow.key_groups import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -112,11 +113,11 @@ class _Tried:
 
 
 def _refusal(tried: _Tried) -> str:
-    from snapline.taskmanager.operators.base.factory import create_operator, load_spec
     from snapline.taskmanager.operators.base.operator_contract import (  # these bring a compiler
         OperatorContext,
         RestoredState,
     )
+    from snapline.taskmanager.operators.factory import create_operator, load_spec
     from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
     node = tried.node

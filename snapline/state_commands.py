@@ -19,7 +19,7 @@ from rich.table import Table
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa
 
-    from snapline.state import KeyedTable
+    from snapline.state_reader import KeyedTable
 
 _WIDE = 400
 _SHOWN_ROWS = 50
@@ -36,7 +36,7 @@ def state() -> None:
 @click.option("--output", "-o", type=FORMATS, default="table")
 def list_states(snapshot: str, output: str) -> None:
     """The operators with keyed state, their keys and states."""
-    from snapline.state import StateReader
+    from snapline.state_reader import StateReader
 
     reader = StateReader(snapshot)
     tables = reader.tables()
@@ -66,7 +66,7 @@ def list_states(snapshot: str, output: str) -> None:
 @click.option("--output", "-o", type=FORMATS, default="table")
 def read(snapshot: str, uid: str, key: tuple[str, ...], limit: int | None, target: Path | None, output: str) -> None:
     """The rows of an operator's keyed state."""
-    from snapline.state import StateReader
+    from snapline.state_reader import StateReader
 
     reader = StateReader(snapshot)
     batches = reader.read_batches(uid, key=key or None)
@@ -84,7 +84,7 @@ def difference(before: str, after: str, uid: str, limit: int | None, target: Pat
     """The keys whose state is not the same in two snapshots."""
     import pyarrow as pa
 
-    from snapline.state import CHANGE, StateReader, diff
+    from snapline.state_reader import CHANGE, StateReader, diff
 
     old, new = StateReader(before), StateReader(after)
     schema = pa.unify_schemas([new.table(uid).schema, old.table(uid).schema], promote_options="permissive")
@@ -120,7 +120,7 @@ def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -
     import pyarrow.csv
     import pyarrow.parquet as pq
 
-    from snapline.state import StateReadError
+    from snapline.state_reader import StateReadError
 
     makers: dict[str, Any] = {
         ".parquet": lambda sink: pq.ParquetWriter(sink, schema),

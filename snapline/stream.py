@@ -23,14 +23,11 @@ from snapline.dataflow.api.functions import (
     KeyedProcessFunction,
     Row,
 )
-from snapline.dataflow.api.side_outputs import why_no_side_output
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
-from snapline.dataflow.columnar.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     BatchFunction,
@@ -48,7 +45,10 @@ from snapline.dataflow.graph.operator_specs import (
     SinkSpec,
     WatermarkSpec,
 )
+from snapline.dataflow.graph.side_outputs import why_no_side_output
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamNode
+from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
+from snapline.dataflow.partitioning import Partitioning
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams

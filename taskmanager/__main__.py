@@ -21,10 +21,11 @@ from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TO
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import capture_standard_logging, make_logger
 from snapline.runtime.settings import Setting, command_line_layers, resolve
-from snapline.taskmanager.process import TaskManagerConfig, run_task_manager
+from snapline.taskmanager.process import run_task_manager
+from snapline.taskmanager.task_manager_config import TaskManagerConfig
 
 PRELOADED = (
-    "snapline.taskmanager.operators.base.factory",
+    "snapline.taskmanager.operators.factory",
     "snapline.dataflow.columnar.key_partition",
     "snapline.taskmanager.state.keyed_backend",
 )

@@ -52,10 +52,10 @@ from snapline.taskmanager.executor.effects import (
 from snapline.taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
 from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
-from snapline.taskmanager.process import TaskManagerConfig, TaskManagerOutcome, host_towards
 from snapline.taskmanager.snapshots.local_directories import LocalDirectories, default_root
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
+from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome, host_towards
 from snapline.taskmanager.threads.turns import Turns
 
 STOP_TASKS_SECONDS = 5.0

@@ -37,7 +37,7 @@ from snapline.coordinator.checkpoint.metadata import (
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.checkpoint.statistics.stats_persistence import encode_statistics
 from snapline.coordinator.deletions import Deletions
-from snapline.coordinator.high_availability import JobStores, PointerExists
+from snapline.coordinator.ha.high_availability import JobStores, PointerExists
 from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed

@@ -24,7 +24,7 @@ from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
 from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
-from snapline.coordinator.high_availability import HighAvailability, JobStores
+from snapline.coordinator.ha.high_availability import HighAvailability, JobStores
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.jobmaster.effects import (

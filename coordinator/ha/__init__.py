@@ -1,1 +1,1 @@
-"""Adapters of `snapline.coordinator.high_availability`: what a coordinator's successor finds."""
+"""Adapters of `snapline.coordinator.ha.high_availability`: what a coordinator's successor finds."""

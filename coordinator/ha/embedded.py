@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
-from snapline.coordinator.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
+from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.runtime.leaders.leader_retrieval import LeaderTable, encode_leader_table
 from snapline.runtime.logs import Logger
 

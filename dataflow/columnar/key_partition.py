@@ -15,8 +15,8 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import is_fixed, plain_array
 from snapline.dataflow.columnar.gather import gather_array
 from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I64s, RO_U16s, RO_U32s, U16s, kernel
-from snapline.dataflow.columnar.key_groups import check_parallelism, compute_operator_index_for_key_group
 from snapline.dataflow.columnar.key_hash import Column, fmix64, hash_columns, logical_words
+from snapline.dataflow.key_groups import check_parallelism, compute_operator_index_for_key_group
 
 UInt16Array = np.ndarray[Any, np.dtype[np.uint16]]
 
@@ -91,6 +91,11 @@ def owners_of(columns: Sequence[Column], max_parallelism: int, parallelism: int)
             return owners
     _owners_of_hashes(hash_columns(columns), table, owners)
     return owners
+
+
+def assign_to_key_groups(columns: Sequence[Column], max_parallelism: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """The key group of each row."""
+    return hash_columns(columns) % np.uint32(max_parallelism)
 
 
 def partition_by_key(

@@ -8,29 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
-
-
-class Partitioning(Enum):
-    """How rows are spread over the consumers of an edge (Flink: StreamPartitioner and its subclasses)."""
-
-    FORWARD = "forward"
-    """Subtask i to subtask i; equal parallelism."""
-    HASH = "hash"
-    """By key group of the key columns."""
-    REBALANCE = "rebalance"
-    """Whole batches round robin over all consumers."""
-    RESCALE = "rescale"
-    """Round robin over the consumers of this producer's block (pointwise)."""
-    BROADCAST = "broadcast"
-    """Every batch to every consumer."""
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether a producer is connected to some consumers only."""
-        return self in (Partitioning.FORWARD, Partitioning.RESCALE)
+from snapline.dataflow.partitioning import Partitioning
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +36,7 @@ class OperatorNode:
     """False: the uid was derived from the position in the graph."""
     state_schema: bytes = b""
     """An Arrow schema message: key and states as the job declares them, marked as in a file of keyed state, as far as they are
-    known before it runs (see `snapline.dataflow.api.declared_states`). Empty: nothing is."""
+    known before it runs (see `snapline.dataflow.snapshot.declared_states`). Empty: nothing is."""
 
 
 @dataclass(frozen=True, slots=True)

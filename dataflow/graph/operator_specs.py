@@ -1,5 +1,5 @@
 """What an operator is to do, as data: built by the user API, pickled into the JobGraph, turned into a runtime operator by
-`snapline.taskmanager.operators.base.factory`.
+`snapline.taskmanager.operators.factory`.
 
 A spec holds user functions and names of columns; it has no behaviour. One spec class per kind of operator.
 """

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.operator_specs import OperatorSpec
+from snapline.dataflow.partitioning import Partitioning
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import cloudpickle
 
-from snapline.dataflow.api.declared_states import declared_schema, declared_states
 from snapline.dataflow.api.master_hooks import functions_with_hooks
 from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
@@ -23,17 +22,12 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.graph.jobgraph import (
-    JobEdge,
-    JobGraph,
-    JobVertex,
-    OperatorNode,
-    Partitioning,
-    SavepointRestoreSettings,
-)
+from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
+from snapline.dataflow.partitioning import Partitioning
+from snapline.dataflow.snapshot.declared_states import declared_schema, declared_states
 
 UPPER_BOUND_MAX_PARALLELISM = 32_768
 LOWER_BOUND_MAX_PARALLELISM = 128

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from snapline.dataflow.columnar.key_groups import (
+from snapline.dataflow.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
-from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import ChannelStateHandle
 
 T = TypeVar("T")

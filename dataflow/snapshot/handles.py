@@ -13,6 +13,7 @@ from enum import Enum
 
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +45,6 @@ class SegmentStateHandle:
 
 
 StreamStateHandle = ByteStreamStateHandle | SegmentStateHandle
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class KeyGroupRange:
-    """Key groups `start` to `end`, both inclusive; empty when `end < start` (Flink: KeyGroupRange)."""
-
-    start: int
-    end: int
-
-    def __post_init__(self) -> None:
-        """Raises ValueError: there is no key group below 0."""
-        if self.start < 0:
-            raise ValueError(f"key groups begin with 0, not with {self.start}")
-
-    def __len__(self) -> int:
-        """Number of key groups."""
-        return max(0, self.end - self.start + 1)
-
-    def __contains__(self, key_group: int) -> bool:
-        """Whether the key group lies in the range."""
-        return self.start <= key_group <= self.end
-
-    def intersect(self, other: KeyGroupRange) -> KeyGroupRange:
-        """The common key groups, EMPTY_KEY_GROUP_RANGE when there are none."""
-        start, end = max(self.start, other.start), min(self.end, other.end)
-        return KeyGroupRange(start, end) if start <= end else EMPTY_KEY_GROUP_RANGE
-
-
-EMPTY_KEY_GROUP_RANGE = KeyGroupRange(0, -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ import xxhash
 
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.large_arrays import joined
-from snapline.dataflow.snapshot.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+from snapline.dataflow.key_groups import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
 
 MAGIC = b"SNAPKEYS"
 FORMAT_VERSION = 1

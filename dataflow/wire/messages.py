@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 
 from snapline.dataflow.elements import CheckpointOptions
 from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import (
     AllocationID,
     CheckpointID,
@@ -24,6 +23,7 @@ from snapline.dataflow.ids import (
     OperatorID,
     ResourceID,
 )
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
 
 MessageT = TypeVar("MessageT")

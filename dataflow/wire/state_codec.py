@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     EMPTY_TASK_STATE,
     ByteStreamStateHandle,
     ChannelStateHandle,
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorStateEntry,
     OperatorStateHandle,
     OperatorStateMode,

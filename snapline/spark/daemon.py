@@ -27,7 +27,7 @@ PRELOADED = (
     "snapline.spark.executor",
     "snapline.taskmanager.process",
     "snapline.taskmanager.task_manager",
-    "snapline.taskmanager.operators.base.factory",
+    "snapline.taskmanager.operators.factory",
     "snapline.dataflow.columnar.key_partition",
     "snapline.taskmanager.state.keyed_backend",
     "pyarrow.compute",

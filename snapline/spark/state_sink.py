@@ -27,7 +27,7 @@ from pyspark.sql.types import IntegerType, StructType
 from snapline.dataflow.config import Configuration
 from snapline.runtime.cores.machine import check
 from snapline.runtime.storage.object_storage import open_storage
-from snapline.state_writer import KeyedStatePlan, StateWriteError, SubtaskFiles, WrittenFile
+from snapline.state_files import KeyedStatePlan, StateWriteError, SubtaskFiles, WrittenFile
 
 FORMAT = "snapline_state_sink"
 _MANIFEST = "files-of-"

@@ -19,10 +19,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
 from snapline.runtime.cores.machine import check
-from snapline.state import KeyedTable, StateReader, StateReadError
+from snapline.state_reader import KeyedTable, StateReader, StateReadError
 
 FORMAT = "snapline_state"
 _KEYS_MAX = 64

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.columnar.key_groups import assign_to_key_groups, split_batch
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups, split_batch
+from snapline.dataflow.key_groups import KeyGroupRange
 
 
 def own_rows(

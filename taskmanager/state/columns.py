@@ -40,7 +40,7 @@ from snapline.dataflow.columnar.kernel import (
     U64s,
     kernel,
 )
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
 from snapline.taskmanager.state.index.slots import Slots, grow_in_place, grown
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

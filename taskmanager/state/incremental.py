@@ -17,7 +17,8 @@ import numpy as np
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.kernel import VOID, BOOLs, RO_I32s, kernel
-from snapline.dataflow.snapshot.handles import KeyedStateHandle, KeyGroupRange, StreamStateHandle
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import KeyedStateHandle, StreamStateHandle
 from snapline.taskmanager.state.index.slots import Slots, grown
 
 MAX_DELTAS = 10

@@ -27,7 +27,7 @@ from snapline.dataflow.api.state import (
     descriptor_of,
 )
 from snapline.dataflow.columnar.arrow_columns import BoolArray
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_evolution import convert, evolution_of, key_problem
 from snapline.dataflow.snapshot.state_format import (
     STATE_COLUMN,

@@ -19,7 +19,7 @@ from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
 from snapline.taskmanager.state.keyed_state import KeyedState, python_values
-from snapline.taskmanager.state.rocksdb.lookahead import Lookahead
+from snapline.taskmanager.state.lookahead import Lookahead
 
 
 class KeyedListState(KeyedState):

@@ -26,8 +26,8 @@ from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.key_index import FrozenKeys, KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_state import KeyedState, PythonValues, python_values
+from snapline.taskmanager.state.lookahead import Lookahead
 from snapline.taskmanager.state.map_cache import KnownMap, KnownMaps
-from snapline.taskmanager.state.rocksdb.lookahead import Lookahead
 
 _SMALL = 32
 """Looking up one pair costs about as much as loading so many at once, ..."""

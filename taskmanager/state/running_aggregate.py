@@ -17,7 +17,7 @@ from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitm
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.columnar.kernel import VOID, F64s, I64s, RO_BOOLs, RO_F64s, RO_I32s, RO_I64s, kernel
 from snapline.taskmanager.state.columns import Column, FrozenColumn
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
 from snapline.taskmanager.state.index.slots import Slots, grow_in_place, grown
 
 Numbers = np.ndarray[Any, Any]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, numpy_values
 from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
 from snapline.taskmanager.state.columns import FrozenColumn
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots, doubled, grown
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from snapline.dataflow.columnar.key_groups import split_batch
+from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import CheckpointBarrier, StreamElement, Watermark, WatermarkStatus
-from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.network.channels.buffer_debloater import PERIOD_MS, BufferDebloater

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     ChannelStateHandle,
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorStateHandle,
     OperatorSubtaskState,
 )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.config import (
     BATCH_TARGET_ROWS,
     BUFFER_DEBLOAT,
@@ -24,7 +23,8 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState
-from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.channel_state import supports_unaligned
 from snapline.dataflow.wire.messages import (
     InputGateDescriptor,
@@ -39,8 +39,8 @@ from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import Su
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
 from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
-from snapline.taskmanager.operators.base.factory import create_operator, load_spec
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext
+from snapline.taskmanager.operators.factory import create_operator, load_spec
 from snapline.taskmanager.task.checkpoint_execution import CheckpointExecution
 from snapline.taskmanager.task.environment import Environment
 from snapline.taskmanager.task.mailbox import ChannelFailedMail, ChannelNonEmptyMail, Mail

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.high_availability import HighAvailability
 from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from snapline.coordinator.high_availability import HighAvailability
 from snapline.dataflow.ids import LeaderSessionID
 from snapline.runtime.leaders.leader_election import LeaderElection
 from snapline.runtime.leaders.zookeeper import ZooKeeperSession, ZooKeeperSettings

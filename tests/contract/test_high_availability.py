@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from snapline.coordinator.high_availability import HighAvailability, JobStores, LeadershipLost, PointerExists
+from snapline.coordinator.ha.high_availability import HighAvailability, JobStores, LeadershipLost, PointerExists
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
 from snapline.dataflow.wire.messages import JobStatus

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
-from snapline.dataflow.snapshot.handles import KeyGroupRange, OperatorStateMode
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.coordinator.ha.zookeeper import ClusterIdTaken, FencedNodes, claim_cluster_id
-from snapline.coordinator.high_availability import LeadershipLost
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.runtime.leaders.leader_election import LeaderElection, Leadership, leader_name

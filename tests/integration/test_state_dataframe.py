@@ -14,7 +14,8 @@ from snapline import ParquetSink, StreamExecutionEnvironment, ValueStateDescript
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.session import open_spark
 from snapline.spark.state_source import StateDataSource
-from snapline.state_writer import SavepointWriter, StateWriteError
+from snapline.state_files import StateWriteError
+from snapline.state_writer import SavepointWriter
 from tests.integration.bootstrapped_job import OUTPUT, Total
 from tests.unit.snapline.test_state import Writer
 

@@ -24,14 +24,14 @@ from snapline.coordinator.jobmaster.rescaling import Rescaling
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from snapline.taskmanager.network.channels import pipelined_subpartition
+from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.process.async_operator import AsyncOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
 from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
-from snapline.taskmanager.operators.sources.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
 from snapline.taskmanager.snapshots import uploader

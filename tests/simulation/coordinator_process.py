@@ -34,9 +34,9 @@ from snapline.coordinator.dispatcher.events import (
 )
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.high_availability import HighAvailability, JobStores, LeadershipLost
 from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
 from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from snapline.coordinator.high_availability import HighAvailability, JobStores, LeadershipLost
 from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobReachedTerminalState,

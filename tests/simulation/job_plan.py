@@ -22,7 +22,7 @@ from snapline.dataflow.api.windows import (
     TumblingEventTimeWindows,
 )
 from snapline.dataflow.config import Configuration
-from snapline.dataflow.graph.jobgraph import JobGraph, Partitioning
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     CoProcessSpec,
@@ -47,6 +47,7 @@ from snapline.dataflow.graph.operator_specs import (
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph
 from snapline.dataflow.graph.translation import translate
 from snapline.dataflow.ids import JobID
+from snapline.dataflow.partitioning import Partitioning
 from tests.simulation.workload import (
     PROCESS_SCHEMA,
     RULES,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
+from snapline.dataflow.partitioning import Partitioning
 
 PERIODIC = {"execution.checkpointing.interval": "500 ms"}
 FAST_RESTARTS = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "1000",

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 
 from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
-from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.partitioning import Partitioning
 from tests.simulation.job_plan import JOINS, JobPlan, Stage, draw_job
 
 FAULT_KINDS = (

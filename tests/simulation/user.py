@@ -26,8 +26,9 @@ from snapline.coordinator.jobmaster.operations import (
     TakeSavepoint,
 )
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.graph.jobgraph import JobGraph, Partitioning, SavepointRestoreSettings
+from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.ids import JobID, JobVertexID
+from snapline.dataflow.partitioning import Partitioning
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_process import CoordinatorProcess
 from tests.simulation.options import Options

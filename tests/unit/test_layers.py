@@ -273,3 +273,58 @@ def test_a_broken_rule_is_found_and_explained(module: str, source: str, message:
 def test_what_is_allowed_passes(module: str, source: str) -> None:
     """No rule fires on code that is in the right room."""
     assert [] == violations(source, module)
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of nodes that reach each other (Tarjan's strongly connected components), with more than one member."""
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = lowest[node] = len(index)
+        stack.append(node)
+        for target in sorted(arrows.get(node, ())):
+            if target not in index:
+                visit(target)
+                lowest[node] = min(lowest[node], lowest[target])
+            elif target in stack:
+                lowest[node] = min(lowest[node], index[target])
+        if lowest[node] == index[node]:
+            at = stack.index(node)
+            members = stack[at:]
+            del stack[at:]
+            if len(members) > 1:
+                found.append(sorted(members))
+
+    for node in sorted(arrows):
+        if node not in index:
+            visit(node)
+    return found
+
+
+FLUENT = frozenset(
+    f"snapline.{name}" for name in ("connected", "environment", "execution", "joined", "stream", "windowed")
+)
+"""The fluent classes return each other: a stream has windows, windows have streams."""
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Whoever reads a module can read what it is built from first; imports inside functions count, those for types only do not."""
+    known = {name_of(path): path for path in modules()}
+    arrows: dict[str, set[str]] = {name: set() for name in known}
+    for name, path in known.items():
+        for item in imports(ast.parse(path.read_text()), name):
+            target = item.target if item.target in known else item.target.rpartition(".")[0]
+            if target in known and target not in (name, FACE) and not item.for_types_only:
+                arrows[name].add(target)
+
+    found = [circle for circle in circles(arrows) if not FLUENT.issuperset(circle)]
+
+    assert found == []
+
+
+def test_a_circle_is_found() -> None:
+    """The check itself works: two modules that import each other, and a third that only imports them."""
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"a", "b"}}) == [["a", "b"]]

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 
 from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
 from snapline.coordinator.execution.deployment import producers_of_consumer
-from snapline.dataflow.columnar.key_groups import (
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
+from snapline.dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
+from snapline.dataflow.key_groups import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
-from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
-from snapline.dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
 from snapline.dataflow.snapshot.channel_state import (
     ChannelStateNotRescalable,
     EdgeRescaling,

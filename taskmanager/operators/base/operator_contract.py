@@ -17,13 +17,8 @@ import pyarrow as pa
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.snapshot.handles import (
-    KeyedStateHandle,
-    KeyGroupRange,
-    OperatorStateMode,
-    StreamStateHandle,
-    TaskStateSnapshot,
-)
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorStateMode, StreamStateHandle, TaskStateSnapshot
 from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 
 

@@ -22,10 +22,10 @@ from snapline.dataflow.columnar.kernel import I64, I64s, RO_I64s, kernel
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.joins.timed_rows import TimedRows
-from snapline.taskmanager.operators.sources.event_time import event_times_ms
 from snapline.taskmanager.state.adopted_state import reduce_lists
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend

@@ -7,13 +7,13 @@ how state is kept. Mirrors Flink's KeyedCoProcessOperator and CoBroadcastWithKey
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.api.functions import Row, SideOutput
+from snapline.dataflow.api.functions import Row
 from snapline.dataflow.api.state import MapStateDescriptor, StateError, register_serializer
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec
@@ -23,7 +23,8 @@ from snapline.taskmanager.operators.base.failure import RowFailure, row_being_re
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.rows import rows_of
-from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.operators.process.function_results import emit_result
+from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_state import PythonValues
@@ -201,27 +202,6 @@ class CoProcessOperator(FunctionOperator):
         emit_result(self._methods[input_index](batch), self._schema, self.output)
 
 
-def emit_result(result: Any, schema: pa.Schema | None, output: Any) -> None:
-    """What a function over batches has returned."""
-    if result is None:
-        return
-    if isinstance(result, pa.RecordBatch):
-        output.emit_batch(conform(result, schema))
-    elif isinstance(result, SideOutput):
-        output.emit_side(result.tag, result.batch)
-    elif isinstance(result, pa.Table):
-        for part in result.to_batches():
-            output.emit_batch(conform(part, schema))
-    elif isinstance(result, Iterable) and not isinstance(result, (str, bytes, dict)):
-        for part in result:
-            emit_result(part, schema, output)
-    else:
-        raise TypeError(
-            f"a function over batches must return a pyarrow.RecordBatch, a SideOutput, an iterable of them, or None, not "
-            f"{type(result).__name__}"
-        )
-
-
 def create_co_process_operator(spec: CoProcessSpec) -> Any:
     """The operator of a function with two inputs."""
     if spec.broadcast is not None:
@@ -229,8 +209,6 @@ def create_co_process_operator(spec: CoProcessSpec) -> Any:
     if not spec.key_columns[0]:
         return CoProcessOperator(spec)
     if spec.batches:
-        from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
-
         return KeyedBatchesOperator(
             tuple(zip(spec.key_columns, spec.event_time_columns, strict=True)),
             (spec.function.process_batch1, spec.function.process_batch2),

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snapline.dataflow.api.declared_states import declared_states
 from snapline.dataflow.api.functions import CheckpointedFunction
 from snapline.dataflow.api.state import (
     AggregatingStateDescriptor,
@@ -27,7 +26,9 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.declared_states import declared_states
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.function_operator import (
     FunctionRuntimeContext,
     InitializationContext,
@@ -35,8 +36,7 @@ from snapline.taskmanager.operators.base.function_operator import (
 )
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
-from snapline.taskmanager.operators.process.co_process import emit_result
-from snapline.taskmanager.operators.sources.event_time import event_times_ms
+from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.state.batch_scope import number_slots
 from snapline.taskmanager.state.index.slots import Slots, grown
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend

@@ -32,6 +32,7 @@ from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
+from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
 from snapline.taskmanager.operators.base.function_operator import (
     FunctionRuntimeContext,
@@ -41,7 +42,6 @@ from snapline.taskmanager.operators.base.function_operator import (
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
-from snapline.taskmanager.operators.sources.event_time import event_times_ms
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
 from snapline.taskmanager.state.timers import TimerQueue

@@ -18,9 +18,9 @@ from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sources.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.sources.watermarked_source import WatermarkedSource
 
 SPLITS_STATE = "source-splits"

@@ -17,6 +17,7 @@ from snapline.dataflow.graph.operator_specs import WatermarkSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
+from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,
@@ -26,7 +27,6 @@ from snapline.taskmanager.operators.base.operator_contract import (
     StreamOperator,
 )
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sources.event_time import WatermarkGenerator
 
 STATE_NAME = "watermark-greatest-event-time"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.base.operator_contract import RestoredState, SourceOperatorContract
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sources.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.sources.watermark_alignment import WatermarkAligner
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkCadence, watermark_interval_ms
 

@@ -15,8 +15,8 @@ from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.taskmanager.state.columns import FrozenColumn
-from snapline.taskmanager.state.copy_on_write import FrozenArrays
 from snapline.taskmanager.state.index.chains import FrozenChains
+from snapline.taskmanager.state.index.copy_on_write import FrozenArrays
 from snapline.taskmanager.state.index.slots import Slots
 
 Numbers = np.ndarray[Any, Any]

@@ -22,7 +22,7 @@ from snapline.dataflow.api.windows import PaneAssigner, PaneGeometry, TumblingPr
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
-from snapline.taskmanager.operators.sources.event_time import event_times_ms
+from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
 from snapline.taskmanager.operators.windows.window_operator import KEYS_PER_LOAD, WindowOperator
 from snapline.taskmanager.operators.windows.window_state import FIRED, NEVER_FIRED, WindowState, window_starts

@@ -21,8 +21,8 @@ from snapline.taskmanager.operators.windows.entry_maps import FrozenEntryMaps, b
 from snapline.taskmanager.operators.windows.window_contents import ContentsState, WindowContents
 from snapline.taskmanager.state.adopted_state import elements_of, reduce_lists
 from snapline.taskmanager.state.columns import FrozenColumn
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite
 from snapline.taskmanager.state.index.chains import Chains
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite
 from snapline.taskmanager.state.index.slots import SlotAllocator, Slots, grown
 
 END, FIRED = "end", "fired"

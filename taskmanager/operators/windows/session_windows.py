@@ -15,7 +15,7 @@ import pyarrow as pa
 from snapline.dataflow.api.windows import EventTimeSessionWindows
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.elements import Watermark
-from snapline.taskmanager.operators.sources.event_time import event_times_ms
+from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.windows.session_state import END, FIRED, SessionState
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
 from snapline.taskmanager.operators.windows.window_operator import KEYS_PER_LOAD, WindowOperator

@@ -35,7 +35,7 @@ from snapline.dataflow.columnar.kernel import (
     prefetch,
 )
 from snapline.dataflow.columnar.key_hash import xxh64
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite
 from snapline.taskmanager.state.index.slots import (
     FREE,
     HIGH,

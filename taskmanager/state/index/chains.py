@@ -13,7 +13,7 @@ import numpy as np
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.columnar.kernel import VOID, I32s, RO_I32s, RO_I64s, kernel
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
 from snapline.taskmanager.state.index.slots import Slots, grown
 
 _END = -1

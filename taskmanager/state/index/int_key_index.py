@@ -34,7 +34,7 @@ from snapline.dataflow.columnar.kernel import (
     kernel,
     prefetch,
 )
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
 from snapline.taskmanager.state.index.slots import (
     FREE,
     HIGH,

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import Int64Array
-from snapline.dataflow.columnar.key_groups import assign_to_key_groups
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 from snapline.taskmanager.state.cell_encoding import decode_rows, encode_rows, join_rows, split_rows
 from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 

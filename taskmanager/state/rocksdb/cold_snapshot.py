@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_format import DELTA_METADATA, TIMERS_COLUMN, column_role, encode_keyed_state
 from snapline.taskmanager.state.rocksdb.cold_rows import ColdRows, RowColumns
 

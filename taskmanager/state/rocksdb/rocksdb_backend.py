@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.state import StateDescriptor, descriptor_of
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_evolution import convert
 from snapline.dataflow.snapshot.state_format import (
     KEY_COLUMN,

@@ -7,8 +7,9 @@ from typing import Any
 from snapline.coordinator.checkpoint.events import ExecutionChange
 from snapline.coordinator.checkpoint.executions import ExecutionTracker
 from snapline.coordinator.checkpoint.plan import DefaultCheckpointPlanCalculator, PlanRefused
-from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
 from snapline.dataflow.ids import ExecutionAttemptID, JobVertexID, OperatorID
+from snapline.dataflow.partitioning import Partitioning
 from tests.conformance.kinds.properties import state_of
 from tests.conformance.replay import ANY, difference
 

@@ -55,9 +55,9 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobVertex, OperatorNode
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
-    KeyGroupRange,
     MasterState,
     OperatorSubtaskState,
     SegmentStateHandle,

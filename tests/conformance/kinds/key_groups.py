@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `key_groups`, on snapline.dataflow.columnar.key_groups and the row offsets of snapline.dataflow.snapshot.state_format.
+"""Adapter: scenarios of kind `key_groups`, on snapline.dataflow.key_groups and the row offsets of snapline.dataflow.snapshot.state_format.
 
 Our hash is another one (docs/key-group-hash.md), which the suite allows: `hash` and `key` cases are skipped, the arithmetic
 is not.
@@ -12,16 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.columnar.key_groups import (
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups, split_batch
+from snapline.dataflow.key_groups import (
     EMPTY_KEY_GROUP_RANGE,
     UPPER_BOUND_MAX_PARALLELISM,
     KeyGroupRange,
-    assign_to_key_groups,
     compute_default_max_parallelism,
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
     redistribute_key_groups,
-    split_batch,
 )
 from snapline.dataflow.snapshot.state_format import KeyGroupRangeOffsets
 from tests.conformance import Skipped

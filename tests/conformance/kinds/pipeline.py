@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.elements import AlignmentType
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.operator_specs import MapBatchesSpec, RunningAggregateSpec, SinkSpec, SourceSpec
+from snapline.dataflow.partitioning import Partitioning
 from tests.conformance.replay import difference
 from tests.unit.taskmanager.task.local_job import (
     Completed,

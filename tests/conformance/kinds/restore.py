@@ -44,10 +44,11 @@ from snapline.coordinator.checkpoint.events import (
 )
 from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import (
     ChannelStateHandle,
     CheckpointMetadata,

@@ -12,9 +12,9 @@ from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckp
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.shared_state_registry import SharedStateRegistry
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorState,
     OperatorSubtaskState,
     SegmentStateHandle,

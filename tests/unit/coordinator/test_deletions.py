@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from snapline.coordinator.deletions import DELETE_PAUSES_MS, Deletions
-from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.runtime.storage.storage_port import StorageError
 
 

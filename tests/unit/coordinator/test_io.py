@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import silent_logger

@@ -15,9 +15,10 @@ from click.testing import CliRunner, Result
 from snapline.cli import cli
 from snapline.coordinator.checkpoint.metadata import build_metadata
 from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescriptor
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index, split_batch
+from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,

@@ -19,8 +19,9 @@ from snapline.dataflow.api.state import (
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import operator_id_of
-from snapline.state import StateReader
-from snapline.state_writer import SavepointWriter, StateWriteError
+from snapline.state_files import StateWriteError
+from snapline.state_reader import StateReader
+from snapline.state_writer import SavepointWriter
 
 USERS = pa.table({"user": range(1000), "total": [n * n for n in range(1000)], "name": [f"n{n}" for n in range(1000)]})
 

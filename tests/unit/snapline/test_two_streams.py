@@ -10,7 +10,7 @@ import pytest
 
 import snapline as sl
 from snapline.connectors.builtin.collection import CollectionSource
-from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.partitioning import Partitioning
 
 LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.string())])
 RIGHT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("text", pa.string())])

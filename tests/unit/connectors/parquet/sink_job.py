@@ -19,7 +19,7 @@ from snapline.connectors.files.output_files import LocalOutputFiles, OutputFiles
 from snapline.connectors.parquet import ParquetSink, parquet_sink
 from snapline.dataflow.graph.operator_specs import SinkSpec
 from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext, RestoredState
 from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
 from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore

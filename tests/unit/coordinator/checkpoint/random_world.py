@@ -21,9 +21,9 @@ from snapline.coordinator.checkpoint.metadata import build_metadata, encode_poin
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobVertexID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,

@@ -17,13 +17,13 @@ from snapline.coordinator.checkpoint.events import (
     ExecutionsChanged,
     RestoreLatest,
 )
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
-from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode, Partitioning
+from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorState,
     OperatorStateEntry,
     OperatorStateHandle,

@@ -12,9 +12,9 @@ from snapline.coordinator.checkpoint.effects import (
 from snapline.coordinator.checkpoint.events import CheckpointRequestID, CheckpointStored, RestoreLatest
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,

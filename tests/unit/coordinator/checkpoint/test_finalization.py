@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
-    KeyGroupRange,
     OperatorState,
     OperatorStateMode,
     OperatorSubtaskState,

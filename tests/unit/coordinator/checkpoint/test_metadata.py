@@ -24,12 +24,12 @@ from snapline.coordinator.checkpoint.metadata import (
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     ChannelStateHandle,
     CheckpointMetadata,
     KeyedStateHandle,
-    KeyGroupRange,
     MasterState,
     OperatorState,
     OperatorStateEntry,

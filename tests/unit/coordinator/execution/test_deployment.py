@@ -12,8 +12,9 @@ from snapline.coordinator.execution.deployment import (
     producers_of_consumer,
 )
 from snapline.coordinator.execution.execution_graph import ExecutionGraph
-from snapline.dataflow.graph.jobgraph import JobGraph, Partitioning
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import ShuffleDescriptor, TaskDeploymentDescriptor
 from tests.simulation.jobs import edge, job, keyed_job, vertex

@@ -12,8 +12,8 @@ from snapline.coordinator.execution.execution_graph import (
     ExecutionGraph,
     check_job_graph,
 )
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import ExecutionVertexID, JobVertexID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.runtime.cores.machine import InvariantViolation
 from tests.simulation.jobs import edge, job, keyed_job, vertex

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from snapline.coordinator.execution.failover import FailoverRegions
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import ExecutionVertexID, JobVertexID
+from snapline.dataflow.partitioning import Partitioning
 from tests.simulation.jobs import edge, job, keyed_job, parallel_job, vertex
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, EmbeddedPointers, LeadershipFence
-from snapline.coordinator.high_availability import LeadershipLost
+from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from snapline.runtime.storage.memory_storage import MemoryStorage
 

@@ -17,8 +17,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.dataflow.columnar.key_groups import assign_to_key_groups, hash_columns
-from snapline.dataflow.columnar.key_hash import NULL_HASH, hash_column
+from snapline.dataflow.columnar.key_hash import NULL_HASH, hash_column, hash_columns
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "key-group-hash.md"
 SPELLED = {

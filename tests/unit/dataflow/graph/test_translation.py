@@ -13,9 +13,9 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.translation import default_max_parallelism
 from snapline.dataflow.ids import operator_id_of
+from snapline.dataflow.partitioning import Partitioning
 from snapline.environment import StreamExecutionEnvironment
 from snapline.stream import DataStream
 

@@ -7,7 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.channel_state import (
     ChannelStateNotRescalable,
     EdgeRescaling,
@@ -21,7 +22,7 @@ from snapline.dataflow.snapshot.channel_state import (
     supports_unaligned,
     upstream_state_mapper,
 )
-from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, ChannelStateHandle, KeyGroupRange
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, ChannelStateHandle
 from snapline.taskmanager.checkpointing.channel_state import own_batches, own_rows, spread_by_key
 
 

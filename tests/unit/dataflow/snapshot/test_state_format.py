@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.state import ValueStateDescriptor
-from snapline.dataflow.snapshot.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
+from snapline.dataflow.key_groups import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
 from snapline.dataflow.snapshot.state_format import (
     BLOCK_ROWS,
     KEY_COLUMN,

@@ -26,10 +26,10 @@ from snapline.dataflow.ids import (
     OperatorID,
     ResourceID,
 )
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorSubtaskState,
     SegmentStateHandle,
     StreamStateHandle,

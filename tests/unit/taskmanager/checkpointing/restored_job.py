@@ -11,13 +11,13 @@ from functools import cache
 
 import pyarrow as pa
 
-from snapline.dataflow.columnar.key_groups import (
-    assign_to_key_groups,
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.key_groups import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
-from snapline.dataflow.graph.jobgraph import Partitioning
-from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.channel_state import (
     EdgeRescaling,
     redistribute_input_channel_state,

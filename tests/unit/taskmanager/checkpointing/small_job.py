@@ -24,8 +24,8 @@ from snapline.dataflow.elements import (
     StreamElement,
 )
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.taskmanager.checkpointing.channel_state import spread_by_key
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate

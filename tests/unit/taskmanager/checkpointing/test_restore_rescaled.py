@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from snapline.dataflow.graph.jobgraph import Partitioning
+from snapline.dataflow.partitioning import Partitioning
 from tests.unit.taskmanager.checkpointing.restored_job import check_exactly_once, restore
 from tests.unit.taskmanager.checkpointing.small_job import Job, draw_widths
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from snapline.dataflow.columnar.key_groups import split_batch
+from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyGroupRange, OperatorStateMode
+from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, OperatorStateMode
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,

@@ -23,7 +23,7 @@ from snapline.dataflow.api.windows import (
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec, WatermarkSpec
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
-from snapline.dataflow.snapshot.handles import KeyGroupRange, OperatorStateMode, SegmentStateHandle, TaskStateSnapshot
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import OperatorStateMode, SegmentStateHandle, TaskStateSnapshot
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot

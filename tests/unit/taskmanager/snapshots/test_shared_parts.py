@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     KeyedStateHandle,
-    KeyGroupRange,
     OperatorStateMode,
     SegmentStateHandle,
     StreamStateHandle,

@@ -14,9 +14,9 @@ import pytest
 import xxhash
 
 from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
-    KeyGroupRange,
     OperatorStateMode,
     SegmentStateHandle,
     TaskStateSnapshot,

@@ -16,7 +16,7 @@ from snapline.dataflow.api.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from snapline.dataflow.snapshot.handles import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
 from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend

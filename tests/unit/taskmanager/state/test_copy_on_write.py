@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.taskmanager.state.copy_on_write import CopyOnWrite
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite
 from snapline.taskmanager.state.index.slots import grown
 
 SLOTS = st.lists(st.integers(0, 299), max_size=40)

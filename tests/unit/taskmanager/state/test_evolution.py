@@ -11,7 +11,7 @@ from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProc
 from snapline.dataflow.api.state import ListStateDescriptor, StateError, ValueStateDescriptor
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec
 from snapline.dataflow.snapshot.state_evolution import with_default
-from snapline.taskmanager.operators.base.factory import create_operator
+from snapline.taskmanager.operators.factory import create_operator
 from snapline.taskmanager.operators.sources.push_source_operator import PushSourceRunner
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
@@ -70,7 +70,7 @@ def before() -> list[Written]:
 
 
 def group_of(key: int) -> int:
-    from snapline.dataflow.columnar.key_groups import assign_to_key_groups
+    from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 
     return int(assign_to_key_groups([pa.array([key])], 128)[0])
 

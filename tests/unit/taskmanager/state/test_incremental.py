@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.state import RunningAggregateDescriptor
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyedStateHandle
 from snapline.dataflow.snapshot.state_format import read_header
 from snapline.taskmanager.state.incremental import MAX_DELTAS, MAX_UNCONFIRMED, IncrementalPart, KeyedChanges

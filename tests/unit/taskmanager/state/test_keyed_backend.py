@@ -21,7 +21,8 @@ from snapline.dataflow.api.state import (
     ValueStateDescriptor,
     register_serializer,
 )
-from snapline.dataflow.columnar.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index, split_batch
+from snapline.dataflow.columnar.key_partition import split_batch
+from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
 from snapline.taskmanager.state.incremental import EncodablePart
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MEMORY, ROWS, Naive, Row, Subject, run_naive

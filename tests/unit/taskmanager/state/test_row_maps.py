@@ -16,7 +16,7 @@ from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor,
 from snapline.taskmanager.state import map_cache
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb.lookahead import Lookahead
+from snapline.taskmanager.state.lookahead import Lookahead
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM
 
 

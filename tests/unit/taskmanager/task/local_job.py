@@ -28,11 +28,12 @@ from snapline.dataflow.api.connector_api import (
 )
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
-from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, Partitioning
+from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex
 from snapline.dataflow.graph.operator_specs import OperatorSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph
 from snapline.dataflow.graph.translation import translate
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, ResourceID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import (
     EMPTY_TASK_STATE,
     ByteStreamStateHandle,

@@ -8,7 +8,6 @@ import pytest
 from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.elements import AlignmentType, SnapshotType
 from snapline.dataflow.failures import Blame, CheckpointFailureReason
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.operator_specs import (
     CustomOperatorSpec,
     MapBatchesSpec,
@@ -16,6 +15,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkSpec,
     SourceSpec,
 )
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ExecutionState
 from snapline.taskmanager.operators.base.operator_contract import (
     EMPTY_OPERATOR_SNAPSHOT,

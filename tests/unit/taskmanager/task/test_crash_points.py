@@ -15,8 +15,8 @@ import pytest
 from snapline.dataflow.api.connector_api import Committable, Committer
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.elements import AlignmentType
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec, SourceSpec
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ExecutionState
 from tests.unit.taskmanager.task.local_job import (
     Completed,

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.columnar.key_groups import split_batch
+from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import CheckpointID, OperatorID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.task.record_writer import MAX_BATCH_BYTES, RecordWriter

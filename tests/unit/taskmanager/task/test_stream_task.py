@@ -14,7 +14,6 @@ from snapline.dataflow.api.functions import AsyncFunction, Row
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import EndOfPartition, WatermarkStatus
 from snapline.dataflow.failures import Blame, SerializedFailure
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     CustomOperatorSpec,
@@ -26,6 +25,7 @@ from snapline.dataflow.graph.operator_specs import (
     SourceSpec,
     WatermarkSpec,
 )
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ExecutionState
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator

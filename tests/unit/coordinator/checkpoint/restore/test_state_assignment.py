@@ -13,9 +13,9 @@ from snapline.coordinator.checkpoint.restore.state_assignment import (
     assign_states,
     plan_restore,
 )
-from snapline.dataflow.columnar.key_groups import compute_key_group_range_for_operator_index
-from snapline.dataflow.graph.jobgraph import Partitioning
 from snapline.dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
+from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     ChannelStateHandle,

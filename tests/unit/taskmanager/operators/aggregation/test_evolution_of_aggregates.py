@@ -16,11 +16,11 @@ from snapline.dataflow.api.windows import (
     GlobalWindows,
     TumblingEventTimeWindows,
 )
-from snapline.dataflow.columnar.key_groups import assign_to_key_groups
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec, WindowAggregateSpec
 from snapline.dataflow.ids import CheckpointID
-from snapline.taskmanager.operators.base.factory import create_operator
 from snapline.taskmanager.operators.base.operator_contract import RestoredState
+from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")

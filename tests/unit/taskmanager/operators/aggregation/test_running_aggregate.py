@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.windows import Aggregate
-from snapline.dataflow.columnar.key_groups import split_batch
+from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec
 from snapline.taskmanager.operators.aggregation.running_aggregate import RunningAggregateOperator

@@ -19,9 +19,9 @@ from snapline.dataflow.graph.operator_specs import (
     MapBatchesSpec,
     MapRowsSpec,
 )
-from snapline.taskmanager.operators.base.factory import create_operator, load_spec
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.base.stateless import MapBatchesOperator
+from snapline.taskmanager.operators.factory import create_operator, load_spec
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 ROWS = pa.record_batch({"k": [1, 2, 3]})

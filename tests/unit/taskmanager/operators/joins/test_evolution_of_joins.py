@@ -10,7 +10,7 @@ import pytest
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, WindowJoinSpec
-from snapline.taskmanager.operators.base.factory import create_operator
+from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")

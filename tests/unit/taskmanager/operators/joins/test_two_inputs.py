@@ -35,7 +35,7 @@ from snapline.dataflow.graph.operator_specs import (
     TemporalJoinSpec,
     WindowJoinSpec,
 )
-from snapline.taskmanager.operators.base.factory import create_operator
+from snapline.taskmanager.operators.factory import create_operator
 from snapline.taskmanager.operators.joins import stream_joins as joins
 from tests.unit.taskmanager.operators.driving import Subtasks, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state

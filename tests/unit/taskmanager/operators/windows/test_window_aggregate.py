@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import Aggregate, TumblingEventTimeWindows
-from snapline.dataflow.columnar.key_groups import split_batch
+from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec
 from snapline.taskmanager.operators.windows.window_contents import AccumulatorContents

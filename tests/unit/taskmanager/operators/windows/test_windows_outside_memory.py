@@ -27,8 +27,8 @@ from snapline.dataflow.graph.operator_specs import (
     WindowJoinSpec,
     WindowProcessSpec,
 )
-from snapline.taskmanager.operators.base.factory import create_operator
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
+from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 KEYS, ROWS, STEPS, STEP_MS = 80, 30, 20, 40

@@ -6,7 +6,6 @@ import datetime as dt
 
 import pyarrow as pa
 
-from snapline.dataflow.api.declared_states import declared_schema, declared_states
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from snapline.dataflow.api.state import (
     MIGRATED_METADATA,
@@ -16,6 +15,7 @@ from snapline.dataflow.api.state import (
     descriptor_of,
 )
 from snapline.dataflow.api.state_ttl import StateTtlConfig
+from snapline.dataflow.snapshot.declared_states import declared_schema, declared_states
 from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, column_role
 
 IN_GLOBALS = ValueStateDescriptor("in globals", pa.int64())

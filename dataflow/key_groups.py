@@ -2,7 +2,7 @@
 
 key group = stable hash of the key columns % max parallelism; subtask = key group * parallelism // max parallelism. The
 arithmetic here is plain Python, so that the coordinator can redistribute state without loading a compiler; what works on
-columns (`hash_columns`, `partition_by_key`, `split_batch`) imports its kernels when it is first called.
+columns is in `snapline.dataflow.columnar.key_hash` and `key_partition`.
 
 Mirrors Flink's KeyGroupRangeAssignment and KeyGroupRange; see `docs/key-group-hash.md` for the hash, which is our own.
 """
@@ -10,31 +10,40 @@ Mirrors Flink's KeyGroupRangeAssignment and KeyGroupRange; see `docs/key-group-h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
-
-import numpy as np
-import pyarrow as pa
-
-from snapline.dataflow.snapshot.handles import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
-
-__all__ = [
-    "EMPTY_KEY_GROUP_RANGE",
-    "KeyGroupRange",
-    "assign_to_key_groups",
-    "check_parallelism",
-    "compute_default_max_parallelism",
-    "compute_key_group_range_for_operator_index",
-    "compute_operator_index_for_key_group",
-    "hash_columns",
-    "partition_by_key",
-    "redistribute_key_groups",
-    "split_batch",
-]
+from dataclasses import dataclass
 
 DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
 UPPER_BOUND_MAX_PARALLELISM = 32_768
 
-Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeyGroupRange:
+    """Key groups `start` to `end`, both inclusive; empty when `end < start` (Flink: KeyGroupRange)."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: there is no key group below 0."""
+        if self.start < 0:
+            raise ValueError(f"key groups begin with 0, not with {self.start}")
+
+    def __len__(self) -> int:
+        """Number of key groups."""
+        return max(0, self.end - self.start + 1)
+
+    def __contains__(self, key_group: int) -> bool:
+        """Whether the key group lies in the range."""
+        return self.start <= key_group <= self.end
+
+    def intersect(self, other: KeyGroupRange) -> KeyGroupRange:
+        """The common key groups, EMPTY_KEY_GROUP_RANGE when there are none."""
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return KeyGroupRange(start, end) if start <= end else EMPTY_KEY_GROUP_RANGE
+
+
+EMPTY_KEY_GROUP_RANGE = KeyGroupRange(0, -1)
+"""The key groups of a subtask that owns none."""
 
 
 def check_parallelism(max_parallelism: int, parallelism: int = 1) -> None:
@@ -84,35 +93,3 @@ def redistribute_key_groups(
         parts = [(old, own.intersect(old_range)) for old, old_range in enumerate(old_ranges)]
         plan.append([(old, part) for old, part in parts if len(part)])
     return plan
-
-
-def hash_columns(columns: Sequence[Column]) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """The stable hash of each row's key (`snapline.dataflow.columnar.key_hash.hash_columns`)."""
-    from snapline.dataflow.columnar.key_hash import hash_columns as hash_key_columns
-
-    return hash_key_columns(columns)
-
-
-def assign_to_key_groups(columns: Sequence[Column], max_parallelism: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """The key group of each row."""
-    return hash_columns(columns) % np.uint32(max_parallelism)
-
-
-def partition_by_key(
-    columns: Sequence[Column], max_parallelism: int, parallelism: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """(order, bounds): rows order[bounds[i]:bounds[i + 1]] belong to subtask i, in the order in which they came."""
-    from snapline.dataflow.columnar.key_partition import partition_by_key as partition
-
-    return partition(columns, max_parallelism, parallelism)
-
-
-def split_batch(
-    batch: pa.RecordBatch, key_columns: Sequence[str], max_parallelism: int, parallelism: int
-) -> list[pa.RecordBatch]:
-    """One batch per subtask (empty ones included), rows in the order in which they came; no copy if one gets all."""
-    if parallelism == 1:
-        return [batch]
-    from snapline.dataflow.columnar.key_partition import split_batch as split
-
-    return split(batch, key_columns, max_parallelism, parallelism)

@@ -12,16 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.dataflow.columnar.key_groups import (
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups, partition_by_key, split_batch
+from snapline.dataflow.key_groups import (
     EMPTY_KEY_GROUP_RANGE,
     KeyGroupRange,
-    assign_to_key_groups,
     compute_default_max_parallelism,
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
-    partition_by_key,
     redistribute_key_groups,
-    split_batch,
 )
 
 parallelisms = st.integers(1, 300).flatmap(lambda most: st.tuples(st.just(most), st.integers(1, most)))

@@ -1,0 +1,307 @@
+"""The state in a snapshot as data, without the job's code: what there is, its rows, and how two snapshots differ.
+
+A row per key: the key columns, then a column per state and timer queue, of the types that stand in the snapshot. Keyed state
+of several files (one per subtask, and those that an incremental checkpoint builds on) reads as one table; reading is batch by
+batch, and for one key only the blocks that may hold it. Takes the role of Flink's State Processor API for reading.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_snapshot
+from snapline.dataflow.api.state import descriptor_of
+from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
+from snapline.dataflow.snapshot.state_evolution import cast_values
+from snapline.dataflow.snapshot.state_format import (
+    TIMERS_COLUMN,
+    KeyedStateHeader,
+    column_role,
+    decode_keyed_state,
+    read_header,
+)
+from snapline.runtime.settings import default_layers, resolve
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.taskmanager.state.index.key_index import KeyIndex
+
+CHANGE = "change"
+ADDED, REMOVED, CHANGED = "added", "removed", "changed"
+_DIFF_KEY_GROUPS = 16
+"""So many key groups of both snapshots are held at once."""
+
+
+class StateReadError(SnaplineError):
+    """There is no such state, or it cannot be read so."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateColumn:
+    """One state of an operator."""
+
+    name: str
+    kind: str
+    """value, list, map, reducing, aggregating, running_aggregate, or timers."""
+    data_type: pa.DataType
+    serializer: str = ""
+    ttl_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedTable:
+    """The keyed state of one operator."""
+
+    uid: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    rows_at_most: int
+    """Keys; less what newer files of an incremental checkpoint say again, or have no state for any more."""
+    size_bytes: int
+    key_schema: pa.Schema
+    columns: tuple[StateColumn, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        return pa.schema([*self.key_schema, *(pa.field(column.name, column.data_type) for column in self.columns)])
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    handle: KeyedStateHandle
+    header: KeyedStateHeader
+
+
+class StateReader:
+    """A snapshot, open for reading."""
+
+    def __init__(self, path: str, storages: StateStorages | None = None) -> None:
+        """`path`: directory of a savepoint or checkpoint, or its `_metadata`. Raises SnaplineError when there is none."""
+        if storages is None:
+            configuration = resolve(default_layers(os.environ))
+            storages = StateStorages(lambda url: open_storage(url, configuration))
+        self._storages = storages
+        self.snapshot: Snapshot = read_snapshot(storages, path if "://" in path else os.path.abspath(path))  # noqa: PTH100 - may be no path of this system
+
+    def tables(self) -> list[KeyedTable]:
+        """Operators with keyed state."""
+        return [
+            self._table(operator, files)
+            for operator in self.snapshot.metadata.operators
+            if (files := [file for subtask in self._files(operator) for file in subtask])
+        ]
+
+    def table(self, uid: str) -> KeyedTable:
+        """The keyed state of the operator with this uid (or id). StateReadError, with those that there are."""
+        operator = self._operator(uid)
+        return self._table(operator, [file for subtask in self._files(operator) for file in subtask])
+
+    def read(self, uid: str, *, key: Sequence[Any] | None = None, key_groups: KeyGroupRange | None = None) -> pa.Table:
+        """All rows, those of one key, or of a range of key groups, as one table."""
+        batches = list(self.read_batches(uid, key=key, key_groups=key_groups))
+        return pa.Table.from_batches(batches, self.table(uid).schema)
+
+    def read_batches(
+        self, uid: str, *, key: Sequence[Any] | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same a batch at a time. `key`: a value per key column."""
+        operator = self._operator(uid)
+        table = self.table(uid)
+        wanted = key_groups or KeyGroupRange(0, table.max_parallelism - 1)
+        key_columns = None if key is None else _key_columns(table, key)
+        if key_columns is not None:
+            group = int(assign_to_key_groups(key_columns, table.max_parallelism)[0])
+            wanted = wanted.intersect(KeyGroupRange(group, group))
+        for files in self._files(operator):
+            for batch in self._subtask_rows(files, table, wanted):
+                chosen = batch if key_columns is None else _rows_of_key(batch, table, key_columns)
+                if chosen.num_rows:
+                    yield chosen
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def _operator(self, uid: str) -> OperatorState:
+        operators = self.snapshot.metadata.operators
+        for operator in operators:
+            if uid in (operator.uid, operator.operator_id) and any(_keyed(operator)):
+                return operator
+        known = ", ".join(repr(operator.uid or operator.operator_id) for operator in operators if any(_keyed(operator)))
+        raise StateReadError(
+            f"{self.snapshot.location} holds no keyed state of an operator {uid!r}; there is some of {known or 'none'}"
+        )
+
+    def _files(self, operator: OperatorState) -> list[list[_File]]:
+        """Of each subtask, oldest first."""
+        return [[_File(part, self._header(part)) for part in parts] for parts in _keyed(operator) if parts]
+
+    def _header(self, part: KeyedStateHandle) -> KeyedStateHeader:
+        return read_header(lambda offset, size: read_blob_range(self._storages, part.handle, offset, size))
+
+    def _table(self, operator: OperatorState, files: Sequence[_File]) -> KeyedTable:
+        fields: dict[str, StateColumn] = {}
+        for file in reversed(files):
+            for field in file.header.state_fields:
+                fields.setdefault(field.name, _state_column(field))
+            for field in file.header.timer_fields:
+                fields.setdefault(field.name, StateColumn(field.name, "timers", field.type))
+        keys = [field.remove_metadata() for field in files[-1].header.key_fields]
+        return KeyedTable(
+            uid=operator.uid or operator.operator_id,
+            name=operator.name,
+            parallelism=operator.parallelism,
+            max_parallelism=operator.max_parallelism,
+            rows_at_most=sum(file.header.row_count for file in files),
+            size_bytes=sum(file.handle.handle.state_size_bytes for file in files),
+            key_schema=pa.schema(keys),
+            columns=tuple(fields.values()),
+        )
+
+    def _subtask_rows(self, files: list[_File], table: KeyedTable, wanted: KeyGroupRange) -> Iterator[pa.RecordBatch]:
+        """Newest file first; a key that a newer one has named is not asked for again."""
+        has_deltas = any(file.header.is_delta for file in files)
+        seen = KeyIndex(list(table.key_schema)) if has_deltas else None
+        width = len(table.key_schema)
+        for file in reversed(files):
+
+            def read(offset: int, size: int, part: KeyedStateHandle = file.handle) -> bytes:
+                return read_blob_range(self._storages, part.handle, offset, size)
+
+            for batch in decode_keyed_state(read, wanted, file.header)[1]:
+                rows = batch
+                if seen is not None:
+                    known = seen.lookup(batch.columns[:width]) >= 0
+                    seen.lookup_or_insert(batch.columns[:width])
+                    rows = batch.filter(pa.array(~known & _has_state(batch, width)))
+                yield _conformed(rows, table.schema)
+
+
+def open_state(path: str) -> StateReader:
+    """The state of a savepoint or checkpoint."""
+    return StateReader(path)
+
+
+def diff(before: StateReader, after: StateReader, uid: str) -> Iterator[pa.RecordBatch]:
+    """Rows of the keys that are not the same in both: as they are in `after`, those that are gone as they were in `before`;
+    the first column says which. StateReadError when the keys are of other types or the key groups are others."""
+    left, right = before.table(uid), after.table(uid)
+    if left.key_schema != right.key_schema or left.max_parallelism != right.max_parallelism:
+        raise StateReadError(f"the state of {uid!r} cannot be compared: it is keyed, or cut into key groups, otherwise")
+    schema = pa.unify_schemas([right.schema, left.schema], promote_options="permissive")
+    for first in range(0, left.max_parallelism, _DIFF_KEY_GROUPS):
+        groups = KeyGroupRange(first, min(first + _DIFF_KEY_GROUPS, left.max_parallelism) - 1)
+        old, new = (
+            _conformed(reader.read(uid, key_groups=groups).combine_chunks(), schema) for reader in (before, after)
+        )
+        yield from _differences(old, new, len(left.key_schema))
+
+
+def _differences(old: pa.Table, new: pa.Table, width: int) -> Iterator[pa.RecordBatch]:
+    index = KeyIndex([old.schema.field(number) for number in range(width)])
+    places = index.lookup_or_insert([column.combine_chunks() for column in old.columns[:width]])
+    row_of = np.full(max(index.high_water, 1), -1, np.int64)
+    row_of[places] = np.arange(len(places))
+    found = index.lookup([column.combine_chunks() for column in new.columns[:width]])
+    rows = np.where(found >= 0, row_of[np.maximum(found, 0)], -1)
+    kept = np.ones(old.num_rows, np.bool_)
+    kept[rows[rows >= 0]] = False
+    both = np.flatnonzero(rows >= 0)
+    unequal = _unequal(old.take(rows[both]), new.take(both), width)
+    for change, part in (
+        (ADDED, new.take(np.flatnonzero(rows < 0))),
+        (REMOVED, old.take(np.flatnonzero(kept))),
+        (CHANGED, new.take(both[unequal])),
+    ):
+        if part.num_rows:
+            marked = part.add_column(0, CHANGE, pa.array([change] * part.num_rows))
+            yield from marked.combine_chunks().to_batches()
+
+
+def _unequal(left: pa.Table, right: pa.Table, width: int) -> BoolArray:
+    """For each row, whether any column but the key differs."""
+    unequal = np.zeros(left.num_rows, np.bool_)
+    for number in range(width, left.num_columns):
+        one, other = left.column(number), right.column(number)
+        if pa.types.is_nested(one.type):
+            differs = [a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)]
+            unequal |= np.array(differs, np.bool_)
+        else:
+            same = pc.or_(pc.fill_null(pc.equal(one, other), False), pc.and_(one.is_null(), other.is_null()))
+            unequal |= ~np.asarray(same)
+    return unequal
+
+
+def _keyed(operator: OperatorState) -> Iterator[tuple[KeyedStateHandle, ...]]:
+    subtasks: Sequence[OperatorSubtaskState] = [operator.subtasks[index] for index in sorted(operator.subtasks)]
+    return (state.managed_keyed for state in subtasks)
+
+
+def _state_column(field: pa.Field) -> StateColumn:
+    descriptor = descriptor_of(field)
+    ttl = descriptor.ttl
+    return StateColumn(
+        field.name, descriptor.kind.value, field.type, descriptor.serializer, None if ttl is None else ttl.ttl_ms
+    )
+
+
+def _has_state(batch: pa.RecordBatch, width: int) -> BoolArray:
+    """A delta also names keys that have no state any more: nulls, and empty lists of timers."""
+    present = np.zeros(batch.num_rows, np.bool_)
+    for field, column in zip(list(batch.schema)[width:], batch.columns[width:], strict=True):
+        if column_role(field) == TIMERS_COLUMN:
+            present |= np.asarray(pc.fill_null(pc.list_value_length(column), 0)) > 0
+        else:
+            present |= np.asarray(column.is_valid())
+    return present
+
+
+def _conformed(rows: Any, schema: pa.Schema) -> Any:
+    """Columns in this order; what a file does not know is null."""
+    columns = []
+    for field in schema:
+        place = rows.schema.get_field_index(field.name)
+        columns.append(pa.nulls(rows.num_rows, field.type) if place < 0 else _cast(rows.column(place), field.type))
+    return type(rows).from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, data_type: pa.DataType) -> Any:
+    """Subtasks may have gone over to a newer schema of the job at different times."""
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([cast_values(chunk, data_type) for chunk in column.chunks], data_type)
+    return cast_values(column, data_type)
+
+
+def _key_columns(table: KeyedTable, key: Sequence[Any]) -> list[pa.Array]:
+    if len(key) != len(table.key_schema):
+        names = ", ".join(table.key_schema.names)
+        raise StateReadError(
+            f"the key of {table.uid!r} has {len(table.key_schema)} columns ({names}), {len(key)} given"
+        )
+    columns = []
+    for value, field in zip(key, table.key_schema, strict=True):
+        try:
+            columns.append(pa.array([value], field.type) if not isinstance(value, str) else _parsed(value, field.type))
+        except (pa.ArrowException, ValueError, TypeError) as refusal:
+            raise StateReadError(f"{value!r} is no {field.type}, as key column {field.name!r} is: {refusal}") from None
+    return columns
+
+
+def _parsed(text: str, data_type: pa.DataType) -> pa.Array:
+    return pa.array([text]).cast(data_type)
+
+
+def _rows_of_key(batch: pa.RecordBatch, table: KeyedTable, key: Sequence[pa.Array]) -> pa.RecordBatch:
+    index = KeyIndex(list(table.key_schema))
+    index.lookup_or_insert(key)
+    return batch.filter(pa.array(index.lookup(batch.columns[: len(key)]) >= 0))

@@ -1,0 +1,59 @@
+"""What one TaskManager is started with, how it ended, and which of its addresses the coordinator can reach."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from snapline.dataflow.config import SECURITY_TOKEN, Configuration
+from snapline.dataflow.errors import SnaplineError
+
+
+@dataclass(frozen=True)
+class TaskManagerConfig:
+    """What one TaskManager is started with."""
+
+    resource_id: str
+    """One incarnation; never used twice."""
+    coordinator_address: str
+    """host:port; several, separated by commas, where several coordinators stand by."""
+    slots: int
+    token: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    executor_id: str = ""
+    log_url: str = ""
+    bind_host: str = ""
+    """Where the data server listens; empty: the address from which the coordinator is reached."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """Settings with the token. Raises ConfigurationError."""
+        configuration = Configuration(self.settings)
+        return configuration.with_values({SECURITY_TOKEN.key: self.token}) if self.token else configuration
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of all coordinators."""
+        return tuple(address.strip() for address in self.coordinator_address.split(",") if address.strip())
+
+
+@dataclass(frozen=True)
+class TaskManagerOutcome:
+    """How a TaskManager ended."""
+
+    clean: bool
+    """Told to, or not needed; False: it could not go on."""
+    detail: str
+
+
+def host_towards(address: str) -> str:
+    """The address of this machine from which packets to `address` leave; no packet is sent. Raises SnaplineError."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise SnaplineError(f"not the address of a coordinator: {address!r} ({error})") from error
