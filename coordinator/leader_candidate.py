@@ -77,6 +77,7 @@ class Candidacy:
                 if leadership is None:
                     session.close()
             if leadership is not None:
+                leadership.end_with_candidate()
                 self._logger.info("this coordinator leads now", candidate=self._name)
                 return leadership
             stopping.wait(PAUSE_SECONDS)

@@ -2,8 +2,9 @@
 
 A candidate is an ephemeral sequential node; it watches only the one before it. Leadership is granted once per session and cannot
 be won again in it: after the session is over, or leadership was given up, contend with a new session. `Leadership.fence` is added
-to every transaction of the leader: the ensemble itself refuses what a deposed leader sends, whatever that one believes. Mirrors
-Flink's ZooKeeperLeaderElectionDriver on Curator's LeaderLatch.
+to every transaction of the leader: the ensemble itself refuses what a deposed leader sends, whatever that one believes. A session has
+one candidate and ends with it: what stays behind of either would lead, for the others, and not know it. Mirrors Flink's
+ZooKeeperLeaderElectionDriver on Curator's LeaderLatch, which protects the creation of its node in the same way.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
+from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.leaders.zookeeper import SessionOver, ZooKeeperSession
 from snapline.runtime.logs import Logger
 
@@ -24,6 +26,31 @@ TABLE = "leader/table"
 SEQUENCE_DIGITS = 10
 LOOK_AGAIN_SECONDS = 0.5
 """A watch that got lost costs no more than this."""
+
+
+class NodeWatch:
+    """Waits for the end of one node."""
+
+    def __init__(self, session: ZooKeeperSession, path: str) -> None:
+        self.path = path
+        self._session = session
+        self._changed = threading.Event()
+
+    def is_there(self) -> bool:
+        """Whether the node exists now; its next change ends `await_change`. Raises SessionOver, ZooKeeperError."""
+        self._changed.clear()
+        answer = self._session.call(lambda client: client.exists_async(self.path, watch=self.change))
+        if answer.error is not None:
+            raise answer.error
+        return answer.value is not None
+
+    def change(self, _: Any = None) -> None:
+        """It is time to look again. The client keeps watches by equality: one method, however often it is handed over."""
+        self._changed.set()
+
+    def await_change(self, seconds: float) -> bool:
+        """Whether it is time to look again."""
+        return self._changed.wait(seconds)
 
 
 class Leadership:
@@ -41,6 +68,20 @@ class Leadership:
     def holds(self) -> bool:
         """Whether the ensemble says, now, that we lead. Raises SessionOver."""
         return self.session.get(self._candidate) is not None
+
+    def end_with_candidate(self) -> None:
+        """From now on the session ends when the candidate is removed by anybody, also while nothing is to be written."""
+        threading.Thread(target=self._watch_candidate, name="snapline-leadership", daemon=True).start()
+
+    def _watch_candidate(self) -> None:
+        watch = NodeWatch(self.session, self._candidate)
+        self.session.on_over(watch.change)
+        try:
+            while watch.is_there():
+                watch.await_change(LOOK_AGAIN_SECONDS)
+        except SnaplineError:  # the session is over, or refuses: whoever leads in it meets that, too
+            return
+        self.session.end("its candidate node is gone")
 
     def current_leader(self) -> str:
         """Whoever leads now, as far as it can be found out; for messages."""
@@ -69,6 +110,7 @@ class LeaderElection:
         self._session.ensure_path(self._directory)
         mine = self._enter()
         told = False
+        before: NodeWatch | None = None
         while not stopping.is_set():
             candidates = self._candidates()
             if mine not in candidates:
@@ -79,11 +121,14 @@ class LeaderElection:
             if not told:
                 told = True
                 on_standby(leader_name(self._session))
-            self._await_change(f"{self._directory}/{candidates[position - 1]}", stopping)
+            path = f"{self._directory}/{candidates[position - 1]}"
+            if before is None or before.path != path:
+                before = NodeWatch(self._session, path)
+            self._await_change(before, stopping)
         return None
 
     def _enter(self) -> str:
-        """Our node; the one that a lost answer was about, if there is one."""
+        """Our node; the one that a lost answer was about, if there is one. A session has one: the twin of that one is removed."""
         prefix = f"{self._directory}/{self._token}-"
         while True:
             answer = self._session.call(
@@ -97,17 +142,22 @@ class LeaderElection:
             mine = [name for name in self._candidates() if name.startswith(self._token)]
             if not mine:
                 raise SessionOver("the candidate node is gone")
+            for twin in mine[1:]:
+                self._remove(f"{self._directory}/{twin}")
             return mine[0]
+
+    def _remove(self, path: str) -> None:
+        answer = self._session.transact(lambda transaction: transaction.delete(path))
+        if answer.error is not None and not isinstance(answer.error, NoNodeError):
+            raise answer.error
 
     def _candidates(self) -> list[str]:
         return sorted(self._session.children(self._directory), key=_sequence)
 
-    def _await_change(self, path: str, stopping: threading.Event) -> None:
+    def _await_change(self, before: NodeWatch, stopping: threading.Event) -> None:
         """Until the node before ours goes, or it is time to look again."""
-        gone = threading.Event()
-        answer = self._session.call(lambda client: client.exists_async(path, watch=lambda _: gone.set()))
-        waited = 0.0
-        while answer.value is not None and not gone.wait(0.05) and waited < LOOK_AGAIN_SECONDS:
+        is_there, waited = before.is_there(), 0.0
+        while is_there and not before.await_change(0.05) and waited < LOOK_AGAIN_SECONDS:
             waited += 0.05
             if stopping.is_set() or self._session.is_over:
                 return

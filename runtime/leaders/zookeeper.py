@@ -195,7 +195,7 @@ class ZooKeeperSession:
 
     def close(self) -> None:
         """End the session: what was owned in it is free at once. Idempotent."""
-        self._end("it was closed")
+        self.end("it was closed")
         self._stop_client()
 
     @property
@@ -234,7 +234,7 @@ class ZooKeeperSession:
                 repeated = True
                 self._over.wait(AGAIN_SECONDS)
             except (SessionExpiredError, ConnectionClosedError) as error:
-                self._end("ZooKeeper says that it has expired")
+                self.end("ZooKeeper says that it has expired")
                 raise SessionOver(f"the ZooKeeper session is over: {self._reason}") from error
             except (NoAuthError, AuthFailedError, InvalidACLError) as error:
                 raise no_permission(self.settings.base) from error
@@ -309,19 +309,20 @@ class ZooKeeperSession:
         if timer is not None:
             timer.cancel()
         if state == KazooState.LOST:
-            self._end("ZooKeeper says that it has expired")
+            self.end("ZooKeeper says that it has expired")
         elif state == KazooState.SUSPENDED and not self._over.is_set():
             self._logger.warning(
                 "connection to ZooKeeper is suspended", session_timeout_ms=self.settings.session_timeout_ms
             )
             seconds = self.settings.session_timeout_ms / 1000
-            timer = threading.Timer(seconds, self._end, (f"no ZooKeeper server was reached for {seconds:g} s",))
+            timer = threading.Timer(seconds, self.end, (f"no ZooKeeper server was reached for {seconds:g} s",))
             timer.daemon = True
             with self._lock:
                 self._suspended = timer
             timer.start()
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """It is over for this reason, from now on: what was owned in it is free as soon as ZooKeeper can be told. Idempotent."""
         with self._lock:
             if self._over.is_set():
                 return

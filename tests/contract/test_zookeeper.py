@@ -9,15 +9,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.coordinator.ha.zookeeper import ClusterIdTaken, FencedNodes, claim_cluster_id
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.runtime.leaders.leader_election import LeaderElection, Leadership, leader_name
+from snapline.runtime.leaders.leader_election import CANDIDATES, LeaderElection, Leadership, leader_name
 from snapline.runtime.leaders.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import silent_logger
 from tests.contract.high_availability_stores import ZooKeeperPlace
@@ -119,6 +121,45 @@ def test_ensemble_refuses_what_a_deposed_leader_believes_to_be_allowed(settings:
         nodes.put("anything", b"x")
     assert not session.is_over
     assert nodes.get("anything") is None
+    session.close()
+
+
+def test_leader_whose_candidate_is_removed_ends_its_session(settings: ZooKeeperSettings) -> None:
+    """Also while it has nothing to write: the standby leads, and there are not two that believe to."""
+    session = opened(settings)
+    leadership = LeaderElection(session, "first", silent_logger()).contend(threading.Event())
+    assert leadership is not None
+    leadership.end_with_candidate()
+    other = opened(settings)
+    (candidate,) = other.children(f"{settings.base}/{CANDIDATES}")
+    other.transact(lambda transaction: transaction.delete(f"{settings.base}/{CANDIDATES}/{candidate}"))
+
+    assert session.wait_until_over(WAIT_SECONDS)
+    assert session.reason == "its candidate node is gone"
+    session.close()
+    other.close()
+
+
+def test_candidate_whose_creation_is_sent_again_has_one_node(settings: ZooKeeperSettings) -> None:
+    """The connection breaks when the servers have created the node and before they say so."""
+    session = opened(settings)
+    create = session.client.create_async
+    broken: list[str] = []
+
+    def create_and_lose(path: str, value: bytes, **how: bool) -> Any:
+        result = create(path, value, **how)
+        if how.get("sequence") and not broken:
+            broken.append(result.get(WAIT_SECONDS))
+            result = session.client.handler.async_result()
+            result.set_exception(ConnectionLoss())
+        return result
+
+    session.client.create_async = create_and_lose
+    assert LeaderElection(session, "first", silent_logger()).contend(threading.Event()) is not None
+
+    assert [
+        f"{settings.base}/{CANDIDATES}/{name}" for name in session.children(f"{settings.base}/{CANDIDATES}")
+    ] == broken
     session.close()
 
 

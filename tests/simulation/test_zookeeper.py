@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from snapline.runtime.leaders.leader_election import LeaderElection
+from snapline.runtime.leaders.leader_election import CANDIDATES, LeaderElection, Leadership
 from snapline.runtime.leaders.zookeeper import SessionOver, ZooKeeperError, ZooKeeperSession
 from snapline.runtime.logs import silent_logger
 from tests.simulation.coordinator_host import SETTINGS, zookeeper_in
@@ -117,6 +117,54 @@ def test_leaders_come_one_after_another(place: Place) -> None:
 
     assert [name for name, _ in led] == ["first", "second"]
     assert led[1][1] - killed_ms > SETTINGS.session_timeout_ms * 2 // 3
+
+
+def candidates(place: Place) -> list[str]:
+    """Names of all of their nodes."""
+    return sorted(path.rpartition("/")[2] for path in place.ensemble.nodes if path.startswith(f"{BASE}/{CANDIDATES}/"))
+
+
+def test_candidate_whose_answer_got_lost_has_one_node(place: Place) -> None:
+    """Its creation is sent again, and what the first one made is not left behind: it would be a candidate that nobody is."""
+    lost: list[None] = []
+
+    def lose_that_of_the_candidate() -> bool:
+        if candidates(place) and not lost:
+            lost.append(None)
+            return True
+        return False
+
+    def contend() -> Leadership | None:
+        return LeaderElection(opened(), "one", silent_logger()).contend(SimulatedEvent())  # type: ignore[arg-type]
+
+    place.ensemble.lose_answer = lose_that_of_the_candidate
+    [leadership] = place.during(place.process("one"), contend)
+
+    assert isinstance(leadership, Leadership)
+    assert len(candidates(place)) == 1
+
+
+def test_leader_whose_candidate_is_removed_ends_its_session(place: Place) -> None:
+    """Also while it has nothing to write: nobody leads in a session that has no candidate."""
+    led: list[ZooKeeperSession] = []
+
+    def contend() -> bool:
+        leadership = LeaderElection(opened(), "one", silent_logger()).contend(SimulatedEvent())  # type: ignore[arg-type]
+        assert leadership is not None
+        leadership.end_with_candidate()
+        led.append(leadership.session)
+        return leadership.session.wait_until_over(3)
+
+    def remove() -> None:
+        for name in candidates(place):
+            place.ensemble.remove(f"{BASE}/{CANDIDATES}/{name}")
+
+    place.world.clock.after(500, remove)
+    ended = place.during(place.process("one"), contend)
+
+    assert ended == [True]
+    assert led[0].reason == "its candidate node is gone"
+    assert place.ensemble.sessions == {}
 
 
 def test_what_is_sent_in_a_session_that_is_over_changes_nothing(place: Place) -> None:

@@ -154,6 +154,9 @@ class SimulatedEvent:
     def is_set(self) -> bool:
         return self._is_set
 
+    def clear(self) -> None:
+        self._is_set = False
+
     def set(self) -> None:
         self._is_set = True
         wakers, self._wakers = self._wakers, []
