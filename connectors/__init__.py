@@ -1,6 +1,44 @@
-"""Sources and sinks that come with Snapline, and parts to build others from."""
+"""Sources and sinks that come with Snapline, and parts to build others from. Names are loaded when they are first asked for."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "snapline.connectors":
     raise ImportError(
         "connectors is a part of Snapline, and snapline its only name in Python: import snapline.connectors"
     )
+
+if TYPE_CHECKING:
+    from snapline.connectors.builtin.collection import CollectionSource, CollectSink
+    from snapline.connectors.builtin.generator import GeneratorSource
+    from snapline.connectors.builtin.rate_limit import RateLimiter
+    from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
+    from snapline.connectors.parquet import ParquetSink, ParquetSource
+
+__all__ = [
+    "CollectSink",
+    "CollectionSource",
+    "DiscardingSink",
+    "GeneratorSource",
+    "ParquetSink",
+    "ParquetSource",
+    "PrintSink",
+    "RateLimiter",
+]
+
+_PLACES = {
+    "snapline.connectors.builtin.collection": "CollectSink CollectionSource",
+    "snapline.connectors.builtin.generator": "GeneratorSource",
+    "snapline.connectors.builtin.rate_limit": "RateLimiter",
+    "snapline.connectors.builtin.sinks": "DiscardingSink PrintSink",
+    "snapline.connectors.parquet": "ParquetSink ParquetSource",
+}
+_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for."""
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module 'snapline.connectors' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)
+    return value

@@ -24,13 +24,8 @@ import snapline as sl
 from examples.flights import build
 from examples.flights_answer import Comparison, compare_outputs
 from examples.recovery_times import CommittedFiles, recoveries
-from snapline.client import ClusterClient
-from snapline.dataflow.wire.codec import decode_job_status
-from snapline.execution import JobExecutionResult, run_in
-from snapline.progress import RowsRead
-from snapline.protos import client_pb2 as pb
-from snapline.runtime.logs import silent_logger
-from snapline.session import EmbeddedCluster, open_spark, slots_required
+from snapline.client import ClusterClient, JobDetails, job_status
+from snapline.sidecar import EmbeddedCluster, RowsRead, open_spark, run_in, silent_logger, slots_required
 
 FLIGHTS = Path(sys.prefix) / "data" / "flights.parquet"
 MASTER = "local-cluster[2,1,1024]"
@@ -41,7 +36,7 @@ MEMORY = {"spark.executor.memory": "512m"}
 class Progress:
     """What the job's watcher saw last."""
 
-    details: pb.JobDetails | None = None
+    details: JobDetails | None = None
     rows: RowsRead = field(default_factory=RowsRead)
     kills: list[str] = field(default_factory=list)
     finished: threading.Event = field(default_factory=threading.Event)
@@ -62,7 +57,7 @@ class Progress:
     @property
     def running(self) -> bool:
         """Whether every task runs."""
-        return self.details is not None and decode_job_status(self.details.overview.status).value == "RUNNING"
+        return self.details is not None and job_status(self.details) == "RUNNING"
 
     def line(self, elapsed_s: float) -> str:
         """One line for the terminal."""
@@ -70,7 +65,7 @@ class Progress:
             return f"{elapsed_s:6.1f} s  waiting for TaskManagers"
         overview = self.details.overview
         return (
-            f"{elapsed_s:6.1f} s  {decode_job_status(overview.status).value:<10} {self.rows.total:>9,} rows read  "
+            f"{elapsed_s:6.1f} s  {job_status(self.details):<10} {self.rows.total:>9,} rows read  "
             f"{self.checkpoints:>3} checkpoints  {overview.restarts:>2} restarts  {len(self.kills):>2} kills"
         )
 
@@ -100,7 +95,7 @@ def kill_task_managers(client: ClusterClient, progress: Progress, kills: int, ch
         print(f"          kill -9 {victim.pid}: the Python process that holds {victim.resource_id}", flush=True)
 
 
-def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, Progress]:
+def run(options: argparse.Namespace, output: Path) -> tuple[sl.JobExecutionResult, Progress]:
     """Run the job on Spark and kill what holds it."""
     environment = sl.StreamExecutionEnvironment.get_execution_environment(
         {
@@ -133,7 +128,7 @@ def run(options: argparse.Namespace, output: Path) -> tuple[JobExecutionResult, 
             tell_recoveries()
             print(progress.line(time.monotonic() - begun), flush=True)
 
-    def note(details: pb.JobDetails) -> None:
+    def note(details: JobDetails) -> None:
         was_running = progress.running
         progress.details = details
         if progress.running and not was_running:

@@ -1,5 +1,8 @@
 """Snapline: exactly-once streaming Python on Spark. Everything that a user touches starts here.
 
+Public are the names in `__all__` here and in `snapline.client`, `snapline.connectors`, `snapline.sidecar` and `snapline.state`; every other
+module is for Snapline itself, and may change from one version to the next (decision 7).
+
 Names are loaded when they are first asked for (PEP 562): a coordinator or a client that imports one room of Snapline does
 not pay for Arrow and for the operators that it never uses.
 """
@@ -21,21 +24,37 @@ if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from snapline.connectors.builtin.generator import GeneratorSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
-    from snapline.dataflow.api.connector_api import Sink, SinkWriter, Source, SourceReader
+    from snapline.dataflow.api.connector_api import (
+        Committable,
+        Committer,
+        InputStatus,
+        Polled,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceContextInfo,
+        SourceReader,
+        SourceSplit,
+    )
     from snapline.dataflow.api.functions import (
         AsyncFunction,
         BatchKeys,
+        BatchResult,
         BatchState,
         BroadcastContext,
         CheckpointedFunction,
         CheckpointListener,
         CoProcessFunction,
         Function,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
         KeyedBatchProcessFunction,
         KeyedBroadcastProcessFunction,
         KeyedCoBatchProcessFunction,
         KeyedCoProcessFunction,
         KeyedProcessFunction,
+        OperatorListState,
+        OperatorStateStore,
         ProcessContext,
         ProcessWindowFunction,
         Row,
@@ -43,19 +62,30 @@ if TYPE_CHECKING:
         SideOutput,
         SourceContext,
         SourceFunction,
+        TimerService,
         WindowContext,
     )
     from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
     from snapline.dataflow.api.state import (
+        AggregateFunction,
+        AggregatingState,
         AggregatingStateDescriptor,
+        ListState,
         ListStateDescriptor,
+        MapState,
         MapStateDescriptor,
+        NamedSerializer,
+        ReducingState,
         ReducingStateDescriptor,
+        StateDescriptor,
+        StateError,
+        ValueState,
         ValueStateDescriptor,
+        register_serializer,
     )
-    from snapline.dataflow.api.state_ttl import StateTtlConfig, TtlUpdate
+    from snapline.dataflow.api.state_ttl import StateTtlConfig, TtlError, TtlUpdate
     from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
-    from snapline.dataflow.api.watermarks import WatermarkStrategy
+    from snapline.dataflow.api.watermarks import WatermarkAlignmentParams, WatermarkStrategy
     from snapline.dataflow.api.windows import (
         Aggregate,
         CountTrigger,
@@ -65,13 +95,15 @@ if TYPE_CHECKING:
         TimeWindow,
         TumblingEventTimeWindows,
         TumblingProcessingTimeWindows,
+        WindowAssigner,
     )
     from snapline.dataflow.config import ConfigurationError
-    from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
+    from snapline.dataflow.errors import ConnectorError, InvalidArgument, JobDefinitionError, SnaplineError
     from snapline.dataflow.snapshot.state_evolution import with_default
     from snapline.environment import StreamExecutionEnvironment
+    from snapline.execution import JobExecutionResult
     from snapline.joined import JoinedStreams
-    from snapline.stream import DataStream, KeyedStream
+    from snapline.stream import DataStream, DataStreamSink, KeyedStream
     from snapline.windowed import WindowedStream
 
 __version__ = version.VERSION
@@ -79,9 +111,12 @@ __version__ = version.VERSION
 # `sum`, `min` and `max` are left out: `from snapline import *` must not take Python's own away (decision 6).
 __all__ = [
     "Aggregate",
+    "AggregateFunction",
+    "AggregatingState",
     "AggregatingStateDescriptor",
     "AsyncFunction",
     "BatchKeys",
+    "BatchResult",
     "BatchState",
     "BroadcastConnectedStream",
     "BroadcastContext",
@@ -89,16 +124,24 @@ __all__ = [
     "CheckpointListener",
     "CheckpointedFunction",
     "CoProcessFunction",
+    "Committable",
+    "Committer",
     "ConfigurationError",
     "ConnectedStreams",
     "ConnectorError",
     "CountTrigger",
     "DataStream",
+    "DataStreamSink",
     "EventTimeSessionWindows",
     "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "GeneratorSource",
     "GlobalWindows",
+    "InputStatus",
+    "InvalidArgument",
     "JobDefinitionError",
+    "JobExecutionResult",
     "JobFailed",
     "JoinedStreams",
     "KeyedBatchProcessFunction",
@@ -107,13 +150,20 @@ __all__ = [
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
+    "ListState",
     "ListStateDescriptor",
+    "MapState",
     "MapStateDescriptor",
     "MasterTriggerRestoreHook",
+    "NamedSerializer",
+    "OperatorListState",
+    "OperatorStateStore",
     "ParquetSink",
     "ParquetSource",
+    "Polled",
     "ProcessContext",
     "ProcessWindowFunction",
+    "ReducingState",
     "ReducingStateDescriptor",
     "Row",
     "RuntimeContext",
@@ -125,56 +175,73 @@ __all__ = [
     "SnaplineError",
     "Source",
     "SourceContext",
+    "SourceContextInfo",
     "SourceFunction",
     "SourceReader",
+    "SourceSplit",
+    "StateDescriptor",
+    "StateError",
     "StateTtlConfig",
     "StreamExecutionEnvironment",
     "TimeWindow",
+    "TimerService",
+    "TtlError",
     "TtlUpdate",
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
     "TwoPhaseCommitSinkFunction",
+    "ValueState",
     "ValueStateDescriptor",
+    "WatermarkAlignmentParams",
     "WatermarkStrategy",
+    "WindowAssigner",
     "WindowContext",
     "WindowedStream",
     "WithMasterCheckpointHook",
     "count",
     "mean",
+    "register_serializer",
     "with_default",
 ]
 
 _PLACES = {
-    "snapline.dataflow.config": "ConfigurationError",
-    "snapline.dataflow.api.connector_api": "Sink SinkWriter Source SourceReader",
-    "snapline.connectors.builtin.generator": "GeneratorSource",
-    "snapline.connectors.parquet": "ParquetSink ParquetSource",
-    "snapline.dataflow.errors": "ConnectorError JobDefinitionError SnaplineError",
-    "snapline.dataflow.api.functions": """
-        AsyncFunction BatchKeys BatchState BroadcastContext CheckpointedFunction CheckpointListener
-        CoProcessFunction Function KeyedBatchProcessFunction KeyedBroadcastProcessFunction
-        KeyedCoBatchProcessFunction KeyedCoProcessFunction KeyedProcessFunction ProcessContext
-        ProcessWindowFunction Row RuntimeContext SideOutput SourceContext SourceFunction WindowContext
-    """,
-    "snapline.dataflow.api.master_hooks": "MasterTriggerRestoreHook WithMasterCheckpointHook",
-    "snapline.dataflow.api.state": """
-        AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor ReducingStateDescriptor
-        ValueStateDescriptor
-    """,
-    "snapline.dataflow.snapshot.state_evolution": "with_default",
-    "snapline.dataflow.api.state_ttl": "StateTtlConfig TtlUpdate",
-    "snapline.dataflow.api.two_phase_commit": "SinkFunction TwoPhaseCommitSinkFunction",
-    "snapline.dataflow.api.watermarks": "WatermarkStrategy",
-    "snapline.dataflow.api.windows": """
-        Aggregate CountTrigger EventTimeSessionWindows GlobalWindows SlidingEventTimeWindows TimeWindow
-        TumblingEventTimeWindows TumblingProcessingTimeWindows
-    """,
     "snapline.aggregates": "count max mean min sum",
     "snapline.client": "JobFailed",
     "snapline.connected": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
+    "snapline.connectors.builtin.generator": "GeneratorSource",
+    "snapline.connectors.parquet": "ParquetSink ParquetSource",
+    "snapline.dataflow.api.connector_api": """
+        Committable Committer InputStatus Polled Sink SinkWriter Source SourceContextInfo SourceReader
+        SourceSplit
+    """,
+    "snapline.dataflow.api.functions": """
+        AsyncFunction BatchKeys BatchResult BatchState BroadcastContext CheckpointedFunction CheckpointListener
+        CoProcessFunction Function FunctionInitializationContext FunctionSnapshotContext
+        KeyedBatchProcessFunction KeyedBroadcastProcessFunction KeyedCoBatchProcessFunction
+        KeyedCoProcessFunction KeyedProcessFunction OperatorListState OperatorStateStore ProcessContext
+        ProcessWindowFunction Row RuntimeContext SideOutput SourceContext SourceFunction TimerService
+        WindowContext
+    """,
+    "snapline.dataflow.api.master_hooks": "MasterTriggerRestoreHook WithMasterCheckpointHook",
+    "snapline.dataflow.api.state": """
+        AggregateFunction AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState
+        MapStateDescriptor NamedSerializer ReducingState ReducingStateDescriptor StateDescriptor StateError
+        ValueState ValueStateDescriptor register_serializer
+    """,
+    "snapline.dataflow.api.state_ttl": "StateTtlConfig TtlError TtlUpdate",
+    "snapline.dataflow.api.two_phase_commit": "SinkFunction TwoPhaseCommitSinkFunction",
+    "snapline.dataflow.api.watermarks": "WatermarkAlignmentParams WatermarkStrategy",
+    "snapline.dataflow.api.windows": """
+        Aggregate CountTrigger EventTimeSessionWindows GlobalWindows SlidingEventTimeWindows TimeWindow
+        TumblingEventTimeWindows TumblingProcessingTimeWindows WindowAssigner
+    """,
+    "snapline.dataflow.config": "ConfigurationError",
+    "snapline.dataflow.errors": "ConnectorError InvalidArgument JobDefinitionError SnaplineError",
+    "snapline.dataflow.snapshot.state_evolution": "with_default",
     "snapline.environment": "StreamExecutionEnvironment",
+    "snapline.execution": "JobExecutionResult",
     "snapline.joined": "JoinedStreams",
-    "snapline.stream": "DataStream KeyedStream",
+    "snapline.stream": "DataStream DataStreamSink KeyedStream",
     "snapline.windowed": "WindowedStream",
 }
 """The module of each public name."""

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from snapline.dataflow.config import Configuration
     from snapline.runtime.rpc.grpc_channels import Security
 
+__all__ = ["ClusterClient", "CoordinatorUnreachable", "JobDetails", "JobFailed", "RequestRefused", "job_status"]
+
 T = TypeVar("T")
+JobDetails = pb.JobDetails
+"""What `get_job` and `watch_job` give: the message of `protos/client.proto`."""
 
 CALL_TIMEOUT_S = 30.0
 SAVEPOINT_TIMEOUT_S = 3600.0
@@ -276,6 +280,11 @@ class ClusterClient:
                 f"the coordinator at {self.address} does not accept the token: set security.auth.token"
             )
         return RequestRefused(details or code.name)
+
+
+def job_status(details: pb.JobDetails) -> str:
+    """The name of a job's status: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED, SUSPENDED or RECONCILING."""
+    return decode_job_status(details.overview.status).value
 
 
 def raise_unless_finished(details: pb.JobDetails) -> None:

@@ -48,7 +48,7 @@ class FormerRooms:
         _print_it_in_one_line()
         raise NameMoved(
             f"no module named {name!r}: it is a part of Snapline now, import snapline.{name} instead; what a job needs is in "
-            "snapline itself, for example sl.ProcessFunction after import snapline as sl",
+            "snapline itself, for example sl.KeyedProcessFunction after import snapline as sl",
             name=name,
         )
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from snapline.state_files import StateWriteError
-from snapline.state_reader import StateColumn, StateReader, StateReadError, diff, open_state
+from snapline.state_reader import KeyedTable, StateColumn, StateReader, StateReadError, diff, open_state
 from snapline.state_writer import SavepointWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "KeyedTable",
     "SavepointWriter",
     "StateColumn",
     "StateReadError",

@@ -108,7 +108,7 @@ class OperatorListState(Protocol):
 
 class OperatorStateStore(Protocol):
     """Operator state by name (Flink: OperatorStateStore). Elements are JSON-like values or bytes; a named serializer
-    registered with `snapline.dataflow.api.state.register_serializer` admits others."""
+    registered with `snapline.register_serializer` admits others."""
 
     def get_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
         """Split evenly over the subtasks on a rescale."""

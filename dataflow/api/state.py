@@ -68,7 +68,7 @@ def serializer_named(name: str) -> NamedSerializer:
     if found is None:
         raise StateError(
             f"no serializer {name!r} is registered here (known: {', '.join(sorted(_SERIALIZERS))}): call "
-            "snapline.dataflow.api.state.register_serializer in a module that the job's functions import"
+            "snapline.register_serializer in a module that the job's functions import"
         )
     return found
 

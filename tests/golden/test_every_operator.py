@@ -24,7 +24,7 @@ STREAMS = (
     snapline.JoinedStreams,
     snapline.BroadcastConnectedStream,
 )
-OUTSIDE = frozenset({"SinkFunction", "TwoPhaseCommitSinkFunction", "CheckpointedFunction"})
+OUTSIDE = frozenset({"SinkFunction", "TwoPhaseCommitSinkFunction", "CheckpointedFunction", "StateDescriptor"})
 """They write to a world that is looked at afterwards; or are not called by their name."""
 SINKS = "add_sink"
 
