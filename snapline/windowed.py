@@ -11,11 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.api.aggregate_types import has_order
 from snapline.dataflow.api.functions import ProcessWindowFunction, Row
 from snapline.dataflow.api.windows import (
     Aggregate,
     EventTimeSessionWindows,
     GlobalWindows,
+    RowsBy,
     SlidingEventTimeWindows,
     TimeWindow,
     TumblingEventTimeWindows,
@@ -110,6 +112,30 @@ class WindowedStream:
     def reduce(self, function: Callable[[Row, Row], Row], *, uid: str = "", name: str = "window") -> DataStream:
         """Combine the rows of a window two by two, as they come; the result has their columns, window_start and window_end."""
         return self._process(function, "reduce", uid, name, None, "")
+
+    def max_by(self, column: str, *, ties: str = "first", uid: str = "", name: str = "window") -> DataStream:
+        """The row of each key and window with the greatest value of `column`, with window_start and window_end beside its columns.
+
+        Parameters: `column` holds numbers, booleans or times; `ties` says which of rows with equal values stay: `"first"` or
+        `"last"` (in the order of their arrival), or `"all"`. Rows whose value is null or NaN are left out. Windows hold nothing
+        but the rows that may still be in the result. The event time of the result is `window_end`. Raises JobDefinitionError for a
+        column that is not there or has no order. Mirrors Flink's `WindowedStream.maxBy(field, first)`.
+        """
+        return self._rows_by(RowsBy(column, largest=True, ties=ties), uid, name)
+
+    def min_by(self, column: str, *, ties: str = "first", uid: str = "", name: str = "window") -> DataStream:
+        """The row of each key and window with the least value of `column`; see `max_by`, which says all else."""
+        return self._rows_by(RowsBy(column, largest=False, ties=ties), uid, name)
+
+    def _rows_by(self, by: RowsBy, uid: str, name: str) -> DataStream:
+        schema = self.keyed.stream.schema
+        self.keyed.stream.check_columns([by.column], f"column of {name!r}")
+        if schema is not None and not has_order(schema.field(by.column).type):
+            raise JobDefinitionError(
+                f"column {by.column!r} is {schema.field(by.column).type}, which has no greatest value here; cast it to a number before"
+            )
+        time_column = "" if isinstance(self.assigner, GlobalWindows) else "window_end"
+        return replace(self._process(by, "rows_by", uid, name, None, ""), event_time_column=time_column)
 
     def _process(
         self, function: Any, form: str, uid: str, name: str, schema: pa.Schema | None, event_time_column: str

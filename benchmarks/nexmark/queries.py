@@ -147,18 +147,6 @@ def q6(streams: Streams) -> sl.DataStream:
     return winning_bids(streams).key_by("seller").process(LastPrices(), uid="q6", name="q6")
 
 
-def _highest(_key: Any, window: sl.TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
-    prices = batch.column("price")
-    best = batch.filter(pc.equal(prices, pc.max(prices)))
-    end = pa.array(np.full(best.num_rows, window.end_ms)).view(TIME)
-    return best.select(["auction", "bidder", "price", "date_time"]).append_column(pa.field("window_end", TIME), end)
-
-
-HIGHEST = pa.schema(
-    [("auction", pa.int64()), ("bidder", pa.int64()), ("price", pa.int64()), ("date_time", TIME), ("window_end", TIME)]
-)
-
-
 def q7(streams: Streams) -> sl.DataStream:
     """The highest bid of every ten seconds: first of parts of the bidders, then of all."""
 
@@ -168,16 +156,11 @@ def q7(streams: Streams) -> sl.DataStream:
     schema = pa.schema([*streams.bids.schema, ("part", pa.int64())])  # type: ignore[misc]
     parts = streams.bids.map_batches(with_part, name="q7-parts", schema=schema).key_by("part")
     window = sl.TumblingEventTimeWindows(WINDOW_MS)
-    best = parts.window(window).process_batches(
-        _highest, uid="q7-of-parts", name="q7-of-parts", schema=HIGHEST, event_time_column="window_end"
+    best = parts.window(window).max_by("price", ties="all", uid="q7-of-parts", name="q7-of-parts")
+    highest = best.key_by("window_end").window(window).max_by("price", ties="all", uid="q7", name="q7")
+    return highest.map_batches(
+        lambda batch: batch.select(["auction", "bidder", "price", "date_time", "window_end"]), name="q7-columns"
     )
-    ends = best.key_by("window_end").window(window)
-
-    def highest_of_parts(_key: Any, _window: sl.TimeWindow, batch: pa.RecordBatch) -> pa.RecordBatch:
-        prices = batch.column("price")
-        return batch.filter(pc.equal(prices, pc.max(prices)))
-
-    return ends.process_batches(highest_of_parts, uid="q7", name="q7", schema=HIGHEST)
 
 
 def q8(streams: Streams) -> sl.DataStream:

@@ -39,6 +39,21 @@ class Aggregate:
             raise InvalidArgument(f"aggregate {self.function!r} for {self.name!r} needs a column")
 
 
+@dataclass(frozen=True, slots=True)
+class RowsBy:
+    """Which rows of a window stay: those with the greatest (or least) value of a column, and which of equal ones."""
+
+    column: str
+    largest: bool
+    ties: str = "first"
+    """`first` and `last` keep one row, `all` keeps every row with that value."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for another word than first, last or all."""
+        if self.ties not in ("first", "last", "all"):
+            raise InvalidArgument(f"ties are 'first', 'last' or 'all', not {self.ties!r}")
+
+
 def _check_milliseconds(what: str, value: Any, *, positive: bool = True) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidArgument(f"{what} is whole milliseconds, got {value!r}")

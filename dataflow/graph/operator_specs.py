@@ -131,7 +131,7 @@ class WindowAggregateSpec:
 @dataclass(frozen=True)
 class WindowProcessSpec:
     """A user's function over the rows of a key's window. `form`: 'rows' (a ProcessWindowFunction), 'batches'
-    (`function(key, window, batch)`) or 'reduce' (`function(row, row) -> row`)."""
+    (`function(key, window, batch)`), 'reduce' (`function(row, row) -> row`) or 'rows_by' (a RowsBy)."""
 
     key_columns: tuple[str, ...]
     event_time_column: str

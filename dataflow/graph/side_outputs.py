@@ -23,7 +23,7 @@ def why_no_side_output(spec: OperatorSpec, tag: str) -> str:
     """What is wrong with reading this tag, and the way out; empty: nothing, as far as can be known."""
     if not isinstance(tag, str) or not tag:
         return f"the tag of a side output is a name, not {tag!r}"
-    if isinstance(spec, _ANY) or (isinstance(spec, WindowProcessSpec) and spec.form != "reduce"):
+    if isinstance(spec, _ANY) or (isinstance(spec, WindowProcessSpec) and spec.form in ("rows", "batches")):
         return ""
     late = getattr(spec, "late_output_tag", None)
     if late == tag:

@@ -268,6 +268,8 @@ def branches(
         ),
         "window-process": buckets.process(Spread(), uid="window-process", schema=BUCKETS),
         "reduce": buckets.reduce(greater, uid="reduce"),
+        "max-by": buckets.max_by("v", ties="all", uid="max-by"),
+        "min-by": paused.window(sl.EventTimeSessionWindows(GAP_MS)).min_by("v", ties="all", uid="min-by"),
         "count-windows": keyed.count_window(COUNT).aggregate(uid="count-windows", n=sl.count()),
         "triggered": keyed.window(sl.GlobalWindows(sl.CountTrigger(COUNT))).aggregate(uid="triggered", n=sl.count()),
         "clock-windows": keyed.window(sl.TumblingProcessingTimeWindows(500)).aggregate(

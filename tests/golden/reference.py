@@ -116,6 +116,17 @@ def expected() -> dict[str, Counter[tuple[Any, ...]]]:
             for k, v, t in left
             if v == max(buckets[k, t // BUCKET_MS])
         ),
+        "max-by": (
+            {"k": k, "v": v, "t": t, **window(t // BUCKET_MS * BUCKET_MS, BUCKET_MS)}
+            for k, v, t in left
+            if v == max(buckets[k, t // BUCKET_MS])
+        ),
+        "min-by": (
+            {"k": k, "v": v, "t": t, "window_start": s[0][2], "window_end": s[-1][2] + GAP_MS}
+            for s in sessions_of(paused)
+            for k, v, t in s
+            if v == min(r[1] for r in s)
+        ),
         "count-windows": ({"k": k, "n": COUNT} for k, n in per_key.items() for _ in range(n // COUNT)),
         "triggered": ({"k": k, "n": COUNT * (i + 1)} for k, n in per_key.items() for i in range(n // COUNT)),
         "running": ({"k": k, "n": i + 1} for k, n in per_key.items() for i in range(n)),

@@ -14,6 +14,7 @@ from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowPr
 from snapline.taskmanager.operators.aggregation.aggregates import AggregatePlan
 from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator
 from snapline.taskmanager.operators.windows.count_windows import CountWindowOperator
+from snapline.taskmanager.operators.windows.extreme_rows import ExtremeRows
 from snapline.taskmanager.operators.windows.pane_windows import PaneWindowOperator
 from snapline.taskmanager.operators.windows.row_contents import (
     BatchWindowCall,
@@ -42,6 +43,8 @@ def _row_maker(spec: WindowProcessSpec, operator: Sequence[KeyedOperator]) -> Co
         match spec.form:
             case "reduce":
                 return ReducedContents(schema, spec.function)
+            case "rows_by":
+                return ExtremeRows(schema, spec.function)
             case "batches":
                 return RowContents(schema, BatchWindowCall(spec.function, spec.output_schema))
             case _:

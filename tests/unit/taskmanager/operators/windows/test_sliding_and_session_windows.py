@@ -17,6 +17,7 @@ from snapline.dataflow.api.windows import (
     CountTrigger,
     EventTimeSessionWindows,
     GlobalWindows,
+    RowsBy,
     SlidingEventTimeWindows,
     TimeWindow,
     TumblingEventTimeWindows,
@@ -290,6 +291,55 @@ def test_reduced_windows_hold_one_row(story: list, assigner: Any) -> None:
             (r["k"], r["g"], ms(r["window_start"]), ms(r["window_end"]), r["greatest"]) for r in aggregated.step(step)
         ]
         assert in_order(one) == in_order(other)
+
+
+def chosen_by_hand(by: RowsBy) -> Any:
+    """A function over all rows of a window that keeps what RowsBy keeps."""
+
+    def choose(_key: Any, window: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        values = batch.column("v").to_pylist()
+        best = (max if by.largest else min)(values)
+        rows = [row for row, value in enumerate(values) if value == best]
+        kept = {"all": rows, "first": rows[:1], "last": rows[-1:]}[by.ties]
+        chosen = batch.take(pa.array(kept))
+        for name, at in (("window_start", window.start_ms), ("window_end", window.end_ms)):
+            chosen = chosen.append_column(name, pa.array([at] * len(kept), pa.timestamp("ms")))
+        return chosen
+
+    return choose
+
+
+@given(
+    steps(rows=6),
+    st.sampled_from([TumblingEventTimeWindows(10), SlidingEventTimeWindows(20, 5), EventTimeSessionWindows(9)]),
+    st.builds(RowsBy, st.just("v"), st.booleans(), st.sampled_from(["first", "last", "all"])),
+    st.sampled_from([0, 12]),
+)
+def test_windows_that_keep_the_best_rows_emit_what_all_their_rows_would_give(
+    story: list, assigner: Any, by: RowsBy, lateness_ms: int
+) -> None:
+    """Through snapshots, rescales and late rows: the same rows as a function that is handed everything."""
+    story = [
+        (0, [{**row, "v": (row["v"] or 0) % 3} for row in step[1]]) if isinstance(step, tuple) else step
+        for step in story
+    ]
+
+    def subtasks(function: Any, form: str) -> Subtasks:
+        spec = WindowProcessSpec(("k", "g"), "t", assigner, function, form, None, lateness_ms)
+        return Subtasks(lambda: create_window_operator(spec))
+
+    kept, handed = subtasks(by, "rows_by"), subtasks(chosen_by_hand(by), "batches")
+    for step in [*story, MAX_WATERMARK_MS]:
+        assert sorted(map(repr, kept.step(step))) == sorted(map(repr, handed.step(step)))
+
+
+def test_rows_without_a_value_are_never_the_best() -> None:
+    """Nulls and NaN lose against every value, and a window that has nothing else has no result."""
+    spec = WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), RowsBy("v", largest=True), "rows_by")
+    rows = {"k": ["a", "a", "a", "b"], "t": [1, 2, 3, 4], "v": [float("nan"), None, -1.5, None]}
+    harness = Harness(create_window_operator(spec)).start().process(pa.record_batch(rows))
+    found = harness.watermark(MAX_WATERMARK_MS).work().rows()
+    assert [(row["k"], row["t"], row["v"]) for row in found] == [("a", 3, -1.5)]
 
 
 def test_windows_of_processing_time_fire_by_the_clock() -> None:
