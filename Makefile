@@ -72,7 +72,7 @@ format: setup ## Let ruff lay out the code
 	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format --quiet $(SOURCES)
 
-protos: setup ## Generate protos/*_pb2*.py from protos/*.proto
+protos: setup ## Write protos/*_pb2*.py (descriptors) and their types from protos/*.proto
 	@$(BIN)/python -m snapline.protos.generate
 
 check-protos: setup ## Fail when make protos would change something

@@ -28,8 +28,6 @@ class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_
 class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
-GRPC_GENERATED_VERSION: str
-GRPC_VERSION: str
 
 class ResourceManagerGatewayStub:
     """Where TaskManagers register, report their slots and are asked for them.

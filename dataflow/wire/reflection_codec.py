@@ -76,7 +76,7 @@ class Compiler:
 
     def _field(self, hint: Any, field: FieldDescriptor, default: Any) -> tuple[Setter, Getter]:
         origin = typing.get_origin(hint)
-        if field.is_repeated:
+        if _is_repeated(field):
             if field.message_type is not None and field.message_type.GetOptions().map_entry:
                 return _scalar_map(field)
             item = typing.get_args(hint)[0]
@@ -95,6 +95,11 @@ class Compiler:
             return _required(field, codec)
         identity = hasattr(hint, "__supertype__") and hint.__supertype__ is str and default is dataclasses.MISSING
         return _scalar(field, required=identity)
+
+
+def _is_repeated(field: Any) -> bool:
+    """Whether the field is a list or a map. protobuf 5 has no `is_repeated`, and protobuf 7 no `label` any more."""
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED)
 
 
 def _declared_fields(python_type: type) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from snapline.dataflow.config import COORDINATOR_ADDRESS, COORDINATOR_BIND_HOST, RELAY_ADDRESS, RELAY_BIND_HOST
 from snapline.dataflow.errors import SnaplineError
+from snapline.protos.message_classes import POOL
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, Security, TokenInterceptor, add_port
 
@@ -112,7 +113,9 @@ class RpcServer:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = [health.SERVICE_NAME, reflection.SERVICE_NAME, *add_servicers(server)]
-        reflection.enable_server_reflection(names, server)
+        for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):  # those of ours are there
+            POOL.AddSerializedFile(file.serialized_pb)
+        reflection.enable_server_reflection(names, server, POOL)
         try:
             port = add_port(server, bind, self._security)
         except (RuntimeError, OSError) as error:

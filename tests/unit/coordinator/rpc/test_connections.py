@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -400,6 +401,23 @@ def test_health_and_reflection_answer_any_client(cluster):
         (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
         names = {service.name for service in answer.list_services_response.service}
         assert {"snapline.v1.JobMasterGateway", "grpc.health.v1.Health"} <= names
+
+
+@pytest.mark.parametrize(
+    ("symbol", "files"),
+    [
+        ("snapline.v1.JobMasterGateway", ["checkpoint.proto", "cluster.proto", "job.proto"]),
+        ("grpc.health.v1.Health", ["health.proto"]),
+        ("grpc.reflection.v1alpha.ServerReflection", ["reflection.proto"]),
+    ],
+)
+def test_reflection_describes_each_service(cluster, symbol, files):
+    """Ours are in a pool of their own, and gRPC's are added to it: a tool gets each with the files that it imports."""
+    with open_channel(cluster.address, Security()) as channel:
+        request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+        (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
+    found = [FileDescriptorProto.FromString(file) for file in answer.file_descriptor_response.file_descriptor_proto]
+    assert files == sorted(file.name.rpartition("/")[2] for file in found)
 
 
 def test_the_shared_secret_is_asked_for():
