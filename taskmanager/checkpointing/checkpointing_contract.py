@@ -1,25 +1,32 @@
-"""What the checkpointing cores of a task say and are told: effects of the barrier handlers and of the subtask coordinator.
+"""What the checkpointing cores of a task say: effects of the barrier handlers, and what the subtask coordinator calls.
 
 Who talks to whom, all on the task's thread: `CheckpointedInputGate` polls the gates, shows barriers to the barrier
-handler, performs what concerns channels (`GateEffect`) itself and passes on the rest (`TaskEffect`). The task loop feeds
-trigger and abort into `SubtaskCheckpointCoordinator` and performs its `SubtaskEffect`s in order. Mirrors the calls of
-Flink's CheckpointBarrierHandler on CheckpointableInput and CheckpointableTask, and those of
-SubtaskCheckpointCoordinatorImpl on OperatorChain, ChannelStateWriter and Environment; as values, so that order is testable.
+handler, performs what concerns channels (`GateEffect`) itself and passes on the rest (`TaskEffect`) to the
+`SubtaskCheckpointCoordinator`, to which the task loop also says what the JobMaster wants. The coordinator calls its
+`CheckpointedOperator`s and its `CheckpointableTask`; tests record these calls, in order. Mirrors the calls of Flink's
+CheckpointBarrierHandler on CheckpointableInput and CheckpointableTask, and those of SubtaskCheckpointCoordinatorImpl on
+OperatorChain, ChannelStateWriter and Environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 
 from snapline.dataflow.elements import CheckpointBarrier
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID, OperatorID
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMetrics
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
+
+FrozenState = tuple[OperatorID, OperatorSnapshot]
+"""What one operator froze, and which."""
 
 # --- effects of barrier handlers on the input gates --------------------------------------------------------------------
 
@@ -91,7 +98,7 @@ GateEffect = (
 
 @dataclass(frozen=True, slots=True)
 class TriggerCheckpointOnBarrier:
-    """Take the snapshot now: `SubtaskCheckpointCoordinator.checkpoint_state`.
+    """Take the snapshot now: `SubtaskCheckpointCoordinator.trigger_checkpoint_on_barrier`.
 
     An aligned trigger carries its final metrics; an unaligned one is followed by AllBarriersReceived, with the rest."""
 
@@ -147,71 +154,18 @@ TaskEffect = (
 )
 BarrierHandlerEffect = GateEffect | TaskEffect
 
-# --- effects of the subtask checkpoint coordinator ---------------------------------------------------------------------
+# --- what the subtask checkpoint coordinator works with ------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class InitializeOperator:
-    """`initialize_state` and `open` of the operator at this position of the chain."""
-
-    operator_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareSnapshotPreBarrier:
-    """`prepare_snapshot_pre_barrier` of one operator; what it emits belongs to the checkpoint."""
-
-    operator_index: int
-    checkpoint_id: CheckpointID
-
-
-@dataclass(frozen=True, slots=True)
-class BroadcastBarrier:
-    """Add the barrier to every subpartition of every output (`add(barrier, priority=is_priority)`).
-
-    With priority, `add` returns what was overtaken: collect it, and hand it to `finish_output` at CaptureOutputState."""
-
-    barrier: CheckpointBarrier
-    is_priority: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BroadcastCancelCheckpointMarker:
-    """Add CancelCheckpointMarker(checkpoint_id) to every subpartition of every output."""
-
-    checkpoint_id: CheckpointID
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureOutputState:
-    """Call `finish_output(checkpoint_id, batches)` with what BroadcastBarrier has overtaken (Flink: finishOutput)."""
-
-    checkpoint_id: CheckpointID
-
-
-@dataclass(frozen=True, slots=True)
-class TimeOutBarrier:
-    """The aligned timeout passed: `ResultSubpartition.time_out(barrier)` on every subpartition, then `finish_output`
-    with the batches that it returned. The barrier is the one that BroadcastBarrier carried."""
-
-    barrier: CheckpointBarrier
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotOperator:
-    """`snapshot_state` of one operator; keep the result for StartAsyncSnapshot."""
-
-    operator_index: int
-    checkpoint_id: CheckpointID
-    timestamp_ms: int
+InputState = Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]
+OutputState = Mapping[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
     """In-flight data of one subtask in one checkpoint."""
 
-    inputs: Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]] = field(default_factory=dict)
-    outputs: Mapping[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]] = field(default_factory=dict)
+    inputs: InputState = field(default_factory=dict)
+    outputs: OutputState = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -224,80 +178,89 @@ class ChannelState:
 EMPTY_CHANNEL_STATE = ChannelState()
 
 
-@dataclass(frozen=True, slots=True)
-class StartAsyncSnapshot:
-    """Everything is frozen and all in-flight data is known: encode and upload the results of SnapshotOperator and the
-    channel state in the background; answer with `async_part_completed` or `async_part_failed`."""
+class CheckpointedOperator(Protocol):
+    """One operator of the chain. Each method raises OperatorFailure when the operator does not manage it."""
 
-    checkpoint_id: CheckpointID
-    target_location: str
-    channel_state: ChannelState
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
+        """Emit what still belongs to the checkpoint: its barrier follows."""
+        ...
 
+    def snapshot_state(self, barrier: CheckpointBarrier, *, is_final: bool) -> FrozenState:
+        """Freeze the operator's state. `is_final`: the operators of the task have finished."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class CancelAsyncSnapshot:
-    """Abandon: release what SnapshotOperator froze; if the upload runs, stop it and delete what it wrote."""
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        """The checkpoint is durable."""
+        ...
 
-    checkpoint_id: CheckpointID
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Send AcknowledgeCheckpoint with the state that `async_part_completed` was given."""
-
-    checkpoint_id: CheckpointID
-    metrics: CheckpointMetrics
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        """The checkpoint will never complete."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Decline:
-    """Send DeclineCheckpoint."""
+class CheckpointableTask(Protocol):
+    """What SubtaskCheckpointCoordinator asks of its task; everything is done before the call returns."""
 
-    checkpoint_id: CheckpointID
-    reason: CheckpointFailureReason
-    detail: str = ""
+    def clock_ms(self) -> int:
+        """A clock for the durations in CheckpointMetrics; nothing else depends on it."""
+        ...
 
+    def checkpoint_taken(self, barrier: CheckpointBarrier) -> bool:
+        """A snapshot begins. Returns whether the operators have finished, so that this is the last of their state."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class NotifyOperatorComplete:
-    """`notify_checkpoint_complete` of one operator."""
+    def broadcast_barrier(self, barrier: CheckpointBarrier, *, is_priority: bool) -> OutputState:
+        """Add the barrier to every subpartition of every output. Returns what a barrier with priority has overtaken."""
+        ...
 
-    operator_index: int
-    checkpoint_id: CheckpointID
+    def time_out_barrier(self, barrier: CheckpointBarrier) -> OutputState:
+        """The aligned timeout of a barrier that was broadcast has passed: it overtakes now what stands before it in the outputs,
+        which is returned."""
+        ...
 
+    def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
+        """Whether some output still holds a barrier of this checkpoint that may time out."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class NotifyOperatorAborted:
-    """`notify_checkpoint_aborted` of one operator."""
+    def broadcast_cancel_checkpoint_marker(self, checkpoint_id: CheckpointID) -> None:
+        """Add CancelCheckpointMarker to every subpartition of every output."""
+        ...
 
-    operator_index: int
-    checkpoint_id: CheckpointID
+    def broadcast_end_of_channel_state(self, *, is_last: bool) -> None:
+        """Add EndOfChannelState to every subpartition of every output."""
+        ...
 
+    def start_async_snapshot(
+        self,
+        checkpoint_id: CheckpointID,
+        target_location: str,
+        frozen: Sequence[FrozenState],
+        channel_state: ChannelState,
+    ) -> None:
+        """Encode and upload in the background; the answer comes to `async_part_done`."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class NotifyStateManager:
-    """Tell whatever caches snapshots outside the operators (local recovery, backends' shared files); also when the task
-    does not run. `completed` False: aborted."""
+    def cancel_async_snapshot(self, checkpoint_id: CheckpointID) -> None:
+        """Stop the upload, and delete what it wrote, unless that was acknowledged."""
+        ...
 
-    checkpoint_id: CheckpointID
-    completed: bool
+    def acknowledge(self, checkpoint_id: CheckpointID, metrics: CheckpointMetrics, state: TaskStateSnapshot) -> None:
+        """Send AcknowledgeCheckpoint."""
+        ...
 
+    def decline(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "") -> None:
+        """Send DeclineCheckpoint."""
+        ...
 
-SubtaskEffect = (
-    InitializeOperator
-    | PrepareSnapshotPreBarrier
-    | BroadcastBarrier
-    | BroadcastCancelCheckpointMarker
-    | CaptureOutputState
-    | TimeOutBarrier
-    | SnapshotOperator
-    | StartAsyncSnapshot
-    | CancelAsyncSnapshot
-    | Acknowledge
-    | Decline
-    | NotifyOperatorComplete
-    | NotifyOperatorAborted
-    | NotifyStateManager
-    | StartTimer
-    | CancelTimer
-)
+    def checkpoint_settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
+        """Tell whatever caches snapshots outside the operators (local recovery, shared files of backends) what became of the
+        checkpoint: it is durable, or aborted."""
+        ...
+
+    def start_timer(self, key: Hashable, at_ms: int) -> None:
+        """Call `timer_fired(key)` at this time."""
+        ...
+
+    def cancel_timer(self, key: Hashable) -> None:
+        """Forget the timer."""
+        ...

@@ -3,50 +3,42 @@
 The order, for each checkpoint: operators prepare (head to tail), the barrier goes out, what it overtook is captured, the
 operators freeze their state (tail to head), the rest happens in the background, and the acknowledgement is last. Ids only
 rise: what is not newer than the last one is not taken, and a checkpoint whose abort was announced before its trigger is
-answered by a cancellation marker to the outputs. It does not know operators, files or messages: each step is an effect, and
-what the shell finds out comes back through a method. Mirrors Flink's SubtaskCheckpointCoordinatorImpl and the part of
-ChannelStateWriter that waits for both sides; unlike there the upload starts when the data in flight is known, not before.
+answered by a cancellation marker to the outputs. It does not know queues, files or messages: each step is a call to an
+operator or to the task. An operator that fails to prepare or to freeze fails its task, after the decline. Mirrors Flink's
+SubtaskCheckpointCoordinatorImpl and the part of ChannelStateWriter that waits for both sides; unlike there the upload starts
+when the data in flight is known, not before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-
-import pyarrow as pa
 
 from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMetrics
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
-    Acknowledge,
+    EMPTY_CHANNEL_STATE,
+    AbortCheckpointOnBarrier,
     AllBarriersReceived,
-    BroadcastBarrier,
-    BroadcastCancelCheckpointMarker,
-    CancelAsyncSnapshot,
-    CaptureOutputState,
     ChannelState,
-    Decline,
-    InitializeOperator,
-    NotifyOperatorAborted,
-    NotifyOperatorComplete,
-    NotifyStateManager,
-    PrepareSnapshotPreBarrier,
-    SnapshotOperator,
-    StartAsyncSnapshot,
-    SubtaskEffect,
-    TimeOutBarrier,
+    CheckpointableTask,
+    CheckpointedOperator,
+    FrozenState,
+    InputChannelStateCompleted,
+    InputsRecovered,
+    InputState,
+    OutputState,
+    TaskEffect,
     TriggerCheckpointOnBarrier,
 )
-from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.operators.base.failure import OperatorFailure
 
 DEFAULT_MAX_RECORD_ABORTED_CHECKPOINTS = 128
 """Aborts of checkpoints that this task has not seen the trigger of; the oldest is forgotten first."""
-
-InputState = Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]
-OutputState = Mapping[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +55,40 @@ class _PendingSnapshot:
     barrier: CheckpointBarrier
     """As it went out."""
     metrics: CheckpointMetrics
+    is_task_finished: bool
+    """Whether the operators had finished when their state was frozen."""
     inputs: InputState | None
     """None: some channels still wait for their barrier."""
     outputs: OutputState | None
     """None: the barrier may still overtake."""
     timer: OutputBarrierTimeout | None = None
+    frozen: list[FrozenState] = field(default_factory=list)
+    """What the operators have frozen, until the upload takes it over."""
     sync_part_done: bool = False
-    async_part_started: bool = False
-    channel_state: ChannelState = field(default_factory=ChannelState)
+    async_part_began_ms: int | None = None
+    """None: the upload does not run."""
+    channel_state: ChannelState = EMPTY_CHANNEL_STATE
+
+    @property
+    def checkpoint_id(self) -> CheckpointID:
+        """Of its barrier."""
+        return self.barrier.checkpoint_id
 
 
 class SubtaskCheckpointCoordinator:
-    """One per task; all calls from the task's thread."""
+    """The checkpoints of one task. All calls on the task's thread."""
 
     def __init__(
         self,
-        operators: int,
+        operators: Sequence[CheckpointedOperator],
+        task: CheckpointableTask,
         *,
         has_outputs: bool = True,
         max_record_aborted_checkpoints: int = DEFAULT_MAX_RECORD_ABORTED_CHECKPOINTS,
     ) -> None:
-        self._operators = operators
+        """`operators`: from head to tail."""
+        self._operators = tuple(operators)
+        self._task = task
         self._has_outputs = has_outputs
         self._max_aborted = max_record_aborted_checkpoints
         self._last_checkpoint_id = CheckpointID(-1)
@@ -92,31 +97,47 @@ class SubtaskCheckpointCoordinator:
         self._highest_aborted_id = CheckpointID(-1)
         self._pending: dict[CheckpointID, _PendingSnapshot] = {}
 
-    def initialize(self) -> list[SubtaskEffect]:
-        """The task starts: operators from tail to head, so that each finds its outputs open."""
-        return [InitializeOperator(index) for index in reversed(range(self._operators))]
-
     # --- triggers ---------------------------------------------------------------------------------------------------------
 
-    def trigger_checkpoint_on_barrier(
-        self, trigger: TriggerCheckpointOnBarrier, now_ms: int, *, is_running: bool
-    ) -> list[SubtaskEffect]:
-        """The barrier handler says so. Perform the effects, then call `sync_part_completed`, or `sync_part_failed`."""
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, now_ms: int, *, is_running: bool = True) -> None:
+        """The JobMaster wants a checkpoint of a source, or of a task whose inputs have all ended. Raises OperatorFailure."""
         if not is_running:
-            return [BroadcastCancelCheckpointMarker(trigger.barrier.checkpoint_id)]
-        inputs: InputState | None = None if self.captures_channel_state(trigger.barrier.options) else {}
-        return self._checkpoint_state(trigger.barrier, trigger.metrics, inputs, now_ms)
-
-    def trigger_checkpoint(self, barrier: CheckpointBarrier, now_ms: int, *, is_running: bool) -> list[SubtaskEffect]:
-        """The JobMaster says so: a source, or a task whose inputs have all ended. Perform the effects, then as above."""
-        if not is_running:
-            return [
-                Decline(barrier.checkpoint_id, CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY),
-                BroadcastCancelCheckpointMarker(barrier.checkpoint_id),
-            ]
+            reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+            self._task.decline(barrier.checkpoint_id, reason)
+            self._task.broadcast_cancel_checkpoint_marker(barrier.checkpoint_id)
+            return
         delay_ms = max(0, now_ms - barrier.timestamp_ms)
         metrics = CheckpointMetrics(checkpoint_start_delay_ms=delay_ms, unaligned=barrier.options.is_unaligned)
-        return self._checkpoint_state(barrier, metrics, {}, now_ms)
+        self._checkpoint_state(barrier, metrics, {}, now_ms)
+
+    def trigger_checkpoint_on_barrier(
+        self, barrier: CheckpointBarrier, metrics: CheckpointMetrics, now_ms: int, *, is_running: bool = True
+    ) -> None:
+        """The barrier handler says that the snapshot is to be taken now. Raises OperatorFailure."""
+        if not is_running:
+            self._task.broadcast_cancel_checkpoint_marker(barrier.checkpoint_id)
+            return
+        inputs: InputState | None = None if self.captures_channel_state(barrier.options) else {}
+        self._checkpoint_state(barrier, metrics, inputs, now_ms)
+
+    def perform(self, effects: Iterable[TaskEffect], now_ms: int, *, is_running: bool = True) -> None:
+        """Do what the barrier handler made of an element of the input. Raises OperatorFailure."""
+        for effect in effects:
+            match effect:
+                case TriggerCheckpointOnBarrier(barrier, metrics):
+                    self.trigger_checkpoint_on_barrier(barrier, metrics, now_ms, is_running=is_running)
+                case AllBarriersReceived(checkpoint_id, duration_ms, size_bytes):
+                    self.all_barriers_received(checkpoint_id, duration_ms, size_bytes)
+                case AbortCheckpointOnBarrier(checkpoint_id, reason):
+                    self.abort_checkpoint_on_barrier(checkpoint_id, reason)
+                case InputChannelStateCompleted(checkpoint_id, batches):
+                    self.finish_input(checkpoint_id, batches)
+                case InputsRecovered(is_last):
+                    self._task.broadcast_end_of_channel_state(is_last=is_last)
+                case StartTimer(key, at_ms):
+                    self._task.start_timer(key, at_ms)
+                case CancelTimer(key):
+                    self._task.cancel_timer(key)
 
     def captures_channel_state(self, options: CheckpointOptions) -> bool:
         """Whether input data in flight becomes part of a checkpoint with these options (Flink: initInputsCheckpoint)."""
@@ -124,156 +145,142 @@ class SubtaskCheckpointCoordinator:
 
     def _checkpoint_state(
         self, barrier: CheckpointBarrier, metrics: CheckpointMetrics, inputs: InputState | None, now_ms: int
-    ) -> list[SubtaskEffect]:
+    ) -> None:
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id <= self._last_checkpoint_id:
             self._check_and_clear_aborted_status(checkpoint_id)
-            return []
+            return
         self._last_checkpoint_id = checkpoint_id
         if self._check_and_clear_aborted_status(checkpoint_id):
-            return [BroadcastCancelCheckpointMarker(checkpoint_id)]
+            self._task.broadcast_cancel_checkpoint_marker(checkpoint_id)
+            return
         options = barrier.options.with_unaligned_supported()
         if options.snapshot_type.is_savepoint:
             options = options.without_overtaking()
-        outgoing = barrier.with_options(options)
-        may_overtake = self._has_outputs and options.needs_channel_state
-        pending = _PendingSnapshot(outgoing, metrics, inputs, None if may_overtake else {})
+        outputs: OutputState | None = None if self._has_outputs and options.needs_channel_state else {}
+        began_ms = self._task.clock_ms()
+        is_task_finished = self._task.checkpoint_taken(barrier)
+        pending = _PendingSnapshot(barrier.with_options(options), metrics, is_task_finished, inputs, outputs)
         self._pending[checkpoint_id] = pending
-        effects: list[SubtaskEffect] = [
-            PrepareSnapshotPreBarrier(index, checkpoint_id) for index in range(self._operators)
-        ]
-        effects.append(BroadcastBarrier(outgoing, options.is_unaligned))
-        if may_overtake and options.is_timeoutable:
-            pending.timer = OutputBarrierTimeout(checkpoint_id)
+        try:
+            self._take_sync_part(pending, now_ms)
+        except OperatorFailure as failure:
+            self._drop(checkpoint_id)
+            self._task.decline(checkpoint_id, CheckpointFailureReason.TASK_CHECKPOINT_FAILURE, str(failure))
+            raise
+        pending.sync_part_done = True
+        duration_ms = max(0, self._task.clock_ms() - began_ms)
+        pending.metrics = replace(pending.metrics, sync_duration_ms=duration_ms)
+        self._start_async_part_if_known(pending)
+
+    def _take_sync_part(self, pending: _PendingSnapshot, now_ms: int) -> None:
+        barrier = pending.barrier
+        options = barrier.options
+        for operator in self._operators:
+            operator.prepare_snapshot_pre_barrier(barrier.checkpoint_id)
+        overtaken = self._task.broadcast_barrier(barrier, is_priority=options.is_unaligned)
+        if pending.outputs is None and options.is_timeoutable:
+            pending.timer = OutputBarrierTimeout(barrier.checkpoint_id)
             due_ms = max(now_ms, barrier.timestamp_ms + options.aligned_checkpoint_timeout_ms)
-            effects.append(StartTimer(pending.timer, due_ms))
-        elif may_overtake or inputs is None:
-            effects.append(CaptureOutputState(checkpoint_id))
-        effects.extend(
-            SnapshotOperator(index, checkpoint_id, barrier.timestamp_ms) for index in reversed(range(self._operators))
-        )
-        return effects
+            self._task.start_timer(pending.timer, due_ms)
+        else:
+            self._finish_output(pending, overtaken)
+        for operator in reversed(self._operators):
+            pending.frozen.append(operator.snapshot_state(barrier, is_final=pending.is_task_finished))
 
     # --- what becomes of a triggered checkpoint -----------------------------------------------------------------------------
 
-    def sync_part_completed(self, checkpoint_id: CheckpointID, sync_duration_ms: int) -> list[SubtaskEffect]:
-        """All effects of the trigger have been performed. Does nothing for one that was not taken."""
-        pending = self._pending.get(checkpoint_id)
-        if pending is None:
-            return []
-        pending.sync_part_done = True
-        pending.metrics = replace(pending.metrics, sync_duration_ms=sync_duration_ms)
-        return self._start_async_part_if_known(checkpoint_id, pending)
-
-    def sync_part_failed(self, checkpoint_id: CheckpointID, detail: str) -> list[SubtaskEffect]:
-        """An operator raised while the effects of the trigger were performed; the others of the list were skipped."""
-        if checkpoint_id not in self._pending:
-            return []
-        return [
-            *self._drop(checkpoint_id),
-            Decline(checkpoint_id, CheckpointFailureReason.TASK_CHECKPOINT_FAILURE, detail),
-        ]
-
-    def all_barriers_received(self, received: AllBarriersReceived) -> list[SubtaskEffect]:
+    def all_barriers_received(
+        self, checkpoint_id: CheckpointID, alignment_duration_ms: int, bytes_processed_during_alignment: int
+    ) -> None:
         """The alignment of an unaligned checkpoint is over, and was this long."""
-        pending = self._pending.get(received.checkpoint_id)
+        pending = self._pending.get(checkpoint_id)
         if pending is not None:
             pending.metrics = replace(
                 pending.metrics,
-                alignment_duration_ms=received.alignment_duration_ms,
-                bytes_processed_during_alignment=received.bytes_processed_during_alignment,
+                alignment_duration_ms=alignment_duration_ms,
+                bytes_processed_during_alignment=bytes_processed_during_alignment,
             )
-        return []
 
-    def finish_input(self, checkpoint_id: CheckpointID, batches: InputState) -> list[SubtaskEffect]:
+    def finish_input(self, checkpoint_id: CheckpointID, batches: InputState) -> None:
         """The data in flight of all input channels is known."""
         pending = self._pending.get(checkpoint_id)
-        if pending is None or pending.inputs is not None:
-            return []
-        pending.inputs = batches
-        return self._start_async_part_if_known(checkpoint_id, pending)
+        if pending is not None and pending.inputs is None:
+            pending.inputs = batches
+            self._start_async_part_if_known(pending)
 
-    def finish_output(self, checkpoint_id: CheckpointID, batches: OutputState) -> list[SubtaskEffect]:
-        """What the barrier overtook in the outputs: at CaptureOutputState, or after TimeOutBarrier."""
-        pending = self._pending.get(checkpoint_id)
-        if pending is None or pending.outputs is not None:
-            return []
-        pending.outputs = batches
-        if batches:
-            pending.metrics = replace(pending.metrics, unaligned=True)
-        return [*self._stop_timer(pending), *self._start_async_part_if_known(checkpoint_id, pending)]
+    def check_output_barriers(self) -> None:
+        """A barrier that has left all outputs overtakes nothing any more: its checkpoint does not wait for the timeout."""
+        waiting = [item for item in self._pending.values() if item.outputs is None and item.timer is not None]
+        for pending in waiting:
+            if not self._task.is_barrier_waiting(pending.checkpoint_id):
+                self._finish_output(pending, {})
 
-    def output_barriers_sent(self, checkpoint_id: CheckpointID) -> list[SubtaskEffect]:
-        """The barrier of this timeoutable checkpoint has left all outputs: it overtakes nothing any more."""
-        return self.finish_output(checkpoint_id, {})
-
-    def timer_fired(self, key: Hashable, now_ms: int) -> list[SubtaskEffect]:
+    def timer_fired(self, key: Hashable) -> None:
         """A timer is due; those of others are ignored."""
         if not isinstance(key, OutputBarrierTimeout):
-            return []
+            return
         pending = self._pending.get(key.checkpoint_id)
-        if pending is None or pending.timer != key or pending.outputs is not None:
-            return []
-        pending.timer = None
-        return [TimeOutBarrier(pending.barrier)]
+        if pending is not None and pending.timer == key and pending.outputs is None:
+            pending.timer = None
+            self._finish_output(pending, self._task.time_out_barrier(pending.barrier))
 
-    def async_part_completed(self, checkpoint_id: CheckpointID, async_duration_ms: int) -> list[SubtaskEffect]:
-        """Everything is durable. Silent for a checkpoint that was given up meanwhile."""
-        pending = self._pending.pop(checkpoint_id, None)
-        if pending is None:
-            return []
+    def async_part_done(self, checkpoint_id: CheckpointID, result: TaskStateSnapshot | BaseException) -> None:
+        """The upload answered, with handles or with why not. Silent for a checkpoint that was given up meanwhile."""
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or pending.async_part_began_ms is None:
+            return
+        del self._pending[checkpoint_id]
+        if isinstance(result, BaseException):
+            self._task.cancel_async_snapshot(checkpoint_id)
+            detail = f"{type(result).__name__}: {result}"
+            self._task.decline(checkpoint_id, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, detail)
+            return
         metrics = replace(
             pending.metrics,
-            async_duration_ms=async_duration_ms,
+            async_duration_ms=max(0, self._task.clock_ms() - pending.async_part_began_ms),
             bytes_persisted_during_alignment=pending.channel_state.size_bytes,
         )
-        return [Acknowledge(checkpoint_id, metrics)]
-
-    def async_part_failed(self, checkpoint_id: CheckpointID, detail: str) -> list[SubtaskEffect]:
-        """Nothing is durable, and what had been written is gone again."""
-        if self._pending.pop(checkpoint_id, None) is None:
-            return []
-        return [Decline(checkpoint_id, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, detail)]
+        state = replace(result, is_task_finished=pending.is_task_finished)
+        self._task.acknowledge(checkpoint_id, metrics, state)
 
     # --- aborts and notifications -------------------------------------------------------------------------------------------
 
-    def abort_checkpoint_on_barrier(
-        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason | None
-    ) -> list[SubtaskEffect]:
+    def abort_checkpoint_on_barrier(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason | None) -> None:
         """The barrier handler has given it up. Older ones that still wait for barriers never get them now, either. `reason`: None
         when it is the JobMaster who said so, and need not be told."""
         self._last_checkpoint_id = max(self._last_checkpoint_id, checkpoint_id)
         for aborted_id in [other for other in self._aborted if other < self._last_checkpoint_id]:
             del self._aborted[aborted_id]
-        effects: list[SubtaskEffect] = []
         for pending_id in [other for other in self._pending if other <= checkpoint_id]:
             if pending_id == checkpoint_id or self._pending[pending_id].inputs is None:
-                effects.extend(self._drop(pending_id))
+                self._drop(pending_id)
         if reason is not None:
-            effects.append(Decline(checkpoint_id, reason))
-        return [*effects, BroadcastCancelCheckpointMarker(checkpoint_id)]
+            self._task.decline(checkpoint_id, reason)
+        self._task.broadcast_cancel_checkpoint_marker(checkpoint_id)
 
-    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID, *, is_running: bool) -> list[SubtaskEffect]:
-        """The JobMaster says that the checkpoint is durable."""
-        effects: list[SubtaskEffect] = []
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID, *, is_running: bool = True) -> None:
+        """The JobMaster says that the checkpoint is durable. Raises OperatorFailure."""
         if is_running:
-            effects.extend(NotifyOperatorComplete(index, checkpoint_id) for index in reversed(range(self._operators)))
-        return [*effects, NotifyStateManager(checkpoint_id, completed=True)]
+            for operator in reversed(self._operators):
+                operator.notify_checkpoint_complete(checkpoint_id)
+        self._task.checkpoint_settled(checkpoint_id, completed=True)
 
-    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID, *, is_running: bool) -> list[SubtaskEffect]:
-        """The JobMaster says that the checkpoint will never complete; its trigger may still come."""
-        effects: list[SubtaskEffect] = []
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID, *, is_running: bool = True) -> None:
+        """The JobMaster says that the checkpoint will never complete; its trigger may still come. Raises OperatorFailure."""
         if is_running:
             if checkpoint_id in self._pending:
-                effects.extend(self._drop(checkpoint_id))
+                self._drop(checkpoint_id)
             elif checkpoint_id > self._last_checkpoint_id:
                 self._remember_aborted(checkpoint_id)
-            effects.extend(NotifyOperatorAborted(index, checkpoint_id) for index in reversed(range(self._operators)))
-        return [*effects, NotifyStateManager(checkpoint_id, completed=False)]
+            for operator in reversed(self._operators):
+                operator.notify_checkpoint_aborted(checkpoint_id)
+        self._task.checkpoint_settled(checkpoint_id, completed=False)
 
-    def close(self) -> list[SubtaskEffect]:
+    def close(self) -> None:
         """The task ends, well or badly: what runs in the background is abandoned."""
-        return [effect for checkpoint_id in list(self._pending) for effect in self._drop(checkpoint_id)]
+        for checkpoint_id in list(self._pending):
+            self._drop(checkpoint_id)
 
     # --- what can be seen from outside ----------------------------------------------------------------------------------------
 
@@ -288,39 +295,47 @@ class SubtaskCheckpointCoordinator:
         return tuple(self._pending)
 
     @property
-    def awaited_output_barriers(self) -> tuple[CheckpointID, ...]:
-        """Checkpoints whose barrier may still time out in the outputs: call `output_barriers_sent` once
-        `is_barrier_waiting` is false in every subpartition."""
-        return tuple(
-            checkpoint_id
-            for checkpoint_id, pending in self._pending.items()
-            if pending.outputs is None and pending.timer is not None
-        )
-
-    @property
     def remembered_aborts(self) -> int:
         """Number of aborts whose trigger has not come."""
         return len(self._aborted)
 
     # --- inside -----------------------------------------------------------------------------------------------------------------
 
-    def _start_async_part_if_known(self, checkpoint_id: CheckpointID, pending: _PendingSnapshot) -> list[SubtaskEffect]:
+    def _finish_output(self, pending: _PendingSnapshot, batches: OutputState) -> None:
+        """What the barrier has overtaken in the outputs is known."""
+        if pending.outputs is not None:
+            return
+        pending.outputs = batches
+        if batches:
+            pending.metrics = replace(pending.metrics, unaligned=True)
+        self._stop_timer(pending)
+        self._start_async_part_if_known(pending)
+
+    def _start_async_part_if_known(self, pending: _PendingSnapshot) -> None:
         if not pending.sync_part_done or pending.inputs is None or pending.outputs is None:
-            return []
-        if pending.async_part_started:
-            return []
-        pending.async_part_started = True
+            return
+        if pending.async_part_began_ms is not None:
+            return
+        pending.async_part_began_ms = self._task.clock_ms()
         pending.channel_state = ChannelState(pending.inputs, pending.outputs)
-        return [StartAsyncSnapshot(checkpoint_id, pending.barrier.options.target_location, pending.channel_state)]
+        frozen, pending.frozen = pending.frozen, []
+        target_location = pending.barrier.options.target_location
+        self._task.start_async_snapshot(pending.checkpoint_id, target_location, frozen, pending.channel_state)
 
-    def _drop(self, checkpoint_id: CheckpointID) -> list[SubtaskEffect]:
+    def _drop(self, checkpoint_id: CheckpointID) -> None:
+        """Release what is frozen; if the upload runs, stop it."""
         pending = self._pending.pop(checkpoint_id)
-        return [*self._stop_timer(pending), CancelAsyncSnapshot(checkpoint_id)]
+        self._stop_timer(pending)
+        for _, snapshot in pending.frozen:
+            for part in snapshot.keyed:
+                part.release()
+        if pending.async_part_began_ms is not None:
+            self._task.cancel_async_snapshot(checkpoint_id)
 
-    @staticmethod
-    def _stop_timer(pending: _PendingSnapshot) -> list[SubtaskEffect]:
+    def _stop_timer(self, pending: _PendingSnapshot) -> None:
         timer, pending.timer = pending.timer, None
-        return [] if timer is None else [CancelTimer(timer)]
+        if timer is not None:
+            self._task.cancel_timer(timer)
 
     def _remember_aborted(self, checkpoint_id: CheckpointID) -> None:
         self._aborted.pop(checkpoint_id, None)

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.elements import CheckpointBarrier, Watermark, WatermarkStatus
+from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.wire.messages import OperatorDescriptor
 from snapline.runtime.cores.machine import InvariantViolation, check
 from snapline.taskmanager.operators.base.failure import OperatorFailure
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
+    OperatorSnapshot,
     RestoredState,
     SourceOperatorContract,
     StreamOperator,
@@ -60,6 +62,29 @@ class ChainedOperator:
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """Deliver a status."""
         self.run("process_watermark_status", lambda: self.operator.process_watermark_status(status))
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
+        """Let the operator emit what still belongs to the checkpoint."""
+        self.run("prepare_snapshot_pre_barrier", lambda: self.operator.prepare_snapshot_pre_barrier(checkpoint_id))
+
+    def snapshot_state(self, barrier: CheckpointBarrier, *, is_final: bool) -> tuple[OperatorID, OperatorSnapshot]:
+        """Freeze the operator's state. `is_final`: the operators of the task have finished."""
+        self.operator.announce_snapshot(barrier.options.snapshot_type)
+        try:
+            snapshot = self.operator.snapshot_state(barrier.checkpoint_id, barrier.timestamp_ms)
+        except (OperatorFailure, InvariantViolation):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self.failure("snapshot_state", error) from error
+        return self.descriptor.operator_id, replace(snapshot, is_final=True) if is_final else snapshot
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        """Tell the operator that the checkpoint is durable."""
+        self.run("notify_checkpoint_complete", lambda: self.operator.notify_checkpoint_complete(checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        """Tell the operator that the checkpoint will never complete."""
+        self.run("notify_checkpoint_aborted", lambda: self.operator.notify_checkpoint_aborted(checkpoint_id))
 
     def run(self, activity: str, call: Callable[[], object]) -> None:
         """Make any other call, attributed."""

@@ -214,8 +214,8 @@ class StreamTask:
         worked = self._handle_mail(now_ms)
         while (key := parts.timers.take_due(now_ms)) is not None:
             if parts.input is not None:
-                self._input_effects(parts.input.gate.timer_fired(key, now_ms), now_ms)
-            parts.checkpoints.timer_fired(key, now_ms)
+                parts.checkpoints.perform(parts.input.gate.timer_fired(key, now_ms), now_ms)
+            parts.checkpoints.timer_fired(key)
         parts.checkpoints.check_output_barriers()
         self._perform_waiting_triggers(now_ms)
         for writer in parts.writers:
@@ -306,7 +306,7 @@ class StreamTask:
         if polled is None:
             return False
         if polled.effects:
-            self._input_effects(polled.effects, now_ms)
+            parts.checkpoints.perform(polled.effects, now_ms)
         if polled.element is not None:
             self._process_element(parts, task_input, polled.element)
         return True
@@ -504,12 +504,12 @@ class StreamTask:
                         "restarts from its latest checkpoint"
                     )
                 self._triggers = [trigger for trigger in self._triggers if trigger.checkpoint_id != checkpoint_id]
-                checkpoints.notify_aborted(checkpoint_id, is_running=True)
+                checkpoints.notify_checkpoint_aborted(checkpoint_id)
                 task_input = self._wired().input
                 if task_input is not None:
-                    self._input_effects(task_input.gate.abort_notified(checkpoint_id, now_ms), now_ms)
-            case AsyncSnapshotMail():
-                checkpoints.async_part_done(mail)
+                    checkpoints.perform(task_input.gate.abort_notified(checkpoint_id, now_ms), now_ms)
+            case AsyncSnapshotMail(checkpoint_id, result):
+                checkpoints.async_part_done(checkpoint_id, result)
             case AlignWatermarksMail(max_watermark_ms):
                 chain = self._wired().chain
                 if chain is not None and chain.source is not None:
@@ -530,7 +530,7 @@ class StreamTask:
 
     def _completed(self, checkpoint_id: CheckpointID) -> None:
         self._last_completed_id = max(self._last_completed_id, checkpoint_id)
-        self._wired().checkpoints.notify_complete(checkpoint_id, is_running=True)
+        self._wired().checkpoints.notify_checkpoint_complete(checkpoint_id)
         self._completion.checkpoint_completed(checkpoint_id)
 
     def _triggered(self, mail: TriggerCheckpointMail, now_ms: int) -> None:
@@ -558,12 +558,9 @@ class StreamTask:
                 ready = parts.input.gate.gate.is_finished
             if ready:
                 barrier = CheckpointBarrier(mail.checkpoint_id, mail.timestamp_ms, mail.options)
-                parts.checkpoints.trigger(barrier, now_ms, is_running=True)
+                parts.checkpoints.trigger_checkpoint(barrier, now_ms)
             else:
                 self._triggers.append(mail)
-
-    def _input_effects(self, effects: tuple[object, ...], now_ms: int) -> None:
-        self._wired().checkpoints.input_effects(effects, now_ms, is_running=True)  # type: ignore[arg-type]
 
     def _checkpoint_taken(self, barrier: CheckpointBarrier) -> bool:
         finished = self._completion.operators_finished

@@ -75,7 +75,7 @@ class TaskParts:
     """None: the task had finished in the snapshot."""
     input: TaskInput | None
     """None: a source."""
-    checkpoints: CheckpointExecution
+    checkpoints: SubtaskCheckpointCoordinator
     timers: TaskTimers
 
 
@@ -267,14 +267,9 @@ def wire(
     chain = None if restored_as_finished else create_chain(descriptor, environment, writers, processing_time)
     task_input = create_input(descriptor, environment, configuration, put_mail, created)
     timers = TaskTimers()
-    coordinator = SubtaskCheckpointCoordinator(
-        len(chain.operators) if chain else 0,
-        has_outputs=bool(writers),
-    )
+    execution = CheckpointExecution(descriptor, writers, environment, timers, put_mail, on_taken)
     operators = chain.operators if chain else ()
-    checkpoints = CheckpointExecution(
-        descriptor, coordinator, operators, writers, environment, timers, put_mail, on_taken
-    )
+    checkpoints = SubtaskCheckpointCoordinator(operators, execution, has_outputs=bool(writers))
     for writer in writers:
         for output in writer.subpartitions:
             output.set_availability_listener(environment.wake_up)

@@ -26,6 +26,7 @@ from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.partitioning import Partitioning
+from snapline.taskmanager.checkpointing import subtask_checkpoint_coordinator
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from snapline.taskmanager.network.channels import pipelined_subpartition
 from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
@@ -38,7 +39,7 @@ from snapline.taskmanager.snapshots import uploader
 from snapline.taskmanager.snapshots.blobs import plan_blobs
 from snapline.taskmanager.snapshots.local_copy import CopiedPart
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
-from snapline.taskmanager.task import checkpoint_execution, task_wiring
+from snapline.taskmanager.task import task_wiring
 from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_restore import TaskRestore
 from tests.simulation.job_plan import Stage
@@ -406,7 +407,7 @@ def _new_rows_before_restored_ones() -> Iterator[None]:
     """A task says that all that it restored is out when its own outputs are; what its inputs restored counts as new."""
     with (
         patch.object(task_wiring, "EndOfChannelState", lambda is_last: EndOfChannelState()),
-        patch.object(checkpoint_execution, "InputsRecovered", _Never),
+        patch.object(subtask_checkpoint_coordinator, "InputsRecovered", _Never),
     ):
         yield
 

@@ -70,7 +70,7 @@ def restore(old: Job, checkpoint_id: CheckpointID, seed: int, widths: Sequence[i
         for index, handles in enumerate(outputs):
             _restore_outputs(_task(job, STAGES[stage], index), handles, rescaling)
     for task in job.tasks:
-        task.inputs_recovered(is_last=task.gate is None)
+        task.broadcast_end_of_channel_state(is_last=task.gate is None)
     return job
 
 

@@ -24,29 +24,16 @@ from snapline.dataflow.elements import (
     StreamElement,
 )
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.partitioning import Partitioning
-from snapline.runtime.cores.machine import CancelTimer, StartTimer
+from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.wire.messages import CheckpointMetrics
 from snapline.taskmanager.checkpointing.channel_state import spread_by_key
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
-    AbortCheckpointOnBarrier,
-    Acknowledge,
-    AllBarriersReceived,
-    BroadcastBarrier,
-    BroadcastCancelCheckpointMarker,
-    CancelAsyncSnapshot,
-    CaptureOutputState,
     ChannelState,
-    Decline,
-    InputChannelStateCompleted,
-    InputsRecovered,
-    SnapshotOperator,
-    StartAsyncSnapshot,
-    SubtaskEffect,
-    TaskEffect,
-    TimeOutBarrier,
-    TriggerCheckpointOnBarrier,
+    FrozenState,
+    OutputState,
 )
 from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
@@ -58,6 +45,7 @@ from snapline.taskmanager.network.channels.exchange_contract import (
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore
 from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
 from snapline.taskmanager.network.channels.pipelined_subpartition import PipelinedSubpartition
+from snapline.taskmanager.operators.base.operator_contract import EMPTY_OPERATOR_SNAPSHOT
 
 STAGES = ("source", "middle", "sink")
 KEY = ("k",)
@@ -170,7 +158,7 @@ class Task:
         self, name: str, job: Job, inputs: Sequence[Link], outputs: Sequence[Link], edge: Partitioning | None
     ) -> None:
         self.name, self.job, self.inputs, self.outputs, self.edge = name, job, inputs, outputs, edge
-        self.coordinator = SubtaskCheckpointCoordinator(1, has_outputs=bool(outputs))
+        self.coordinator = SubtaskCheckpointCoordinator([self], self, has_outputs=bool(outputs))
         self.gate: CheckpointedInputGate | None = None
         if inputs:
             gate = InputGate(0, inputs)
@@ -193,7 +181,6 @@ class Task:
         self.frozen: dict[CheckpointID, Frozen] = {}
         self.uploading: dict[CheckpointID, ChannelState] = {}
         self.timers: dict[Hashable, int] = {}
-        self.overtaken: dict[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]] = {}
         self.ended = False
 
     # --- data ---------------------------------------------------------------------------------------------------------
@@ -226,7 +213,7 @@ class Task:
         polled = self.gate.poll_next(self.job.now_ms, priority_only=priority_only)
         if polled is None:
             return False
-        self.perform(polled.effects)
+        self.coordinator.perform(polled.effects, self.job.now_ms, is_running=not self.ended)
         if polled.element is not None:
             element = polled.element.element
             if isinstance(element, pa.RecordBatch):
@@ -257,100 +244,117 @@ class Task:
         for key in [key for key, at_ms in self.timers.items() if at_ms <= self.job.now_ms]:
             del self.timers[key]
             if self.gate is not None:
-                self.perform(self.gate.timer_fired(key, self.job.now_ms))
-            self.perform_subtask(self.coordinator.timer_fired(key, self.job.now_ms))
-
-    def check_outputs(self) -> None:
-        """Barriers that have left all outputs overtake nothing any more."""
-        for checkpoint_id in self.coordinator.awaited_output_barriers:
-            if not any(link.subpartition.is_barrier_waiting(checkpoint_id) for link in self.outputs):
-                self.perform_subtask(self.coordinator.output_barriers_sent(checkpoint_id))
+                effects = self.gate.timer_fired(key, self.job.now_ms)
+                self.coordinator.perform(effects, self.job.now_ms, is_running=not self.ended)
+            self.coordinator.timer_fired(key)
 
     def trigger(self, barrier: CheckpointBarrier) -> None:
         """By the coordinator of the job."""
-        running = not self.ended
-        self.perform_subtask(self.coordinator.trigger_checkpoint(barrier, self.job.now_ms, is_running=running))
-        self.perform_subtask(self.coordinator.sync_part_completed(barrier.checkpoint_id, 0))
+        self.coordinator.trigger_checkpoint(barrier, self.job.now_ms, is_running=not self.ended)
 
     def upload(self) -> bool:
         """One background part finishes."""
         if not self.uploading:
             return False
         checkpoint_id = self.job.random.choice(list(self.uploading))
-        state = self.uploading.pop(checkpoint_id)
-        effects = self.coordinator.async_part_completed(checkpoint_id, 1)
-        assert [type(effect) for effect in effects] == [Acknowledge]
-        self.job.acknowledge(self, checkpoint_id, Snapshot(self.frozen.pop(checkpoint_id), state))
+        self.coordinator.async_part_done(checkpoint_id, EMPTY_TASK_STATE)
         return True
 
-    def perform(self, effects: Iterable[TaskEffect]) -> None:
-        """What the input side wants."""
-        for effect in effects:
-            match effect:
-                case TriggerCheckpointOnBarrier(barrier, _):
-                    self.perform_subtask(
-                        self.coordinator.trigger_checkpoint_on_barrier(
-                            effect, self.job.now_ms, is_running=not self.ended
-                        )
-                    )
-                    self.perform_subtask(self.coordinator.sync_part_completed(barrier.checkpoint_id, 0))
-                case AllBarriersReceived():
-                    self.perform_subtask(self.coordinator.all_barriers_received(effect))
-                case InputChannelStateCompleted(checkpoint_id, batches):
-                    self.perform_subtask(self.coordinator.finish_input(checkpoint_id, batches))
-                case InputsRecovered(is_last):
-                    self.inputs_recovered(is_last=is_last)
-                case AbortCheckpointOnBarrier(checkpoint_id, reason):
-                    self.perform_subtask(self.coordinator.abort_checkpoint_on_barrier(checkpoint_id, reason))
-                case StartTimer(key, at_ms):
-                    self.timers[key] = at_ms
-                case CancelTimer(key):
-                    self.timers.pop(key, None)
+    # --- as its coordinator sees the one operator (CheckpointedOperator) ----------------------------------------------
 
-    def inputs_recovered(self, *, is_last: bool) -> None:
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
+        """Nothing is held back."""
+
+    def snapshot_state(self, barrier: CheckpointBarrier, *, is_final: bool) -> FrozenState:
+        """All rows so far."""
+        sent = [list(rows) for rows in self.sent]
+        self.frozen[barrier.checkpoint_id] = Frozen(list(self.processed), sent, dict(self.positions))
+        return OperatorID("op"), EMPTY_OPERATOR_SNAPSHOT
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        """Nothing is committed."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        """What was frozen stays until it is not needed."""
+
+    # --- as its coordinator sees the task (CheckpointableTask) --------------------------------------------------------
+
+    def clock_ms(self) -> int:
+        """The clock of the job."""
+        return self.job.now_ms
+
+    def checkpoint_taken(self, barrier: CheckpointBarrier) -> bool:
+        """The operator never finishes before the task ends."""
+        return False
+
+    def broadcast_barrier(self, barrier: CheckpointBarrier, *, is_priority: bool) -> OutputState:
+        """Some links let no barrier overtake."""
+        held_back = barrier.with_options(barrier.options.with_unaligned_unsupported())
+        return {
+            ResultSubpartitionInfo(0, index): self._add(link, held_back)
+            if link.never_overtaken
+            else self._add(link, barrier, priority=is_priority)
+            for index, link in enumerate(self.outputs)
+        }
+
+    def time_out_barrier(self, barrier: CheckpointBarrier) -> OutputState:
+        """Where it has not left."""
+        late: dict[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]] = {}
+        for index, link in enumerate(self.outputs):
+            overtaken = link.subpartition.time_out(barrier)
+            if overtaken is not None:
+                late[ResultSubpartitionInfo(0, index)] = overtaken
+                link.added(priority=True)
+        return late
+
+    def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
+        """In any output."""
+        return any(link.subpartition.is_barrier_waiting(checkpoint_id) for link in self.outputs)
+
+    def broadcast_cancel_checkpoint_marker(self, checkpoint_id: CheckpointID) -> None:
+        """Into all outputs."""
+        for link in self.outputs:
+            self._add(link, CancelCheckpointMarker(checkpoint_id))
+
+    def broadcast_end_of_channel_state(self, *, is_last: bool) -> None:
         """What follows is new, or was not so far in the snapshot."""
         for link in self.outputs:
             self._add(link, EndOfChannelState(is_last))
 
-    def perform_subtask(self, effects: Iterable[SubtaskEffect]) -> None:
-        """What the subtask coordinator wants."""
-        for effect in effects:
-            match effect:
-                case BroadcastBarrier(barrier, is_priority):
-                    held_back = barrier.with_options(barrier.options.with_unaligned_unsupported())
-                    self.overtaken = {
-                        ResultSubpartitionInfo(0, index): self._add(link, held_back)
-                        if link.never_overtaken
-                        else self._add(link, barrier, priority=is_priority)
-                        for index, link in enumerate(self.outputs)
-                    }
-                case CaptureOutputState(checkpoint_id):
-                    self.perform_subtask(self.coordinator.finish_output(checkpoint_id, self.overtaken))
-                case TimeOutBarrier(barrier):
-                    late = {}
-                    for index, link in enumerate(self.outputs):
-                        overtaken = link.subpartition.time_out(barrier)
-                        if overtaken is not None:
-                            late[ResultSubpartitionInfo(0, index)] = overtaken
-                            link.added(priority=True)
-                    self.perform_subtask(self.coordinator.finish_output(barrier.checkpoint_id, late))
-                case BroadcastCancelCheckpointMarker(checkpoint_id):
-                    for link in self.outputs:
-                        self._add(link, CancelCheckpointMarker(checkpoint_id))
-                case SnapshotOperator(_, checkpoint_id, _):
-                    sent = [list(rows) for rows in self.sent]
-                    self.frozen[checkpoint_id] = Frozen(list(self.processed), sent, dict(self.positions))
-                case StartAsyncSnapshot(checkpoint_id, _, state):
-                    self.uploading[checkpoint_id] = state
-                case CancelAsyncSnapshot(checkpoint_id):
-                    self.frozen.pop(checkpoint_id, None)
-                    self.uploading.pop(checkpoint_id, None)
-                case Decline(checkpoint_id, reason, _):
-                    self.job.declined.append((self.name, checkpoint_id, reason))
-                case StartTimer(key, at_ms):
-                    self.timers[key] = at_ms
-                case CancelTimer(key):
-                    self.timers.pop(key, None)
+    def start_async_snapshot(
+        self,
+        checkpoint_id: CheckpointID,
+        target_location: str,
+        frozen: Sequence[FrozenState],
+        channel_state: ChannelState,
+    ) -> None:
+        """It takes until `upload` is called."""
+        self.uploading[checkpoint_id] = channel_state
+
+    def cancel_async_snapshot(self, checkpoint_id: CheckpointID) -> None:
+        """Nothing of it is kept."""
+        self.frozen.pop(checkpoint_id, None)
+        self.uploading.pop(checkpoint_id, None)
+
+    def acknowledge(self, checkpoint_id: CheckpointID, metrics: CheckpointMetrics, state: TaskStateSnapshot) -> None:
+        """To the coordinator of the job."""
+        snapshot = Snapshot(self.frozen.pop(checkpoint_id), self.uploading.pop(checkpoint_id))
+        self.job.acknowledge(self, checkpoint_id, snapshot)
+
+    def decline(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "") -> None:
+        """To the coordinator of the job."""
+        self.job.declined.append((self.name, checkpoint_id, reason))
+
+    def checkpoint_settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
+        """Nothing is cached."""
+
+    def start_timer(self, key: Hashable, at_ms: int) -> None:
+        """Until `fire_timers` finds it due."""
+        self.timers[key] = at_ms
+
+    def cancel_timer(self, key: Hashable) -> None:
+        """Forgotten."""
+        self.timers.pop(key, None)
 
 
 @dataclass
@@ -442,7 +446,7 @@ class Job:
             if len(live) > 1:
                 draw.choice(live).end()
         for task in self.tasks:
-            task.check_outputs()
+            task.coordinator.check_output_barriers()
 
     def settle(self) -> None:
         """No new data or checkpoints: everything under way comes to its end."""
@@ -457,7 +461,7 @@ class Job:
             progress += [task.upload() for task in self.tasks]
             for task in self.tasks:
                 task.fire_timers()
-                task.check_outputs()
+                task.coordinator.check_output_barriers()
             # a timer or an obsolete barrier may have resumed a channel without anything to show for it
             idle_rounds = 0 if any(progress) or any(task.timers for task in self.tasks) else idle_rounds + 1
             if idle_rounds == 3:
@@ -496,11 +500,9 @@ class Job:
         if open_ids:
             checkpoint_id = self.random.choice(open_ids)
             for task in self.tasks:
-                task.perform_subtask(
-                    task.coordinator.notify_checkpoint_aborted(checkpoint_id, is_running=not task.ended)
-                )
+                task.coordinator.notify_checkpoint_aborted(checkpoint_id, is_running=not task.ended)
                 if task.gate is not None and not task.ended:
-                    task.perform(task.gate.abort_notified(checkpoint_id, self.now_ms))
+                    task.coordinator.perform(task.gate.abort_notified(checkpoint_id, self.now_ms), self.now_ms)
 
     # --- the oracle -----------------------------------------------------------------------------------------------------
 

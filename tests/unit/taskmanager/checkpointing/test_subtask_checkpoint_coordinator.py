@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
+import pytest
 
 from snapline.dataflow.elements import AlignmentType, CheckpointBarrier, CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason as Reason
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE
 from snapline.dataflow.wire.messages import CheckpointMetrics
-from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
-    Acknowledge,
     AllBarriersReceived,
-    BroadcastBarrier,
-    BroadcastCancelCheckpointMarker,
-    CancelAsyncSnapshot,
-    CaptureOutputState,
     ChannelState,
-    Decline,
-    NotifyOperatorAborted,
-    NotifyStateManager,
-    PrepareSnapshotPreBarrier,
-    SnapshotOperator,
-    StartAsyncSnapshot,
-    TimeOutBarrier,
+    InputChannelStateCompleted,
+    InputsRecovered,
     TriggerCheckpointOnBarrier,
 )
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import (
@@ -31,6 +24,8 @@ from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import (
     SubtaskCheckpointCoordinator,
 )
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
+from snapline.taskmanager.operators.base.failure import OperatorFailure
+from tests.unit.taskmanager.checkpointing.recorded_task import RecordedOperator, RecordedTask
 
 ONE, TWO = CheckpointID(1), CheckpointID(2)
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED, target_location="chk-1")
@@ -38,199 +33,258 @@ TIMEOUTABLE = CheckpointOptions(aligned_checkpoint_timeout_ms=50)
 BATCH = pa.record_batch({"n": pa.array([1, 2], pa.int64())})
 
 
-def on_barrier(number: int, options: CheckpointOptions, metrics: CheckpointMetrics | None = None):
-    return TriggerCheckpointOnBarrier(
-        CheckpointBarrier(CheckpointID(number), 100, options), metrics or CheckpointMetrics()
-    )
+class Story:
+    """A coordinator with what it calls."""
+
+    def __init__(
+        self, operators: int = 1, *, has_outputs: bool = True, max_record_aborted_checkpoints: int = 128
+    ) -> None:
+        self.task = RecordedTask()
+        self.operators = [RecordedOperator(f"op{index}", self.task.calls) for index in range(operators)]
+        self.coordinator = SubtaskCheckpointCoordinator(
+            self.operators,
+            self.task,
+            has_outputs=has_outputs,
+            max_record_aborted_checkpoints=max_record_aborted_checkpoints,
+        )
+
+    def on_barrier(
+        self, number: int, options: CheckpointOptions, now_ms: int, metrics: CheckpointMetrics | None = None
+    ) -> list[str]:
+        """The barrier handler triggers the checkpoint; its barrier left the source at 100 ms."""
+        barrier = CheckpointBarrier(CheckpointID(number), 100, options)
+        self.coordinator.perform([TriggerCheckpointOnBarrier(barrier, metrics or CheckpointMetrics())], now_ms)
+        return self.task.take_calls()
+
+    def trigger(self, number: int, options: CheckpointOptions | None = None, *, is_running: bool = True) -> list[str]:
+        """The JobMaster triggers the checkpoint at 0 ms."""
+        barrier = CheckpointBarrier(CheckpointID(number), 0, options or CheckpointOptions())
+        self.coordinator.trigger_checkpoint(barrier, 0, is_running=is_running)
+        return self.task.take_calls()
 
 
 def test_unaligned_checkpoint_waits_for_both_sides_of_its_data_in_flight() -> None:
     """Upload starts with the last of sync part, outputs and inputs; the acknowledgement carries all metrics."""
-    coordinator = SubtaskCheckpointCoordinator(2)
-    barrier = CheckpointBarrier(ONE, 100, UNALIGNED)
-    metrics = CheckpointMetrics(checkpoint_start_delay_ms=3, unaligned=True)
-
-    assert coordinator.trigger_checkpoint_on_barrier(on_barrier(1, UNALIGNED, metrics), 100, is_running=True) == [
-        PrepareSnapshotPreBarrier(0, ONE),
-        PrepareSnapshotPreBarrier(1, ONE),
-        BroadcastBarrier(barrier, is_priority=True),
-        CaptureOutputState(ONE),
-        SnapshotOperator(1, ONE, 100),
-        SnapshotOperator(0, ONE, 100),
-    ]
-    outputs = {ResultSubpartitionInfo(0, 0): (BATCH,)}
+    story = Story(2)
+    story.task.overtaken = {ResultSubpartitionInfo(0, 0): (BATCH,)}
     inputs = {InputChannelInfo(0, 1): (BATCH,)}
-    assert coordinator.finish_output(ONE, outputs) == []
-    assert coordinator.sync_part_completed(ONE, 4) == []
-    assert coordinator.all_barriers_received(AllBarriersReceived(ONE, 5, 6)) == []
-    state = ChannelState(inputs, outputs)
-    assert coordinator.finish_input(ONE, inputs) == [StartAsyncSnapshot(ONE, "chk-1", state)]
-    assert coordinator.async_part_completed(ONE, 7) == [
-        Acknowledge(
-            ONE,
+
+    assert story.on_barrier(1, UNALIGNED, 100, CheckpointMetrics(checkpoint_start_delay_ms=3, unaligned=True)) == [
+        "op0: prepare 1",
+        "op1: prepare 1",
+        "barrier 1 overtakes",
+        "op1: freeze 1 of 100 ms",
+        "op0: freeze 1 of 100 ms",
+    ]
+    story.coordinator.perform([AllBarriersReceived(ONE, 5, 6)], 105)
+    assert story.task.take_calls() == []
+    story.coordinator.perform([InputChannelStateCompleted(ONE, inputs)], 105)
+    assert story.task.take_calls() == ["upload 1 of op1 op0 to 'chk-1'"]
+    assert story.task.uploads == {ONE: ChannelState(inputs, story.task.overtaken)}
+    story.coordinator.async_part_done(ONE, EMPTY_TASK_STATE)
+    assert story.task.take_calls() == ["acknowledge 1"]
+    assert story.task.acknowledged == [
+        (
             CheckpointMetrics(
-                sync_duration_ms=4,
-                async_duration_ms=7,
+                sync_duration_ms=1,
+                async_duration_ms=1,
                 alignment_duration_ms=5,
                 checkpoint_start_delay_ms=3,
                 bytes_processed_during_alignment=6,
                 bytes_persisted_during_alignment=2 * BATCH.nbytes,
                 unaligned=True,
             ),
+            EMPTY_TASK_STATE,
         )
     ]
-    assert coordinator.pending_checkpoint_ids == ()
+    assert story.coordinator.pending_checkpoint_ids == ()
 
 
 def test_timeoutable_barrier_keeps_the_upload_waiting_until_it_has_left_the_outputs() -> None:
     """Before, it may still turn unaligned, and what it overtakes belongs to the snapshot."""
-    coordinator = SubtaskCheckpointCoordinator(1)
-    timer = OutputBarrierTimeout(ONE)
+    story = Story()
 
-    effects = coordinator.trigger_checkpoint_on_barrier(on_barrier(1, TIMEOUTABLE), 120, is_running=True)
-
-    assert StartTimer(timer, 150) in effects
-    assert BroadcastBarrier(CheckpointBarrier(ONE, 100, TIMEOUTABLE), is_priority=False) in effects
-    assert coordinator.sync_part_completed(ONE, 0) == []
-    assert coordinator.awaited_output_barriers == (ONE,)
-    assert coordinator.output_barriers_sent(ONE) == [
-        CancelTimer(timer),
-        StartAsyncSnapshot(ONE, "", ChannelState()),
+    assert story.on_barrier(1, TIMEOUTABLE, 120) == [
+        "op0: prepare 1",
+        "barrier 1",
+        "timer at 150 ms",
+        "op0: freeze 1 of 100 ms",
     ]
+    story.coordinator.check_output_barriers()
+    assert story.task.take_calls() == []
+    story.task.waiting.clear()
+    story.coordinator.check_output_barriers()
+    assert story.task.take_calls() == ["no timer", "upload 1 of op0 to ''"]
+    assert story.task.uploads == {ONE: ChannelState()}
 
 
 def test_timeout_in_the_outputs_makes_what_was_overtaken_channel_state() -> None:
     """The checkpoint counts as unaligned then."""
-    coordinator = SubtaskCheckpointCoordinator(1)
-    coordinator.trigger_checkpoint_on_barrier(on_barrier(1, TIMEOUTABLE), 120, is_running=True)
-    coordinator.sync_part_completed(ONE, 0)
+    story = Story()
+    story.on_barrier(1, TIMEOUTABLE, 120)
+    story.task.overtaken = {ResultSubpartitionInfo(0, 0): (BATCH,)}
 
-    assert coordinator.timer_fired(OutputBarrierTimeout(ONE), 150) == [
-        TimeOutBarrier(CheckpointBarrier(ONE, 100, TIMEOUTABLE))
-    ]
-    outputs = {ResultSubpartitionInfo(0, 0): (BATCH,)}
-    assert coordinator.finish_output(ONE, outputs) == [StartAsyncSnapshot(ONE, "", ChannelState({}, outputs))]
-    acknowledge = coordinator.async_part_completed(ONE, 1)[0]
-    assert isinstance(acknowledge, Acknowledge)
-    assert acknowledge.metrics.unaligned
+    story.coordinator.timer_fired(OutputBarrierTimeout(ONE))
+
+    assert story.task.take_calls() == ["barrier 1 overtakes late", "upload 1 of op0 to ''"]
+    assert story.task.uploads == {ONE: ChannelState({}, story.task.overtaken)}
+    story.coordinator.async_part_done(ONE, EMPTY_TASK_STATE)
+    assert [metrics.unaligned for metrics, _ in story.task.acknowledged] == [True]
 
 
 def test_task_without_outputs_waits_for_none() -> None:
     """A sink's timeoutable checkpoint is uploaded at once."""
-    coordinator = SubtaskCheckpointCoordinator(1, has_outputs=False)
-    coordinator.trigger_checkpoint_on_barrier(on_barrier(1, TIMEOUTABLE), 100, is_running=True)
+    story = Story(has_outputs=False)
 
-    assert coordinator.sync_part_completed(ONE, 0) == [StartAsyncSnapshot(ONE, "", ChannelState())]
+    assert story.on_barrier(1, TIMEOUTABLE, 100)[-1] == "upload 1 of op0 to ''"
+    assert story.task.uploads == {ONE: ChannelState()}
 
 
 def test_forced_alignment_ends_behind_the_edge_that_needed_it() -> None:
     """The barrier goes on as it was meant; the inputs were aligned, so nothing of them is in flight."""
-    coordinator = SubtaskCheckpointCoordinator(1)
-    forced = UNALIGNED.with_unaligned_unsupported()
+    story = Story()
 
-    effects = coordinator.trigger_checkpoint_on_barrier(on_barrier(1, forced), 100, is_running=True)
+    calls = story.on_barrier(1, UNALIGNED.with_unaligned_unsupported(), 100)
 
-    assert BroadcastBarrier(CheckpointBarrier(ONE, 100, UNALIGNED), is_priority=True) in effects
-    assert coordinator.finish_output(ONE, {}) == []
-    assert coordinator.sync_part_completed(ONE, 0) == [StartAsyncSnapshot(ONE, "chk-1", ChannelState())]
+    assert story.task.sent == [CheckpointBarrier(ONE, 100, UNALIGNED)]
+    assert calls[1:] == ["barrier 1 overtakes", "op0: freeze 1 of 100 ms", "upload 1 of op0 to 'chk-1'"]
+    assert story.task.uploads == {ONE: ChannelState()}
 
 
 def test_savepoints_never_overtake() -> None:
     """Whatever the trigger says about alignment."""
-    options = CheckpointOptions(SnapshotType.SAVEPOINT, AlignmentType.UNALIGNED)
-    coordinator = SubtaskCheckpointCoordinator(1)
+    story = Story()
 
-    effects = coordinator.trigger_checkpoint(CheckpointBarrier(ONE, 100, options), 100, is_running=True)
+    calls = story.trigger(1, CheckpointOptions(SnapshotType.SAVEPOINT, AlignmentType.UNALIGNED))
 
-    sent = next(effect for effect in effects if isinstance(effect, BroadcastBarrier))
-    assert not sent.is_priority
-    assert sent.barrier.options == CheckpointOptions(SnapshotType.SAVEPOINT)
+    assert calls[1] == "barrier 1"
+    assert [barrier.options for barrier in story.task.sent] == [CheckpointOptions(SnapshotType.SAVEPOINT)]
 
 
 def test_source_that_does_not_run_declines_and_tells_downstream() -> None:
     """So that nobody waits for a barrier."""
-    coordinator = SubtaskCheckpointCoordinator(1)
+    story = Story()
 
-    assert coordinator.trigger_checkpoint(CheckpointBarrier(ONE, 0), 0, is_running=False) == [
-        Decline(ONE, Reason.CHECKPOINT_DECLINED_TASK_NOT_READY),
-        BroadcastCancelCheckpointMarker(ONE),
+    assert story.trigger(1, is_running=False) == [
+        f"decline 1: {Reason.CHECKPOINT_DECLINED_TASK_NOT_READY.name}",
+        "cancel marker 1",
     ]
-    assert coordinator.pending_checkpoint_ids == ()
+    assert story.coordinator.pending_checkpoint_ids == ()
 
 
 def test_failures_decline_with_their_detail() -> None:
-    """In the synchronous part, and in the background."""
-    coordinator = SubtaskCheckpointCoordinator(1)
-    coordinator.trigger_checkpoint(CheckpointBarrier(ONE, 0), 0, is_running=True)
-    assert coordinator.sync_part_failed(ONE, "disk") == [
-        CancelAsyncSnapshot(ONE),
-        Decline(ONE, Reason.TASK_CHECKPOINT_FAILURE, "disk"),
+    """In the synchronous part, and in the background; what fails in the synchronous part fails the task."""
+    story = Story(2)
+    story.operators[0].failing = True
+
+    with pytest.raises(OperatorFailure) as failure:
+        story.trigger(1)
+
+    assert story.task.take_calls() == [
+        "op0: prepare 1",
+        "op1: prepare 1",
+        "barrier 1",
+        "op1: freeze 1 of 0 ms",
+        f"decline 1: {Reason.TASK_CHECKPOINT_FAILURE.name} {failure.value}",
     ]
-    coordinator.trigger_checkpoint(CheckpointBarrier(TWO, 0), 0, is_running=True)
-    coordinator.sync_part_completed(TWO, 0)
-    assert coordinator.async_part_failed(TWO, "s3") == [Decline(TWO, Reason.CHECKPOINT_ASYNC_EXCEPTION, "s3")]
-    assert coordinator.async_part_completed(TWO, 0) == []
+    story.operators[0].failing = False
+    assert story.trigger(2)[-1] == "upload 2 of op1 op0 to ''"
+    story.coordinator.async_part_done(TWO, OSError("s3"))
+    assert story.task.take_calls() == [
+        "cancel upload 2",
+        f"decline 2: {Reason.CHECKPOINT_ASYNC_EXCEPTION.name} OSError: s3",
+    ]
+    story.coordinator.async_part_done(TWO, EMPTY_TASK_STATE)
+    assert story.task.take_calls() == []
+
+
+def test_the_last_snapshot_of_a_task_says_so() -> None:
+    """To whoever restores it: nothing has to be opened again."""
+    story = Story()
+    story.task.finished = True
+
+    assert "op0: freeze 1 of 0 ms, final" in story.trigger(1)
+    story.coordinator.async_part_done(ONE, EMPTY_TASK_STATE)
+    assert [state for _, state in story.task.acknowledged] == [replace(EMPTY_TASK_STATE, is_task_finished=True)]
 
 
 def test_abort_notification_stops_the_running_snapshot_and_tells_operators() -> None:
     """Tail to head, then the state manager."""
-    coordinator = SubtaskCheckpointCoordinator(2)
-    coordinator.trigger_checkpoint(CheckpointBarrier(ONE, 0, TIMEOUTABLE), 0, is_running=True)
+    story = Story(2)
+    story.trigger(1, TIMEOUTABLE)
+    story.coordinator.notify_checkpoint_aborted(ONE)
+    assert story.task.take_calls() == ["no timer", "op1: aborted 1", "op0: aborted 1", "settled 1 as aborted"]
 
-    assert coordinator.notify_checkpoint_aborted(ONE, is_running=True) == [
-        CancelTimer(OutputBarrierTimeout(ONE)),
-        CancelAsyncSnapshot(ONE),
-        NotifyOperatorAborted(1, ONE),
-        NotifyOperatorAborted(0, ONE),
-        NotifyStateManager(ONE, completed=False),
-    ]
-    assert coordinator.remembered_aborts == 0
+    story.trigger(2)
+    story.coordinator.notify_checkpoint_aborted(TWO)
+    assert story.task.take_calls() == ["cancel upload 2", "op1: aborted 2", "op0: aborted 2", "settled 2 as aborted"]
+    assert story.coordinator.remembered_aborts == 0
+
+
+def test_completion_is_told_to_operators_and_then_to_the_state_manager() -> None:
+    """Tail to head."""
+    story = Story(2)
+
+    story.coordinator.notify_checkpoint_complete(ONE)
+
+    assert story.task.take_calls() == ["op1: complete 1", "op0: complete 1", "settled 1 as complete"]
 
 
 def test_abort_on_barrier_also_gives_up_older_snapshots_that_wait_for_barriers() -> None:
     """Their barriers never come; one that only uploads goes on."""
-    coordinator = SubtaskCheckpointCoordinator(1, has_outputs=False)
-    coordinator.trigger_checkpoint_on_barrier(on_barrier(1, CheckpointOptions()), 0, is_running=True)
-    coordinator.sync_part_completed(ONE, 0)
-    coordinator.trigger_checkpoint_on_barrier(on_barrier(2, UNALIGNED), 0, is_running=True)
-    coordinator.sync_part_completed(TWO, 0)
+    story = Story(has_outputs=False)
+    story.on_barrier(1, CheckpointOptions(), 0)
+    story.on_barrier(2, UNALIGNED, 0)
     reason = Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
 
-    assert coordinator.abort_checkpoint_on_barrier(CheckpointID(4), reason) == [
-        CancelAsyncSnapshot(TWO),
-        Decline(CheckpointID(4), reason),
-        BroadcastCancelCheckpointMarker(CheckpointID(4)),
-    ]
-    assert coordinator.pending_checkpoint_ids == (ONE,)
-    assert coordinator.trigger_checkpoint(CheckpointBarrier(CheckpointID(3), 0), 0, is_running=True) == []
+    story.coordinator.abort_checkpoint_on_barrier(CheckpointID(4), reason)
+
+    assert story.task.take_calls() == [f"decline 4: {reason.name}", "cancel marker 4"]
+    assert story.coordinator.pending_checkpoint_ids == (ONE,)
+    assert story.trigger(3) == []
 
 
 def test_the_job_master_is_not_told_what_it_has_said_itself() -> None:
     """Those downstream are: they wait for the barrier."""
-    coordinator = SubtaskCheckpointCoordinator(1)
-    coordinator.notify_checkpoint_aborted(ONE, is_running=True)
+    story = Story()
+    story.coordinator.notify_checkpoint_aborted(ONE)
+    story.task.take_calls()
 
-    assert coordinator.abort_checkpoint_on_barrier(ONE, None) == [BroadcastCancelCheckpointMarker(ONE)]
-    assert coordinator.last_checkpoint_id == ONE
+    story.coordinator.abort_checkpoint_on_barrier(ONE, None)
+
+    assert story.task.take_calls() == ["cancel marker 1"]
+    assert story.trigger(1) == []
+
+
+def test_what_inputs_recovered_is_passed_on() -> None:
+    """Those behind the task wait for it, too."""
+    story = Story()
+
+    story.coordinator.perform([InputsRecovered(is_last=False), InputsRecovered(is_last=True)], 0)
+
+    assert story.task.take_calls() == ["end of channel state", "end of channel state, the last"]
 
 
 def test_aborts_too_old_to_be_remembered_still_count() -> None:
     """A trigger far behind the newest abort belongs to a checkpoint that was aborted long ago."""
-    coordinator = SubtaskCheckpointCoordinator(1, max_record_aborted_checkpoints=2)
+    story = Story(max_record_aborted_checkpoints=2)
     for number in range(5, 10):
-        coordinator.notify_checkpoint_aborted(CheckpointID(number), is_running=True)
+        story.coordinator.notify_checkpoint_aborted(CheckpointID(number))
+    story.task.take_calls()
 
-    effects = coordinator.trigger_checkpoint(CheckpointBarrier(CheckpointID(6), 0), 0, is_running=True)
+    calls = story.trigger(6)
 
-    assert coordinator.remembered_aborts == 2
-    assert effects == [BroadcastCancelCheckpointMarker(CheckpointID(6))]
+    assert story.coordinator.remembered_aborts == 2
+    assert calls == ["cancel marker 6"]
 
 
 def test_closing_abandons_everything_that_is_under_way() -> None:
     """Once each."""
-    coordinator = SubtaskCheckpointCoordinator(1)
-    for number in (1, 2):
-        coordinator.trigger_checkpoint(CheckpointBarrier(CheckpointID(number), 0), 0, is_running=True)
+    story = Story()
+    story.trigger(1)
+    story.trigger(2, TIMEOUTABLE)
 
-    assert coordinator.close() == [CancelAsyncSnapshot(ONE), CancelAsyncSnapshot(TWO)]
-    assert coordinator.close() == []
+    story.coordinator.close()
+    assert story.task.take_calls() == ["cancel upload 1", "no timer"]
+    story.coordinator.close()
+    assert story.task.take_calls() == []
