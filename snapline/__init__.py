@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from snapline.aggregates import max as max  # noqa: A004 - said again, it is public without being in __all__
     from snapline.aggregates import min as min  # noqa: A004
     from snapline.aggregates import sum as sum  # noqa: A004
+    from snapline.checkpointing import Checkpointing
     from snapline.client import JobFailed
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from snapline.connectors.builtin.generator import GeneratorSource
@@ -123,6 +124,7 @@ __all__ = [
     "BroadcastStream",
     "CheckpointListener",
     "CheckpointedFunction",
+    "Checkpointing",
     "CoProcessFunction",
     "Committable",
     "Committer",
@@ -206,6 +208,7 @@ __all__ = [
 
 _PLACES = {
     "snapline.aggregates": "count max mean min sum",
+    "snapline.checkpointing": "Checkpointing",
     "snapline.client": "JobFailed",
     "snapline.connected": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "snapline.connectors.builtin.generator": "GeneratorSource",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from snapline.checkpointing import Checkpointing
 from snapline.dataflow.api.connector_api import Source
 from snapline.dataflow.api.functions import SourceFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
@@ -113,6 +114,11 @@ class StreamExecutionEnvironment:
             )
         self.configure(CHECKPOINTING_INTERVAL.key, f"{interval_ms} ms")
         return self.configure(CHECKPOINTING_MODE.key, mode)
+
+    @property
+    def checkpointing(self) -> Checkpointing:
+        """What people set about checkpoints and state, as methods with types: `env.checkpointing.interval(1_000).unaligned()`."""
+        return Checkpointing(self)
 
     def set_checkpoint_dir(self, directory: str) -> StreamExecutionEnvironment:
         """Base directory of checkpoints."""

@@ -49,6 +49,7 @@ from snapline.dataflow.graph.side_outputs import why_no_side_output
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamNode
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.partitioning import Partitioning
+from snapline.key_functions import KeyFunction, WithKeys, check_key_function
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -250,12 +251,45 @@ class DataStream:
 
     # --- partitioning --------------------------------------------------------------------------------------------------
 
-    def key_by(self, *columns: str) -> KeyedStream:
-        """Partition by the values of these columns; equal keys meet in one subtask."""
+    def key_by(self, *columns: str | KeyFunction, schema: pa.Schema | None = None) -> KeyedStream:
+        """Partition by the values of columns, or by a function of a batch: rows with equal keys meet in one subtask.
+
+        `function(batch)` gives an Arrow array with a key per row, or an array of structs for a key of several columns. The keys become
+        columns of the rows: one called `key`, or those of `schema`, which also says their types (and is needed for structs). It
+        must give equal keys for equal rows, on every machine. Raises JobDefinitionError for a column that is not there.
+
+        >>> import pyarrow as pa, pyarrow.compute as pc, snapline as sl
+        >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
+        >>> rows = env.from_collection([{"name": "Ada", "n": 1}, {"name": "ada", "n": 2}])
+        >>> rows.key_by("name").key_columns
+        ('name',)
+        >>> rows.key_by(lambda batch: pc.utf8_lower(batch["name"]), schema=pa.schema([("lower", pa.string())])).key_columns
+        ('lower',)
+        """
         if not columns:
-            raise JobDefinitionError("key_by needs at least one column")
-        self.check_columns(columns, "key_by")
-        return KeyedStream(self, tuple(columns))
+            raise JobDefinitionError("key_by needs at least one column, or a function of a batch")
+        names = tuple(column for column in columns if isinstance(column, str))
+        if len(names) == len(columns):
+            if schema is not None:
+                raise JobDefinitionError("key_by: schema= is for keys that a function computes; columns have a type")
+            self.check_columns(names, "key_by")
+            return KeyedStream(self, names)
+        if len(columns) > 1 or not callable(columns[0]):
+            raise JobDefinitionError(f"key_by takes names of columns or one function of a batch, got {columns!r}")
+        return self._keyed_by_function(check_key_function(columns[0], schema, self.schema))
+
+    def _keyed_by_function(self, keys: WithKeys) -> KeyedStream:
+        """Each stream of a union on its own, at its parallelism, so that rows keep their order."""
+        known = self.schema
+        result = None if known is None or keys.schema is None else pa.schema([*known, *keys.schema])
+        edges: list[StreamEdge] = []
+        for edge in self.edges:
+            source = self.environment.graph.nodes[edge.source]
+            added = replace(self, edges=(edge,)).add_operator("key_by", MapBatchesSpec(keys, result), "", schema=result)
+            added.node.parallelism, added.node.max_parallelism = source.parallelism, source.max_parallelism
+            added.node.slot_sharing_group = source.slot_sharing_group
+            edges += added.edges
+        return KeyedStream(replace(self, edges=tuple(edges), schema=result), keys.names)
 
     def broadcast_state(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
         """Send every row to every subtask of a keyed stream's function, which keeps these broadcast states."""

@@ -268,6 +268,15 @@ class BothAsTheyCome(sl.CoProcessFunction):
         return pa.RecordBatch.from_arrays([batch.column("rk"), pc.negate(batch.column("rv"))], schema=PAIRS)
 
 
+PARITY = pa.schema([("of", pa.int64()), ("odd", pa.bool_())])
+
+
+def key_and_parity(batch: pa.RecordBatch) -> pa.Array:
+    """A key of two columns, computed."""
+    odd = pc.equal(pc.bit_wise_and(batch.column("v"), 1), 1)
+    return pa.StructArray.from_arrays([batch.column("k"), odd], fields=list(PARITY))
+
+
 def session_total(key: int, window: Any, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
     """One row for a session."""
     rows = [{"k": key, "start": window.start_ms, "total": pc.sum(batch.column("v")).as_py()}]
@@ -319,5 +328,6 @@ def more_branches(
         "unbounded-join": few_left.key_by("k").join(few_right.key_by("rk")).unbounded(uid="unbounded-join"),
         "four-times": four_times,
         TENTH: four_times.get_side_output(TENTH, COUNTS),
+        "by-function": left.key_by(key_and_parity, schema=PARITY).running_aggregate(uid="by-function", n=sl.count()),
         "clock-timers": left.key_by("k").process(CountedByTheClock(), uid="clock-timers", schema=COUNTS),
     }

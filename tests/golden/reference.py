@@ -189,6 +189,11 @@ def more_expected(left: Rows, right: Rows, paused: Rows, names: dict[int, str]) 
         "connect-plain": [{"k": k, "v": v} for k, v, _ in left] + [{"k": k, "v": -v} for k, v, _ in right],
         "unbounded-join": (pair(one, other) for one in few_left for other in few_right if one[0] == other[0]),
         "four-times": ({"k": k, "n": i + 1} for k, n in per_key.items() for i in range(n)),
+        "by-function": (
+            {"of": k, "odd": odd, "n": i + 1}
+            for (k, odd), n in Counter((k, v % 2 == 1) for k, v, _ in left).items()
+            for i in range(n)
+        ),
         "tenth": ({"k": k, "n": i + 1} for k, n in per_key.items() for i in range(9, n, 10)),
     }
 
