@@ -42,7 +42,6 @@ from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.coordinator.snapshots import NoSnapshot, read_snapshot
-from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.runtime.actor import Performer
 from snapline.runtime.clock import Clock
@@ -116,7 +115,7 @@ class CheckpointIo:
             "draw checkpoint id",
             lambda: CheckpointIdDrawn(request, self._counter.get_and_increment()),
             self._tell,
-            lambda error: CheckpointIdFailed(request, str(error), CheckpointFailureReason.IO_EXCEPTION),
+            lambda error: CheckpointIdFailed(request, str(error)),
         )
 
     def _set_id_count(self, effect: asked.SetCheckpointIdCount) -> None:

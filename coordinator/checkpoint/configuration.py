@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
-from snapline.coordinator.checkpoint.request_decider import DEFAULT_MAX_QUEUED_REQUESTS
+from snapline.coordinator.checkpoint.request_decider import (
+    DEFAULT_MAX_QUEUED_PERIODIC_REQUESTS,
+    DEFAULT_MAX_QUEUED_REQUESTS,
+)
 from snapline.dataflow import config
 from snapline.dataflow.elements import NO_ALIGNED_TIMEOUT_MS, AlignmentType, CheckpointOptions, SnapshotType
 from snapline.dataflow.errors import SnaplineError
@@ -35,6 +38,7 @@ class CheckpointCoordinatorConfiguration:
     min_pause_ms: int = 0
     max_concurrent_checkpoints: int = 1
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
+    max_queued_periodic_requests: int = DEFAULT_MAX_QUEUED_PERIODIC_REQUESTS
     max_retained_checkpoints: int = 1
     retention: CheckpointRetentionPolicy = CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
     exactly_once: bool = True

@@ -145,7 +145,10 @@ class CheckpointCoordinator:
         self._given_plan_calculator = plan_calculator
         self._plans = self._plan_calculator()
         self._decider = CheckpointRequestDecider(
-            configuration.max_concurrent_checkpoints, configuration.min_pause_ms, configuration.max_queued_requests
+            configuration.max_concurrent_checkpoints,
+            configuration.min_pause_ms,
+            configuration.max_queued_requests,
+            configuration.max_queued_periodic_requests,
         )
         self._periodic = PeriodicTrigger(job_id, configuration.effective_interval_ms)
         self._triggering: Triggering | None = None
@@ -379,7 +382,8 @@ class CheckpointCoordinator:
     def _id_failed(self, event: CheckpointIdFailed) -> None:
         triggering = self._drawing(event.request_id)
         if triggering is not None:
-            self._trigger_failed(triggering.request, event.reason, event.detail)
+            reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+            self._trigger_failed(triggering.request, reason, f"No checkpoint id could be drawn: {event.detail}")
 
     def _id_drawn(self, event: CheckpointIdDrawn) -> None:
         triggering = self._drawing(event.request_id)

@@ -164,12 +164,11 @@ class CheckpointIdDrawn:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdFailed:
-    """Answers DrawCheckpointId: the counter could not be moved, or it is not known whether it was."""
+    """Answers DrawCheckpointId: the counter could not be moved, or it is not known whether it was. The request fails, and says
+    nothing about whether checkpoints can succeed: it is not counted against tolerable failures (as in Flink)."""
 
     request_id: CheckpointRequestID
     detail: str
-    reason: CheckpointFailureReason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
-    """IO_EXCEPTION when it was storage or the coordination service that failed: counted against tolerable failures."""
 
 
 @dataclass(frozen=True, slots=True)

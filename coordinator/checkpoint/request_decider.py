@@ -2,8 +2,9 @@
 
 Decides between execute, queue and drop from the queue's order, the number of pending checkpoints, the number of old ones
 still being deleted, and the pause since the last completion. Knows nothing of what a checkpoint is. Mirrors Flink's
-CheckpointRequestDecider of 1.14 and later: only periodic requests wait for the pause. Ties that Flink breaks by identity hash
-are broken by arrival, so that a run can be replayed; time is an argument.
+CheckpointRequestDecider of 1.14 and later: only periodic requests wait for the pause. Two differences: of periodic requests one
+waits, and those that find it waiting are dropped, because one checkpoint answers them all (decision 44); and ties that Flink breaks by
+identity hash are broken by arrival, so that a run can be replayed. Time is an argument.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from snapline.dataflow.failures import CheckpointFailureReason
 
 DEFAULT_MAX_QUEUED_REQUESTS = 1000
 """Bound of the queue: beyond it, periodic requests are dropped, youngest first, and then newcomers."""
+DEFAULT_MAX_QUEUED_PERIODIC_REQUESTS = 1
+"""Of these, periodic ones: more would be taken one after another as soon as there is room, without any work between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +83,19 @@ class CheckpointRequestDecider:
         max_concurrent_checkpoints: int,
         min_pause_ms: int,
         max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
+        max_queued_periodic_requests: int = DEFAULT_MAX_QUEUED_PERIODIC_REQUESTS,
     ) -> None:
         """Raises ValueError for limits that admit nothing."""
-        if max_concurrent_checkpoints < 1 or max_queued_requests < 1 or min_pause_ms < 0:
+        if min(max_concurrent_checkpoints, max_queued_requests, max_queued_periodic_requests) < 1 or min_pause_ms < 0:
             raise ValueError(
                 f"at least one concurrent checkpoint ({max_concurrent_checkpoints}), one queued request "
-                f"({max_queued_requests}) and a pause of 0 ms or more ({min_pause_ms}) are needed"
+                f"({max_queued_requests}), one of them periodic ({max_queued_periodic_requests}), and a pause of 0 ms or more "
+                f"({min_pause_ms}) are needed"
             )
         self._max_concurrent = max_concurrent_checkpoints
         self._min_pause_ms = min_pause_ms
         self._max_queued = max_queued_requests
+        self._max_queued_periodic = max_queued_periodic_requests
         self._queue: list[tuple[tuple[bool, bool, bool, int, int], CheckpointTriggerRequest]] = []
         """Sorted by priority; sequences make priorities unique."""
 
@@ -101,6 +107,10 @@ class CheckpointRequestDecider:
     def submit(self, request: CheckpointTriggerRequest, inputs: DeciderInputs) -> Decision:
         """Take a new request and say what runs now: this one, another one, or none."""
         decision = Decision()
+        if request.is_periodic and self._queued_periodic_count >= self._max_queued_periodic:
+            decision.dropped.append((request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS))
+            self._choose(inputs, decision)
+            return decision
         if len(self._queue) >= self._max_queued and not self._queue[-1][1].is_periodic:
             # Only requests of users are waiting: they stay.
             decision.dropped.append((request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS))
@@ -116,6 +126,10 @@ class CheckpointRequestDecider:
         decision = Decision()
         self._choose(inputs, decision)
         return decision
+
+    @property
+    def _queued_periodic_count(self) -> int:
+        return sum(request.is_periodic for _, request in self._queue)
 
     def abort_all(self) -> list[CheckpointTriggerRequest]:
         """Empty the queue; the caller fails what was in it."""

@@ -188,8 +188,7 @@ class CoordinatorWorld:
 
     def do_id_fails(self, _: list[str]) -> list[str]:
         effect = self.take(asked.DrawCheckpointId)
-        reason = CheckpointFailureReason.IO_EXCEPTION
-        return self.tell(told.CheckpointIdFailed(effect.request_id, "no connection", reason))
+        return self.tell(told.CheckpointIdFailed(effect.request_id, "no connection"))
 
     def do_hook(self, words: list[str]) -> list[str]:
         effect = self.take(asked.TriggerMasterHook)

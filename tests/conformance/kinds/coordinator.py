@@ -66,6 +66,7 @@ from snapline.dataflow.snapshot.handles import (
 from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, JobStatus
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
 from tests.conformance.kinds.properties import reason_of, state_of
+from tests.conformance.kinds.request_decider import FLINK_MAX_QUEUED_PERIODIC
 from tests.conformance.replay import ANY, difference
 
 JOB, OTHER_JOB = JobID("job"), JobID("other")
@@ -139,6 +140,7 @@ class Harness:
                 min_pause_ms=config.get("min_pause_ms", 0),
                 max_concurrent_checkpoints=config.get("max_concurrent", 1),
                 max_queued_requests=config.get("max_queued", 1000),
+                max_queued_periodic_requests=config.get("max_queued_periodic", FLINK_MAX_QUEUED_PERIODIC),
                 max_retained_checkpoints=config.get("max_retained", 1),
                 retention=CheckpointRetentionPolicy(config.get("retention", "NEVER_RETAIN_AFTER_TERMINATION")),
                 unaligned=config.get("unaligned", False),

@@ -14,13 +14,18 @@ from snapline.coordinator.checkpoint.request_decider import (
 from snapline.dataflow.elements import SnapshotType
 from tests.conformance.replay import difference
 
+FLINK_MAX_QUEUED_PERIODIC = 1000
+"""Flink's scenarios let periodic requests wait like all others."""
 SAVEPOINTS = {"savepoint": SnapshotType.SAVEPOINT, "sync_savepoint": SnapshotType.SAVEPOINT_SUSPEND}
 
 
 class Harness:
     def __init__(self, config: dict[str, Any]) -> None:
         self.decider = CheckpointRequestDecider(
-            config.get("max_concurrent", 1), config.get("min_pause_ms", 1), config.get("max_queued", 1000)
+            config.get("max_concurrent", 1),
+            config.get("min_pause_ms", 1),
+            config.get("max_queued", 1000),
+            config.get("max_queued_periodic", FLINK_MAX_QUEUED_PERIODIC),
         )
         self.pending = config.get("pending", 0)
         self.now_ms = config.get("start_ms", 86_400_000)
