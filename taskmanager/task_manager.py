@@ -7,6 +7,7 @@ after `stop`, except the threads of tasks that are stuck in user code, which `st
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -109,6 +110,7 @@ class TaskManager:
             pid=os.getpid(),
             executor_id=config.executor_id,
             log_url=config.log_url,
+            incarnation=secrets.token_hex(16),
         )
         performers: dict[type, Performer] = {
             OpenConnection: lambda effect: self._dialer.open(effect.connection, effect.peer, self._tell),

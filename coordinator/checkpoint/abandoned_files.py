@@ -5,6 +5,8 @@ shapes that tasks write are ever named here, and only of checkpoints whose numbe
 checkpoint with its metadata, and whatever else lies there are their owner's. A coordinator that was killed between the metadata of a
 checkpoint and its pointer leaves one that nothing points to (an orphan): it goes, too, when the metadata itself says that this job
 took it. Flink leaves such files to its users.
+
+What a task says of its files is no reason to delete one that it cannot have written: `may_be_deleted` keeps to the job's directory.
 """
 
 from __future__ import annotations
@@ -23,6 +25,27 @@ def checkpoint_of_shared_file(path: str) -> CheckpointID | None:
     """The checkpoint that a task wrote this shared file for; None: no task did."""
     match = _SHARED_FILE.fullmatch(path)
     return None if match is None else CheckpointID(int(match["checkpoint"]))
+
+
+def is_below(path: str) -> bool:
+    """Whether a path leads below the directory that it is relative to, as those that tasks make up for themselves do."""
+    return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def may_be_deleted(path: str, checkpoint_id: CheckpointID, location: str = "") -> bool:
+    """Whether a task can have written this file for this checkpoint: below the checkpoint's directory, or below the job's and not
+    for another checkpoint. Whatever else a message names is somebody else's, and stays."""
+    inside = path.removeprefix(f"{location.rstrip('/')}/") if location else path
+    if inside != path:
+        return is_below(inside)
+    own = _OWN_FILE.fullmatch(path)
+    written_for = checkpoint_of_shared_file(path) if own is None else int(own["checkpoint"])
+    return is_below(path) and written_for in (None, checkpoint_id)
+
+
+def may_be_shared(path: str) -> bool:
+    """Whether incremental checkpoints of the job can have shared this file: below the job's directory, and of no single checkpoint."""
+    return is_below(path) and _OWN_FILE.fullmatch(path) is None
 
 
 def suspects(files: Iterable[str], kept_locations: Collection[str], before: CheckpointID) -> list[str]:

@@ -186,7 +186,8 @@ class CheckpointsInFlight:
         detail = "the checkpoint is unknown" if outcome is None else f"the checkpoint is {outcome.value} already"
         out.append(MessageRefused(checkpoint_id, attempt, detail, known=outcome is not None))
         if message.state.operators:
-            paths = self._publication.paths_of_late_state(checkpoint_id, outcome, message.state)
+            location = self._recent.location_of(checkpoint_id)
+            paths = self._publication.paths_of_late_state(checkpoint_id, outcome, location, message.state)
             out.append(DiscardState(checkpoint_id, (message.state,), paths))
 
     # --- aborting
@@ -263,12 +264,12 @@ class CheckpointsInFlight:
             self._acknowledged.remove(entry)
         if pending.abort(reason):
             out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, checkpoint_id)))
-        self._recent.remember(checkpoint_id, CheckpointOutcome.ABORTED)
+        self._recent.remember(checkpoint_id, CheckpointOutcome.ABORTED, pending.location)
         self._publication.forget_strays(checkpoint_id)
         self.something_ended = True
         location = pending.location if owns_directory else ""
         states = pending.task_states
-        paths = self._publication.paths_outside(location, states)
+        paths = self._publication.paths_of_aborted(pending, states, owns_directory=owns_directory)
         out.append(DiscardCheckpoint(checkpoint_id, location, states, paths))
         if not begins_again:
             out.append(CheckpointRequestFailed(entry.request.request_id, reason, detail, checkpoint_id))
@@ -310,7 +311,7 @@ class CheckpointsInFlight:
             checkpoint_id, properties = pending.checkpoint_id, pending.properties
             pending.complete()
             entry = self._entries.pop(checkpoint_id)
-            self._recent.remember(checkpoint_id, CheckpointOutcome.COMPLETED)
+            self._recent.remember(checkpoint_id, CheckpointOutcome.COMPLETED, checkpoint.location)
             self.something_ended = True
             self.last_completion_ms = now_ms
             self._failures.handle_success(checkpoint_id)

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from snapline.coordinator.checkpoint.abandoned_files import checkpoint_of_shared_file
+from snapline.coordinator.checkpoint.abandoned_files import (
+    checkpoint_of_shared_file,
+    is_below,
+    may_be_deleted,
+    may_be_shared,
+)
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.completed_store import CompletedCheckpointStore
 from snapline.coordinator.checkpoint.effects import (
@@ -75,6 +80,9 @@ class CheckpointPublication:
         """Whether a successor may go on from what is there."""
         self._kept: tuple[CompletedCheckpoint, ...] = ()
         """What the job has left for its user when it ended."""
+        self._adopted_files: dict[str, bool] = {}
+        """Files elsewhere than in the job's directory that snapshots refer to which the job was started from, or which a former
+        leader took; and whether they are the job's to delete."""
         self._strays: dict[CheckpointID, list[TaskStateSnapshot]] = {}
         """State of unknown tasks by pending checkpoint: its files may be shared with tasks that count."""
 
@@ -90,6 +98,12 @@ class CheckpointPublication:
     ) -> StoreCompletedCheckpoint | FinalizeRefused:
         """Make this durable now."""
         check(self.storing is None, f"checkpoint {checkpoint.checkpoint_id} was stored beside another one")
+        foreign = self._foreign_file(checkpoint)
+        if foreign:
+            return FinalizeRefused(
+                f"a task says that its state lies in {foreign}, which is outside of the job's directory",
+                CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+            )
         unknown = self._unknown_file(checkpoint)
         if unknown:
             return _refers_to_lost(unknown)
@@ -108,6 +122,7 @@ class CheckpointPublication:
         """Register a snapshot that is durable already: the job starts from it."""
         check(self.storing is None, f"snapshot {checkpoint.location} was registered beside another one")
         self._is_store_known = True
+        self._adopt_files(checkpoint)
         if not checkpoint.properties.is_unclaimed:
             self.registry.register_all(checkpoint.operators)
         self.storing = Storing(checkpoint, None)
@@ -133,14 +148,18 @@ class CheckpointPublication:
             removed = self.store.add(checkpoint)
         elif checkpoint.properties.is_synchronous:
             removed = self.store.remember_stop(checkpoint)
-        duplicates = self._orphaned_paths(storing.duplicates)
+        duplicates = self._paths_of_duplicates(storing)
         if duplicates:
             self._remember_deleted(duplicates)
             effects.append(DiscardState(checkpoint.checkpoint_id, (), duplicates))
         strays = self._strays.pop(checkpoint.checkpoint_id, None)
         if strays:
             needed = frozenset(checkpoint.file_paths())
-            paths = tuple(path for path in self._unshared_paths(strays) if path not in needed)
+            paths = tuple(
+                path
+                for path in self._unshared_paths(strays)
+                if path not in needed and may_be_deleted(path, checkpoint.checkpoint_id, checkpoint.location)
+            )
             if paths:
                 effects.append(DiscardState(checkpoint.checkpoint_id, (), paths))
         if self._unreferenced and not checkpoint.properties.is_savepoint:
@@ -171,6 +190,7 @@ class CheckpointPublication:
             self.may_have_leftovers = True
             checkpoint_id = checkpoint.checkpoint_id
             self._recovered_until = max(self._recovered_until, checkpoint_id)
+            self._adopt_files(checkpoint)
             if self.store.find(checkpoint_id) is not None or checkpoint_id in self._removing:
                 continue
             if not checkpoint.properties.is_unclaimed:
@@ -186,7 +206,7 @@ class CheckpointPublication:
         discard = old.properties.discard_on_subsumed
         if not self.registry.is_empty and not old.properties.is_unclaimed:
             for path in self._orphaned_paths(self.registry.unregister_all(old)):
-                if discard:
+                if discard and self._is_own_shared(path):
                     self._unreferenced[path] = (old.checkpoint_id, newest)
         self._removing[old.checkpoint_id] = None
         return RemoveCompletedCheckpoint(old, discard)
@@ -238,7 +258,9 @@ class CheckpointPublication:
         for discarded in outcome.discarded:
             self._removing[discarded.checkpoint_id] = None
             if not self.registry.is_empty and not discarded.properties.is_unclaimed:
-                orphans = _paths_of(self.registry.unregister_all(discarded))
+                orphans = [
+                    path for path in _paths_of(self.registry.unregister_all(discarded)) if self._is_own_shared(path)
+                ]
                 last_user = discarded.checkpoint_id
                 self._unreferenced.update(dict.fromkeys(orphans, (last_user, last_user)))
             effects.append(RemoveCompletedCheckpoint(discarded, discard=True))
@@ -282,19 +304,30 @@ class CheckpointPublication:
         """The checkpoint was aborted: its directory goes as a whole."""
         self._strays.pop(checkpoint_id, None)
 
-    def paths_outside(self, location: str, states: Iterable[TaskStateSnapshot]) -> tuple[str, ...]:
-        """Files of an aborted checkpoint that lie elsewhere and that nobody shares."""
-        prefix = f"{location.rstrip('/')}/"
-        return tuple(path for path in self._unshared_paths(states) if not location or not path.startswith(prefix))
+    def paths_of_aborted(
+        self, pending: PendingCheckpoint, states: Iterable[TaskStateSnapshot], *, owns_directory: bool
+    ) -> tuple[str, ...]:
+        """Files of an aborted checkpoint that nobody shares; without those in its directory when that goes as a whole."""
+        location = pending.location
+        prefix = f"{location.rstrip('/')}/" if owns_directory and location else ""
+        return tuple(
+            path
+            for path in self._unshared_paths(states)
+            if may_be_deleted(path, pending.checkpoint_id, location) and not (prefix and path.startswith(prefix))
+        )
 
     def paths_of_late_state(
-        self, checkpoint_id: CheckpointID, outcome: CheckpointOutcome | None, state: TaskStateSnapshot
+        self, checkpoint_id: CheckpointID, outcome: CheckpointOutcome | None, location: str, state: TaskStateSnapshot
     ) -> tuple[str, ...]:
-        """Files of an acknowledgement for a checkpoint that is not pending (any more) that may be deleted."""
+        """Files of an acknowledgement for a checkpoint that is not pending (any more) that may be deleted. `location`: its directory,
+        empty when that is not known."""
+        unshared = tuple(
+            path for path in self._unshared_paths((state,)) if may_be_deleted(path, checkpoint_id, location)
+        )
         completed = self.store.find(checkpoint_id)
         if completed is not None:
             needed = frozenset(completed.file_paths())
-            return tuple(path for path in self._unshared_paths((state,)) if path not in needed)
+            return tuple(path for path in unshared if path not in needed)
         if outcome is CheckpointOutcome.COMPLETED:
             return ()  # a savepoint: its user's, whatever this message says
         if checkpoint_id in self._removing or (outcome is None and not self._is_store_known):
@@ -302,11 +335,41 @@ class CheckpointPublication:
         if outcome is None:
             own = f"chk-{checkpoint_id}/"
             return tuple(
-                path
-                for path in self._unshared_paths((state,))
-                if path.startswith(own) or checkpoint_of_shared_file(path) == checkpoint_id
+                path for path in unshared if path.startswith(own) or checkpoint_of_shared_file(path) == checkpoint_id
             )
-        return self._unshared_paths((state,))
+        return unshared
+
+    def _adopt_files(self, checkpoint: CompletedCheckpoint) -> None:
+        """What this one refers to outside of the job's directory may be referred to again."""
+        for path in checkpoint.file_paths():
+            if not is_below(path):
+                self._adopted_files[path] = not checkpoint.properties.is_unclaimed or self._adopted_files.get(
+                    path, False
+                )
+
+    def _foreign_file(self, checkpoint: CompletedCheckpoint) -> str:
+        """A file outside of the job's directory that no task of the job can have written or been given; empty if there is none."""
+        inside = f"{checkpoint.location.rstrip('/')}/"
+        for path in checkpoint.file_paths():
+            if is_below(path) or path in self._adopted_files:
+                continue
+            if not (path.startswith(inside) and is_below(path.removeprefix(inside))):
+                return path
+        return ""
+
+    def _is_own_shared(self, path: str) -> bool:
+        """Whether a shared file is the job's to delete."""
+        return may_be_shared(path) or self._adopted_files.get(path, False)
+
+    def _paths_of_duplicates(self, storing: Storing) -> tuple[str, ...]:
+        """Of shared state that was uploaded for the second time."""
+        checkpoint = storing.checkpoint
+        needed = frozenset(checkpoint.file_paths()) if storing.duplicates else frozenset()
+        return tuple(
+            path
+            for path in self._orphaned_paths(storing.duplicates)
+            if path not in needed and may_be_deleted(path, checkpoint.checkpoint_id, checkpoint.location)
+        )
 
     def _unshared_paths(self, states: Iterable[TaskStateSnapshot]) -> tuple[str, ...]:
         """Files of these states that hold no registered state, and none that may be registered again; each once."""

@@ -6,7 +6,7 @@ who is registered, which messages are stale, when a TaskManager counts as lost, 
 the job is left when it is over.
 
 Stale first: an envelope of another leader session is dropped, a message of a TaskManager that is not registered on that
-connection closes the connection. Deployed executions are reconciled with every heartbeat: what the TaskManager runs and
+connection closes the connection, and what one says of an attempt that another one runs is refused. Deployed executions are reconciled with every heartbeat: what the TaskManager runs and
 nobody wants is cancelled, what it should run and does not has failed. Mirrors Flink's JobMaster with
 DefaultExecutionDeploymentReconciler; there are no main-thread futures here, because what must wait is an effect.
 """
@@ -102,6 +102,7 @@ from snapline.coordinator.jobmaster.scheduler_effects import (
     TellTopology,
 )
 from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.coordinator.jobmaster.speakers import Speakers
 from snapline.coordinator.jobmaster.task_managers import TaskManagerTable
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from snapline.dataflow.failures import Blame, SerializedFailure
@@ -212,6 +213,7 @@ class JobMaster:
         )
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
         self._resource_manager = ResourceManagerConnection(register, settings.registration)
+        self._speakers = Speakers(lambda: self.scheduler.graph)
         self._alignment = WatermarkAlignment(self._may_be_live)
         self._clients = ClientOperations(
             self.scheduler, settings, draw_id, self.url_of, lambda: self._resource_manager.note
@@ -605,7 +607,7 @@ class JobMaster:
                 self._out.append(CloseConnection(part.connection))
             elif part.session == self.identity.session:
                 self._heartbeat(HeartbeatReceived(resource_id))
-                acknowledged += part.messages
+                acknowledged += [message for message in part.messages if not self._is_refused(resource_id, message)]
         if acknowledged:
             self._checkpoint(AcknowledgesReceived(tuple(acknowledged)))
 
@@ -629,40 +631,57 @@ class JobMaster:
                 if self._reconciliation is not None:
                     self._reconciliation.report(resource_id, executions)
             case TaskStateChanged(_, attempt_id, state, failure) if self._reconciliation is not None:
-                self._reconciliation.state_changed(attempt_id, state, failure)
+                self._reconciliation.state_changed(resource_id, attempt_id, state, failure)
             case EndOfDataReached(_, attempt_id) if self._reconciliation is not None:
-                self._reconciliation.end_of_data(attempt_id)
+                self._reconciliation.end_of_data(resource_id, attempt_id)
             case TaskStateChanged(_, attempt_id, state, failure, metrics):
-                if metrics is not None:
+                if metrics is not None and self._speakers.runs_on(resource_id, attempt_id):
                     self.metrics[attempt_id.execution_vertex_id] = metrics
                 self._schedule(self.scheduler.task_state_changed(resource_id, attempt_id, state, failure, self._now_ms))
             case AcknowledgeCheckpoint():
-                self._checkpoint(AcknowledgesReceived((message,)))
+                if not self._is_refused(resource_id, message):
+                    self._checkpoint(AcknowledgesReceived((message,)))
             case DeclineCheckpoint():
-                self._checkpoint(DeclineReceived(message))
+                if not self._is_refused(resource_id, message):
+                    self._checkpoint(DeclineReceived(message))
             case EndOfDataReached(_, attempt_id):
-                self._checkpoint(EndOfDataReceived((attempt_id,)))
+                if self._speakers.runs_on(resource_id, attempt_id):
+                    self._checkpoint(EndOfDataReceived((attempt_id,)))
             case HeartbeatResponse():
                 self._heartbeat_response(resource_id, message)
             case ReportWatermark():
-                self._send(resource_id, self._alignment.report(message, self._now_ms))
+                if not self._speakers.runs_elsewhere(resource_id, message.attempt_id):
+                    self._send(resource_id, self._alignment.report(message, self._now_ms))
             case Disconnect(reason):
                 self._task_manager_lost(resource_id, f"it disconnected: {reason}", close=True)
 
     def _register_task_manager(self, connection: ConnectionID, message: RegisterTaskExecutorAtJobMaster) -> None:
         info = message.info
-        if message.job_id != self.job_id or self._is_closed:
-            ended = f"the job is {self.scheduler.status.value}"
-            reason = ended if self._is_closed else f"this is the JobMaster of {self.job_id}"
-            rejected = Fenced(self.identity.session, RegistrationRejected(reason))
+        known = self.task_managers.get(info.resource_id)
+        why_not = ""
+        if self._is_closed:
+            why_not = f"the job is {self.scheduler.status.value}"
+        elif message.job_id != self.job_id:
+            why_not = f"this is the JobMaster of {self.job_id}"
+        elif known is not None and not info.is_same_process(known.info):
+            why_not = known.info.why_not_again
+        if why_not:
+            rejected = Fenced(self.identity.session, RegistrationRejected(why_not))
             self._out += [Send(connection, rejected), CloseConnection(connection)]
             return
-        if info.resource_id in self.task_managers:
+        if known is not None:
             self._task_manager_lost(info.resource_id, "it registered again", close=True)
         self.task_managers.add(info, connection)
         heartbeat = self._settings.heartbeat
         self._send(info.resource_id, RegistrationSuccess(heartbeat.interval_ms, heartbeat.timeout_ms))
         self._heartbeat(MonitorTarget(info.resource_id))
+
+    def _is_refused(self, resource_id: ResourceID, message: AcknowledgeCheckpoint | DeclineCheckpoint) -> bool:
+        """Whether the TaskManager speaks for an attempt that is not its own; then that is logged."""
+        refusal = self._speakers.refusal(resource_id, message)
+        if refusal is not None:
+            self._out.append(refusal)
+        return refusal is not None
 
     def _slots_offered(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> None:
         answer = self.scheduler.pool.offer_slots(resource_id, offers, self._now_ms)
@@ -682,7 +701,8 @@ class JobMaster:
         if registered is not None:
             registered.metrics = response.metrics
             for counters in response.metrics:
-                self.metrics[counters.attempt_id.execution_vertex_id] = counters
+                if not self._speakers.runs_elsewhere(resource_id, counters.attempt_id):
+                    self.metrics[counters.attempt_id.execution_vertex_id] = counters
         graph = self.scheduler.graph
         deployed = self.scheduler.deployed_on(resource_id)
         running = dict.fromkeys(response.executions)

@@ -95,24 +95,30 @@ class Reconciliation:
         self._reported: dict[ExecutionAttemptID, ReportedExecution] = {}
 
     def report(self, resource_id: ResourceID, reports: Iterable[ExecutionReport]) -> None:
-        """A TaskManager says what it runs: all of it."""
+        """A TaskManager says what it runs: all of it. An attempt runs where it was reported first."""
         self.forget(resource_id)
         for report in reports:
-            self._reported[report.attempt_id] = ReportedExecution(resource_id, report)
+            known = self._reported.get(report.attempt_id)
+            if known is None:
+                self._reported[report.attempt_id] = ReportedExecution(resource_id, report)
 
     def state_changed(
-        self, attempt_id: ExecutionAttemptID, state: ExecutionState, failure: SerializedFailure | None
+        self,
+        resource_id: ResourceID,
+        attempt_id: ExecutionAttemptID,
+        state: ExecutionState,
+        failure: SerializedFailure | None,
     ) -> None:
-        """An attempt that was reported has entered another state."""
+        """An attempt that this TaskManager reported has entered another state."""
         known = self._reported.get(attempt_id)
-        if known is not None:
+        if known is not None and known.resource_id == resource_id:
             report = replace(known.report, state=state, failure=failure)
             self._reported[attempt_id] = replace(known, report=report)
 
-    def end_of_data(self, attempt_id: ExecutionAttemptID) -> None:
-        """An attempt that was reported has no more data."""
+    def end_of_data(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID) -> None:
+        """An attempt that this TaskManager reported has no more data."""
         known = self._reported.get(attempt_id)
-        if known is not None:
+        if known is not None and known.resource_id == resource_id:
             self._reported[attempt_id] = replace(known, report=replace(known.report, end_of_data=True))
 
     def forget(self, resource_id: ResourceID) -> None:

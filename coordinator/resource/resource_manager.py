@@ -328,12 +328,8 @@ class ResourceManager:
             return
         known = self.slot_manager.get(info.resource_id)
         if known is not None:
-            if (known.info.host, known.info.pid) != (info.host, info.pid):
-                self._reject(
-                    connection,
-                    f"TaskManager {info.resource_id} runs already as process {known.info.pid} on {known.info.host}; "
-                    "this is a second start of the same Spark task",
-                )
+            if not info.is_same_process(known.info):
+                self._reject(connection, known.info.why_not_again)
                 return
             self._task_manager_lost(info.resource_id, "it registered again", close=True)
         self.slot_manager.register_task_manager(info)

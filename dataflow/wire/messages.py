@@ -135,6 +135,21 @@ class TaskManagerInfo:
     pid: int
     executor_id: str = ""
     log_url: str = ""
+    incarnation: str = field(default="", repr=False)
+    """Drawn by the process, and told to nobody but the coordinators: who knows only the resource id is another process."""
+
+    def is_same_process(self, other: TaskManagerInfo) -> bool:
+        """Whether both come from one process."""
+        mine = (self.host, self.pid, self.incarnation)
+        return mine == (other.host, other.pid, other.incarnation)
+
+    @property
+    def why_not_again(self) -> str:
+        """Why another process is refused under the resource id of this one."""
+        return (
+            f"TaskManager {self.resource_id} runs already as process {self.pid} on {self.host}; this is a second start of the same "
+            "Spark task, or a process that claims to be that one"
+        )
 
 
 @dataclass(frozen=True, slots=True)

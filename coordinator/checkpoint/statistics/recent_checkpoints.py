@@ -24,14 +24,18 @@ class RecentCheckpoints:
     """The last ended checkpoints."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[CheckpointID, CheckpointOutcome] = {}
+        self._outcomes: dict[CheckpointID, tuple[CheckpointOutcome, str]] = {}
 
-    def remember(self, checkpoint_id: CheckpointID, outcome: CheckpointOutcome) -> None:
-        """A pending checkpoint has ended."""
-        self._outcomes[checkpoint_id] = outcome
+    def remember(self, checkpoint_id: CheckpointID, outcome: CheckpointOutcome, location: str) -> None:
+        """A pending checkpoint has ended; its directory is, or was, there."""
+        self._outcomes[checkpoint_id] = outcome, location
         if len(self._outcomes) > MAX_REMEMBERED:
             del self._outcomes[next(iter(self._outcomes))]
 
     def outcome_of(self, checkpoint_id: CheckpointID) -> CheckpointOutcome | None:
         """How it ended; None when it is unknown or long ago."""
-        return self._outcomes.get(checkpoint_id)
+        return self._outcomes.get(checkpoint_id, (None, ""))[0]
+
+    def location_of(self, checkpoint_id: CheckpointID) -> str:
+        """Its directory; empty when it is unknown or long ago."""
+        return self._outcomes.get(checkpoint_id, (None, ""))[1]

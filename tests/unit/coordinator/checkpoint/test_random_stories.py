@@ -26,7 +26,7 @@ def test_oracles_catch_a_broken_coordinator(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         CheckpointPublication,
         "paths_of_late_state",
-        lambda _self, _id, _outcome, state: tuple(
+        lambda _self, _id, _outcome, _location, state: tuple(
             handle.path for operator in state.operators.values() for handle in operator.stream_handles
         ),
     )

@@ -137,9 +137,16 @@ ONE = job("one", [vertex("source", 1, source=True)], [], {})
 class Story:
     """One JobMaster with a scripted checkpoint core."""
 
-    def __init__(self, graph: JobGraph = ONE, attempts: int = 10, failure_threshold: int = 1, **settings: Any) -> None:
+    def __init__(
+        self,
+        graph: JobGraph = ONE,
+        attempts: int = 10,
+        failure_threshold: int = 1,
+        checkpoints: Any = None,
+        **settings: Any,
+    ) -> None:
         self.graph = graph
-        self.checkpoints = ScriptedCheckpointCoordinator()
+        self.checkpoints = checkpoints or ScriptedCheckpointCoordinator()
         numbers = itertools.count(1)
         heartbeat = HeartbeatSettings(10, 50, failure_threshold)
         self.core = JobMaster(

@@ -247,7 +247,7 @@ def test_states_that_change_while_others_are_waited_for_count() -> None:
     """A task fails before the decision."""
     found = reconciliation((A, report(0)))
     failure = SerializedFailure("it broke")
-    found.state_changed(old(0), ExecutionState.FAILED, failure)
+    found.state_changed(A, old(0), ExecutionState.FAILED, failure)
 
     assert decide(found) == Refused(f"{old(0)} is FAILED", failure)
 

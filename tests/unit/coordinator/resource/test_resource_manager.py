@@ -299,6 +299,17 @@ def test_registering_again_frees_the_old_slots_first() -> None:
     assert core.handle(ConnectionLost(c("tm-a"), "late"), 4) == []
 
 
+def test_who_only_knows_the_name_of_a_task_manager_does_not_replace_it() -> None:
+    """Resource id, host and process number are shown to clients; what the process drew for itself is not."""
+    core = manager()
+    core.handle(said("tm-a", RegisterTaskExecutor(replace(info(A), incarnation="drawn"))), 5)
+
+    effects = core.handle(said("tm-x", RegisterTaskExecutor(info(A))), 6)
+
+    assert [type(effect) for effect in effects] == [Send, CloseConnection]
+    assert [manager.info.incarnation for manager in core.task_managers] == ["drawn"]
+
+
 def test_a_second_start_of_the_same_spark_task_is_rejected() -> None:
     """Another process under the same resource id; the first one stays."""
     core = manager()

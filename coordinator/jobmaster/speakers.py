@@ -1,0 +1,44 @@
+"""Whose word counts for an attempt: that of the TaskManager on which it was deployed, and nobody else's.
+
+Decides it for every message that names an attempt. An attempt that is over has nobody who speaks for it; what is still acknowledged for
+one is looked at for its files only. Flink believes each TaskManager that is registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snapline.coordinator.checkpoint.effects import MessageRefused
+from snapline.coordinator.execution.execution_graph import ExecutionGraph
+from snapline.dataflow.ids import ExecutionAttemptID, ResourceID
+from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+
+
+class Speakers:
+    """Of one job."""
+
+    def __init__(self, graph: Callable[[], ExecutionGraph]) -> None:
+        """`graph`: the one that the job has now; a rescale gives it another."""
+        self._graph = graph
+
+    def runs_on(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether this is a current attempt of this TaskManager."""
+        execution = self._graph().find(attempt_id)
+        return execution is not None and execution.resource_id == resource_id
+
+    def runs_elsewhere(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether this is a current attempt, and not of this TaskManager."""
+        execution = self._graph().find(attempt_id)
+        return execution is not None and execution.resource_id != resource_id
+
+    def refusal(
+        self, resource_id: ResourceID, message: AcknowledgeCheckpoint | DeclineCheckpoint
+    ) -> MessageRefused | None:
+        """Why this TaskManager may not say this; None: it may."""
+        execution = self._graph().find(message.attempt_id)
+        is_acknowledgement = isinstance(message, AcknowledgeCheckpoint)
+        if is_acknowledgement if execution is None else execution.resource_id == resource_id:
+            return None
+        where = "is over" if execution is None else f"runs on {execution.resource_id or 'no TaskManager'}"
+        detail = f"{'acknowledged' if is_acknowledgement else 'declined'} by {resource_id}, but the attempt {where}"
+        return MessageRefused(message.checkpoint_id, message.attempt_id, detail, known=execution is None)

@@ -1,0 +1,138 @@
+"""State handles that name files which no task of the job wrote: nothing is deleted, and nothing is completed with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from snapline.coordinator.checkpoint.abandoned_files import may_be_deleted, may_be_shared
+from snapline.coordinator.checkpoint.effects import (
+    CheckpointRequestFailed,
+    DiscardCheckpoint,
+    DiscardState,
+    StoreCompletedCheckpoint,
+)
+from snapline.coordinator.checkpoint.events import (
+    AbortPendingCheckpoints,
+    CheckpointIdDrawn,
+    CheckpointRequested,
+    CheckpointRequestID,
+    CheckpointStored,
+)
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.key_groups import KeyGroupRange
+from tests.unit.coordinator.checkpoint.small_job import Coordinator, keyed, snapshot
+
+FOREIGN = (
+    "/etc/passwd",
+    "file:///base/other-job/chk-1/_metadata",
+    "../other-job/chk-1/segment-tm-0",
+    "chk-1/../chk-3/segment-tm-0",
+    "chk-3/segment-tm-0",
+    "shared/segment-tm-3-0",
+)
+"""For checkpoint 1 of a job."""
+
+KEYS = KeyGroupRange(0, 3)
+"""Of the first of two subtasks."""
+
+
+def abort(job: Coordinator) -> None:
+    job.tell(AbortPendingCheckpoints(CheckpointFailureReason.CHECKPOINT_EXPIRED))
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+def test_a_late_acknowledgement_deletes_no_foreign_file(path: str) -> None:
+    """Checkpoint 1 was aborted: its own files go, whatever else is named stays."""
+    job = Coordinator()
+    job.trigger("a", 1)
+    abort(job)
+
+    effects = job.acknowledge(1, job.tasks[0], state=snapshot(src=keyed(path), own=keyed("chk-1/segment-tm-0")))
+
+    assert [effect.paths for effect in effects if isinstance(effect, DiscardState)] == [("chk-1/segment-tm-0",)]
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+def test_an_aborted_checkpoint_deletes_no_foreign_file(path: str) -> None:
+    """Checkpoint 1 is aborted after one task named a file of its own and one of somebody else."""
+    job = Coordinator()
+    job.trigger("a", 1)
+    job.acknowledge(1, job.tasks[0], state=snapshot(src=keyed(path), own=keyed("shared/segment-tm-1-0")))
+
+    effects = job.tell(AbortPendingCheckpoints(CheckpointFailureReason.CHECKPOINT_EXPIRED))
+
+    assert [effect.paths for effect in effects if isinstance(effect, DiscardCheckpoint)] == [("shared/segment-tm-1-0",)]
+
+
+@pytest.mark.parametrize("path", FOREIGN[:4])
+def test_a_checkpoint_with_state_outside_of_its_job_does_not_complete(path: str) -> None:
+    """It would be read at the next restart, and deleted when it is subsumed."""
+    job = Coordinator()
+    job.trigger("a", 1)
+
+    job.acknowledge(1, *job.tasks[1:])
+    effects = job.acknowledge(1, job.tasks[0], state=snapshot(src=keyed(path, KEYS, shared_key="k")))
+
+    assert not any(isinstance(effect, StoreCompletedCheckpoint) for effect in effects)
+    assert [(e.reason, e.detail) for e in effects if isinstance(e, CheckpointRequestFailed)] == [
+        (
+            CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+            f"a task says that its state lies in {path}, which is outside of the job's directory",
+        )
+    ]
+
+
+def test_a_second_upload_of_shared_state_deletes_nothing_that_is_needed() -> None:
+    """A task names, as its duplicate, the file in which another one's state lies."""
+    job = Coordinator()
+    job.trigger("a", 1)
+    job.acknowledge(1, *job.tasks[1:])
+    job.acknowledge(1, job.tasks[0], state=snapshot(src=keyed("shared/segment-tm-1-0", KEYS, shared_key="k")))
+    job.tell(CheckpointStored(CheckpointID(1)))
+    job.trigger("b", 2)
+    job.acknowledge(2, job.tasks[1])
+    job.acknowledge(2, job.tasks[2], state=snapshot(sink=keyed("chk-2/needed")))
+    (store,) = [
+        effect
+        for effect in job.acknowledge(2, job.tasks[0], state=snapshot(src=keyed("chk-2/needed", KEYS, shared_key="k")))
+        if isinstance(effect, StoreCompletedCheckpoint)
+    ]
+    assert "chk-2/needed" in store.checkpoint.file_paths()
+
+    effects = job.tell(CheckpointStored(CheckpointID(2)))
+
+    assert [effect.paths for effect in effects if isinstance(effect, DiscardState)] == []
+
+
+def test_what_comes_late_for_an_aborted_savepoint_goes_from_its_directory() -> None:
+    """A savepoint lies where its user wanted it, outside of the job's directory."""
+    job = Coordinator()
+    request = CheckpointRequestID("s")
+    job.tell(CheckpointRequested(request, SnapshotType.SAVEPOINT, "s3://bucket/savepoint-1"))
+    job.tell(CheckpointIdDrawn(request, CheckpointID(1)))
+    abort(job)
+
+    state = snapshot(src=keyed("s3://bucket/savepoint-1/segment-tm-0"), sink=keyed("s3://bucket/savepoint-2/_metadata"))
+    effects = job.acknowledge(1, job.tasks[0], state=state)
+
+    assert [effect.paths for effect in effects if isinstance(effect, DiscardState)] == [
+        ("s3://bucket/savepoint-1/segment-tm-0",)
+    ]
+
+
+def test_which_files_a_task_can_have_written() -> None:
+    """Those of the checkpoint, wherever it lies, and shared ones of its number; never those of another one."""
+    one = CheckpointID(1)
+    written = ("chk-1/a", "chk-1/a/b", "shared/segment-tm-1-0", "state-of-an-old-version")
+
+    assert [path for path in (*written, *FOREIGN) if may_be_deleted(path, one)] == list(written)
+    assert may_be_deleted("/savepoints/s-1/x", one, "/savepoints/s-1/")
+    assert not may_be_deleted("/savepoints/s-1/../s-2/x", one, "/savepoints/s-1")
+    assert not may_be_deleted("/savepoints/s-1", one, "/savepoints/s-1")
+    assert [path for path in (*written, *FOREIGN) if may_be_shared(path)] == [
+        "shared/segment-tm-1-0",
+        "state-of-an-old-version",
+        "shared/segment-tm-3-0",
+    ]
