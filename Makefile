@@ -60,10 +60,11 @@ test: setup data ## Lint, types, layer rules, generated code and all tests (one 
 	@$(BIN)/python -m snapline.taskmanager.kernels # those that changed: no test should wait for a compiler
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy, and names that nothing uses
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "make format lays it out"; exit 1; }
 	$(BIN)/mypy
+	$(BIN)/python -m tests.dead_code
 
 layers: setup ## Which room may import which (DESIGN: the rooms)
 	$(BIN)/python -m pytest -q -p no:randomly tests/unit/test_layers.py

@@ -131,11 +131,6 @@ class CheckpointBarrier:
     """When the coordinator triggered the checkpoint."""
     options: CheckpointOptions = DEFAULT_CHECKPOINT_OPTIONS
 
-    @property
-    def is_checkpoint(self) -> bool:
-        """False for savepoints."""
-        return not self.options.snapshot_type.is_savepoint
-
     def as_unaligned(self) -> CheckpointBarrier:
         """After the aligned timeout."""
         return self.with_options(self.options.as_unaligned())

@@ -6,7 +6,7 @@ CompletedCheckpoint; the in-memory twin of `_metadata` plus what the pointer in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
@@ -75,8 +75,3 @@ class CompletedCheckpoint:
                 for handle in state.stream_handles:
                     if isinstance(handle, SegmentStateHandle):
                         yield handle.path
-
-
-def checkpoints_match(first: Sequence[CompletedCheckpoint], second: Sequence[CompletedCheckpoint]) -> bool:
-    """Whether two lists name the same checkpoints of the same jobs in the same order (Flink: checkpointsMatch)."""
-    return [(c.job_id, c.checkpoint_id) for c in first] == [(c.job_id, c.checkpoint_id) for c in second]

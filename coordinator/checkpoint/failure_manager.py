@@ -51,11 +51,6 @@ class CheckpointFailureManager:
         self._counted_ids: dict[CheckpointID, None] = {}
         self._last_succeeded = -1
 
-    @property
-    def consecutive_failures(self) -> int:
-        """Counted failures since the last success."""
-        return self._consecutive
-
     def handle_success(self, checkpoint_id: CheckpointID) -> None:
         """A checkpoint completed; failures of older ones do not matter any more."""
         if checkpoint_id > self._last_succeeded:

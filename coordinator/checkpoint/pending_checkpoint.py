@@ -18,7 +18,7 @@ from snapline.coordinator.checkpoint.plan import CheckpointPlan
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobVertex
-from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, OperatorID
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID
 from snapline.dataflow.snapshot.handles import MasterState, TaskStateSnapshot
 from snapline.runtime.cores.machine import check
 
@@ -71,7 +71,6 @@ class PendingCheckpoint:
         location: str,
         plan: CheckpointPlan,
         master_hooks: Sequence[str] = (),
-        coordinators: Sequence[OperatorID] = (),
         tasks_restored_as_finished: frozenset[ExecutionVertexID] = frozenset(),
     ) -> None:
         """`tasks_restored_as_finished`: subtasks that run only to end again; their empty acknowledgement says so."""
@@ -88,8 +87,6 @@ class PendingCheckpoint:
         self._acknowledged: dict[ExecutionAttemptID, TaskStateSnapshot] = {}
         self._waiting_hooks: dict[str, None] = dict.fromkeys(master_hooks)
         self._master_states: list[MasterState] = []
-        self._waiting_coordinators: dict[OperatorID, None] = dict.fromkeys(coordinators)
-        self._coordinator_states: dict[OperatorID, MasterState | None] = {}
         self._restored_as_finished = tasks_restored_as_finished
         self._canceller_set = False
 
@@ -106,34 +103,19 @@ class PendingCheckpoint:
         return self.properties.can_be_subsumed
 
     @property
-    def are_tasks_fully_acknowledged(self) -> bool:
-        """All tasks have acknowledged and the checkpoint is not over."""
-        return not self._waiting and not self.is_disposed
-
-    @property
     def are_hooks_fully_acknowledged(self) -> bool:
         """All master hooks have answered."""
         return not self._waiting_hooks
 
     @property
-    def unacknowledged_coordinators(self) -> tuple[OperatorID, ...]:
-        """Operator coordinators that have not answered."""
-        return tuple(self._waiting_coordinators)
-
-    @property
     def is_fully_acknowledged(self) -> bool:
-        """Tasks, hooks and operator coordinators."""
-        return not self._waiting and not self._waiting_hooks and not self._waiting_coordinators and not self.is_disposed
+        """Whether all tasks and all master hooks have acknowledged, and the checkpoint is not over."""
+        return not self._waiting and not self._waiting_hooks and not self.is_disposed
 
     @property
     def unacknowledged_tasks(self) -> tuple[ExecutionAttemptID, ...]:
         """Tasks that are still waited for, in order of the plan."""
         return tuple(self._waiting)
-
-    @property
-    def acknowledged_count(self) -> int:
-        """Tasks that have acknowledged."""
-        return len(self._acknowledged)
 
     @property
     def task_states(self) -> tuple[TaskStateSnapshot, ...]:
@@ -144,11 +126,6 @@ class PendingCheckpoint:
     def master_states(self) -> tuple[MasterState, ...]:
         """What the hooks answered, those without state left out."""
         return tuple(self._master_states)
-
-    @property
-    def coordinator_states(self) -> tuple[MasterState, ...]:
-        """What the operator coordinators answered, those without state left out."""
-        return tuple(state for state in self._coordinator_states.values() if state is not None)
 
     def is_acknowledged_by(self, attempt_id: ExecutionAttemptID) -> bool:
         """Whether this attempt has nothing more to say (also when nobody waits for it)."""
@@ -184,20 +161,6 @@ class PendingCheckpoint:
         if state is not None:
             self._master_states.append(state)
         return TaskAcknowledgeResult.SUCCESS
-
-    def acknowledge_coordinator_state(
-        self, coordinator: OperatorID, state: MasterState | None
-    ) -> TaskAcknowledgeResult:
-        """An operator coordinator has answered, possibly with nothing."""
-        if self.is_disposed:
-            return TaskAcknowledgeResult.DISCARDED
-        if coordinator in self._waiting_coordinators:
-            del self._waiting_coordinators[coordinator]
-            self._coordinator_states[coordinator] = state
-            return TaskAcknowledgeResult.SUCCESS
-        if coordinator in self._coordinator_states:
-            return TaskAcknowledgeResult.DUPLICATE
-        return TaskAcknowledgeResult.UNKNOWN
 
     def set_canceller(self) -> bool:
         """The timeout is armed; False when the checkpoint is over already, and the timer has to go. Only once."""
@@ -241,7 +204,7 @@ class PendingCheckpoint:
         check(
             self.status is PendingCheckpointStatus.PENDING and self.is_fully_acknowledged,
             f"checkpoint {self.checkpoint_id} was finalized, is {self.status.value} and waits for "
-            f"{len(self._waiting)} tasks, {len(self._waiting_hooks)} hooks, {len(self._waiting_coordinators)} coordinators",
+            f"{len(self._waiting)} tasks and {len(self._waiting_hooks)} master hooks",
         )
         operators = operator_states_of(
             vertices,

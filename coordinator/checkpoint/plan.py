@@ -13,7 +13,7 @@ from typing import Protocol
 
 from snapline.coordinator.checkpoint.executions import ExecutionTracker
 from snapline.dataflow.graph.jobgraph import JobEdge
-from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
+from snapline.dataflow.ids import ExecutionAttemptID, JobVertexID
 from snapline.dataflow.wire.messages import ExecutionState
 
 
@@ -126,44 +126,3 @@ class DefaultCheckpointPlanCalculator:
             if edge.partitioning.is_pointwise
             for producer in predecessors(subtask, len(running[edge.source]), parallelism)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRoles:
-    """What an external task takes part in (Flink 1.11: tasksToTrigger, tasksToWaitFor, tasksToCommitTo)."""
-
-    trigger: bool = True
-    acknowledge: bool = True
-    commit: bool = True
-
-
-class ExplicitRolesPlanCalculator:
-    """For tasks that are not part of a dataflow of ours (external participants): who does what is given, not derived.
-
-    Tasks to trigger must be running; tasks to wait for need a current attempt; nobody counts as finished.
-    """
-
-    def __init__(self, roles: Mapping[ExecutionVertexID, TaskRoles]) -> None:
-        """In the order in which messages are sent."""
-        self._roles = dict(roles)
-
-    def calculate(self, executions: ExecutionTracker) -> CheckpointPlan | PlanRefused:
-        """Refused naming the first task that is missing."""
-        trigger: list[ExecutionAttemptID] = []
-        wait: list[ExecutionAttemptID] = []
-        commit: list[ExecutionAttemptID] = []
-        for task, roles in self._roles.items():
-            attempt, state = executions.current(task)
-            if roles.trigger and (attempt is None or state is not ExecutionState.RUNNING):
-                return PlanRefused(f"{task.vertex_id} ({task.subtask_index}) has to be triggered and is not running")
-            if attempt is None:
-                if roles.acknowledge:
-                    return PlanRefused(f"{task.vertex_id} ({task.subtask_index}) is not being executed")
-                continue
-            if roles.trigger:
-                trigger.append(attempt)
-            if roles.acknowledge:
-                wait.append(attempt)
-            if roles.commit:
-                commit.append(attempt)
-        return CheckpointPlan(tuple(trigger), tuple(wait), tuple(commit))

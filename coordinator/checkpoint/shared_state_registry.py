@@ -65,11 +65,6 @@ class SharedStateRegistry:
         """Whether registered state lies in this file."""
         return path in self._keys_by_path
 
-    def handle_of(self, key: str) -> StreamStateHandle | None:
-        """The handle that counts for the key."""
-        entry = self._entries.get(key)
-        return None if entry is None else entry.handle
-
     def register(self, key: str, handle: StreamStateHandle) -> Registration:
         """One more reference. The first handle of a key stays the one that counts; another one is a duplicate."""
         check(self._is_open, f"shared state {key!r} was registered after the registry was closed")

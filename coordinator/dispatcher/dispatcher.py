@@ -108,11 +108,6 @@ class Dispatcher:
         job = self._jobs.get(job_id)
         return _overview(job) if job is not None else self._history.get(job_id)
 
-    def graph_of(self, job_id: JobID) -> JobGraph | None:
-        """The graph of a job that is not over, with the parallelism that it has."""
-        job = self._jobs.get(job_id)
-        return None if job is None else job.graph
-
     # --- the one entry point ------------------------------------------------------------------------------------------
 
     def handle(self, event: DispatcherEvent, now_ms: int) -> list[DispatcherEffect]:

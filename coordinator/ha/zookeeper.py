@@ -78,12 +78,6 @@ class FencedNodes:
             raise LeadershipLost(f"this coordinator does not lead any more: {now}")
         return answer
 
-    def must_write(self, build: Callable[[Any], None]) -> None:
-        """As `write`; raises whatever went wrong."""
-        answer = self.write(build)
-        if answer.error is not None:
-            raise answer.error
-
     def get(self, name: str) -> tuple[bytes, int] | None:
         """Value and version; None: there is no such node."""
         return self._reading(lambda: self._session.get(self.path(name)))

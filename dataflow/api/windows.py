@@ -118,11 +118,6 @@ class EventTimeSessionWindows:
         """Raises InvalidArgument for a gap that is not positive, InvalidArgument for what is no integer."""
         _check_milliseconds("a session's gap", self.gap_ms)
 
-    @classmethod
-    def with_gap(cls, gap_ms: int) -> EventTimeSessionWindows:
-        """Flink's spelling."""
-        return cls(gap_ms)
-
 
 @dataclass(frozen=True, slots=True)
 class CountTrigger:

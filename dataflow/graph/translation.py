@@ -26,11 +26,10 @@ from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, Opera
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
+from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM, compute_default_max_parallelism
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.declared_states import declared_schema, declared_states
 
-UPPER_BOUND_MAX_PARALLELISM = 32_768
-LOWER_BOUND_MAX_PARALLELISM = 128
 NO_RESTORE = SavepointRestoreSettings()
 
 
@@ -52,13 +51,6 @@ class _Resolved:
     operator_id: OperatorID
     parallelism: int
     inputs: tuple[tuple[StreamEdge, Partitioning], ...]
-
-
-def default_max_parallelism(parallelism: int) -> int:
-    """Flink's rule: one and a half times the parallelism, rounded up to a power of two, between 128 and 32,768."""
-    wanted = parallelism + parallelism // 2
-    rounded = 1 << max(0, (wanted - 1).bit_length())
-    return min(max(rounded, LOWER_BOUND_MAX_PARALLELISM), UPPER_BOUND_MAX_PARALLELISM)
 
 
 def translate(
@@ -209,7 +201,7 @@ def _vertex(
     configured = configuration.get_option(MAX_PARALLELISM)
     if explicit is None and configured > 0:
         explicit = configured
-    max_parallelism = explicit or default_max_parallelism(head.parallelism)
+    max_parallelism = explicit or compute_default_max_parallelism(min(head.parallelism, UPPER_BOUND_MAX_PARALLELISM))
     if not head.parallelism <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
         raise JobDefinitionError(
             f"operator {head.node.name!r}: parallelism {head.parallelism} and max parallelism {max_parallelism} do not fit: "

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
 
 from snapline.dataflow.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
@@ -22,8 +21,6 @@ from snapline.dataflow.key_groups import (
 )
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import ChannelStateHandle
-
-T = TypeVar("T")
 
 
 class ChannelStateNotRescalable(ValueError):
@@ -45,11 +42,6 @@ class SubtaskStateMapper(Enum):
     """Old subtask i to new subtask i modulo the new parallelism."""
     UNSUPPORTED = "unsupported"
     """No in-flight data on such an edge can move."""
-
-    @property
-    def is_ambiguous(self) -> bool:
-        """Whether several new subtasks may read the same old data, and have to filter it."""
-        return self in (SubtaskStateMapper.FULL, SubtaskStateMapper.RANGE)
 
     def old_subtasks(self, new_subtask: int, old_parallelism: int, new_parallelism: int) -> tuple[int, ...]:
         """The old subtasks whose data this new subtask reads, ascending."""
@@ -73,64 +65,9 @@ class SubtaskStateMapper(Enum):
                     "broadcast or rescale edge: restore at the old parallelism, or from an aligned checkpoint or savepoint"
                 )
 
-    def new_to_old(self, old_parallelism: int, new_parallelism: int) -> RescaleMappings:
-        """The whole mapping."""
-        return RescaleMappings(
-            tuple(self.old_subtasks(index, old_parallelism, new_parallelism) for index in range(new_parallelism)),
-            old_parallelism,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RescaleMappings:
-    """From each source index to its target indexes; usually new subtasks to old ones."""
-
-    targets: tuple[tuple[int, ...], ...]
-    number_of_targets: int
-
-    @classmethod
-    def of(cls, targets: Sequence[Sequence[int]]) -> RescaleMappings:
-        """With just as many targets as occur."""
-        mapped = tuple(tuple(row) for row in targets)
-        return cls(mapped, max((target for row in mapped for target in row), default=-1) + 1)
-
-    @property
-    def is_identity(self) -> bool:
-        """Each index to itself."""
-        return self.number_of_targets == len(self.targets) and all(
-            row == (index,) for index, row in enumerate(self.targets)
-        )
-
-    def mapped_indexes(self, source: int) -> tuple[int, ...]:
-        """The targets of this source; none for a source that does not exist."""
-        return self.targets[source] if source < len(self.targets) else ()
-
-    def invert(self) -> RescaleMappings:
-        """From each target to its sources."""
-        sources: list[list[int]] = [[] for _ in range(self.number_of_targets)]
-        for source, row in enumerate(self.targets):
-            for target in row:
-                sources[target].append(source)
-        return RescaleMappings(tuple(tuple(row) for row in sources), len(self.targets))
-
-    @property
-    def ambiguous_targets(self) -> tuple[int, ...]:
-        """Targets of more than one source, ascending: what is read of them has to be filtered."""
-        return tuple(target for target, row in enumerate(self.invert().targets) if len(row) > 1)
-
-
-def repartition(mappings: RescaleMappings, old_states: Sequence[Sequence[T]]) -> list[list[T]]:
-    """Per new subtask the states of the old subtasks that it reads, in their order (Flink: MappingBasedRepartitioner)."""
-    return [[state for old in row for state in old_states[old]] for row in mappings.targets]
-
-
-def restore_without_rescaling(old_states: Sequence[Sequence[T]], new_parallelism: int) -> list[list[T]]:
-    """Each subtask gets its own back. Raises ChannelStateNotRescalable when there is data and the parallelism differs."""
-    if len(old_states) == new_parallelism:
-        return [list(states) for states in old_states]
-    if any(old_states):
-        SubtaskStateMapper.UNSUPPORTED.old_subtasks(0, len(old_states), new_parallelism)
-    return [[] for _ in range(new_parallelism)]
+    def new_to_old(self, old_parallelism: int, new_parallelism: int) -> tuple[tuple[int, ...], ...]:
+        """For each new subtask, in order, the old subtasks whose data it reads (Flink: RescaleMappings)."""
+        return tuple(self.old_subtasks(index, old_parallelism, new_parallelism) for index in range(new_parallelism))
 
 
 def supports_unaligned(partitioning: Partitioning) -> bool:
@@ -193,7 +130,7 @@ def redistribute_input_channel_state(
         subtasks = downstream_state_mapper(edge.partitioning).new_to_old(edge.old_consumers, edge.new_consumers)
         channels = _new_index_by_old(upstream_state_mapper(edge.partitioning), edge.old_producers, edge.new_producers)
         pointwise = edge.partitioning.is_pointwise
-        for new, row in enumerate(subtasks.targets):
+        for new, row in enumerate(subtasks):
             for old in row:
                 plan[new].extend(
                     handle if pointwise else replace(handle, channel=channels[handle.channel])
@@ -220,7 +157,7 @@ def redistribute_output_channel_state(
             continue
         subtasks = upstream_state_mapper(edge.partitioning).new_to_old(edge.old_producers, edge.new_producers)
         pointwise = edge.partitioning.is_pointwise
-        for new, row in enumerate(subtasks.targets):
+        for new, row in enumerate(subtasks):
             for old in row:
                 plan[new].extend(
                     handle if pointwise else replace(handle, channel=handle.channel % edge.new_consumers)
@@ -241,6 +178,9 @@ def _of_part(
 
 
 def _new_index_by_old(mapper: SubtaskStateMapper, old_parallelism: int, new_parallelism: int) -> list[int]:
-    """The one new subtask that takes over each old one."""
-    inverted = mapper.new_to_old(old_parallelism, new_parallelism).invert()
-    return [row[0] for row in inverted.targets]
+    """For each old subtask the first of the new ones that read its data."""
+    new_by_old: dict[int, int] = {}
+    for new, row in enumerate(mapper.new_to_old(old_parallelism, new_parallelism)):
+        for old in row:
+            new_by_old.setdefault(old, new)
+    return [new_by_old[old] for old in range(old_parallelism)]

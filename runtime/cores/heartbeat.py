@@ -44,46 +44,6 @@ class HeartbeatRole(Enum):
     RECEIVER = "receiver"
 
 
-class Process(Enum):
-    """The three that watch each other."""
-
-    RESOURCE_MANAGER = "ResourceManager"
-    JOB_MASTER = "JobMaster"
-    TASK_EXECUTOR = "TaskExecutor"
-
-
-class LostPeerReaction(Enum):
-    """What a process does when a peer's heartbeat timed out."""
-
-    DISCONNECT_TASK_MANAGER = "disconnect_task_manager"
-    """Remove its slots, fail what ran in them."""
-    DISCONNECT_JOB_MANAGER = "disconnect_job_manager"
-    """Forget its registration; it registers again when it still lives."""
-    RECONNECT_TO_RESOURCE_MANAGER = "reconnect_to_resource_manager"
-    """Close the connection and register again."""
-    RECONNECT_TO_JOB_MANAGER = "reconnect_to_job_manager"
-    """Close the connection, look for a leader; fail the job's tasks when none comes back in time."""
-
-
-def active_side(one: Process, other: Process) -> Process:
-    """Which of the two sends heartbeat requests: the ResourceManager to both others, the JobMaster to TaskExecutors."""
-    for process in (Process.RESOURCE_MANAGER, Process.JOB_MASTER):
-        if process in (one, other) and one is not other:
-            return process
-    raise ValueError(f"{one.value} and {other.value} do not watch each other")
-
-
-LOST_PEER_REACTIONS: dict[tuple[Process, Process], LostPeerReaction] = {
-    (Process.RESOURCE_MANAGER, Process.TASK_EXECUTOR): LostPeerReaction.DISCONNECT_TASK_MANAGER,
-    (Process.RESOURCE_MANAGER, Process.JOB_MASTER): LostPeerReaction.DISCONNECT_JOB_MANAGER,
-    (Process.JOB_MASTER, Process.TASK_EXECUTOR): LostPeerReaction.DISCONNECT_TASK_MANAGER,
-    (Process.JOB_MASTER, Process.RESOURCE_MANAGER): LostPeerReaction.RECONNECT_TO_RESOURCE_MANAGER,
-    (Process.TASK_EXECUTOR, Process.RESOURCE_MANAGER): LostPeerReaction.RECONNECT_TO_RESOURCE_MANAGER,
-    (Process.TASK_EXECUTOR, Process.JOB_MASTER): LostPeerReaction.RECONNECT_TO_JOB_MANAGER,
-}
-"""(observer, lost) to reaction; the cores of the three processes do as it says."""
-
-
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
     """`heartbeat.*`. Raises ValueError for values that cannot work."""

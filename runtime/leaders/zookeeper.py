@@ -208,10 +208,6 @@ class ZooKeeperSession:
         """Why it is over."""
         return self._reason
 
-    def wait_until_over(self, timeout_seconds: float) -> bool:
-        """Whether it ended in this time."""
-        return self._over.wait(timeout_seconds)
-
     def on_over(self, callback: Callable[[str], None]) -> None:
         """Call with the reason when it ends, once, on whatever thread; at once when it has."""
         with self._lock:

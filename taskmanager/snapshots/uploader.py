@@ -352,12 +352,10 @@ class _Both:
         self._on_done = on_done
         self._lock = threading.Lock()
         self._first: SnapshotAnswer | None = None
-        self._answers = 0
 
     def one_done(self, answer: SnapshotAnswer) -> None:
         with self._lock:
             first, self._first = self._first, answer
-            self._answers += 1
         if isinstance(first, BaseException):
             return  # answered already
         if isinstance(answer, BaseException):

@@ -238,12 +238,6 @@ class KeyedStateBackend:
         if self._ttl_states:
             self._expire_some()
 
-    def set_current_key(self, *key: Any) -> None:
-        """Begin a batch of one row with this key (one value per key column). For single accesses; batches are faster."""
-        self.end_batch()
-        columns = [pa.array([value], field.type) for value, field in zip(key, self.key_fields, strict=True)]
-        self.begin_batch(self.slots(columns))
-
     @property
     def current_key(self) -> Any:
         """The key of the current row: a value for one key column, a tuple for several."""

@@ -139,13 +139,6 @@ class TimerQueue:
         if self._size > 2 * len(self._index) + _REBUILD_SLACK:
             self._rebuild()
 
-    def delete_slots(self, slots: Slots) -> None:
-        """Forget all timers of these slots (of keys that are removed)."""
-        entries = self._index.live_slots()
-        owners = numpy_values(self._index.keys(entries)[0])
-        chosen = np.isin(owners, slots)
-        self._forget(entries[chosen], owners[chosen])
-
     def take_slots(self, slots: Slots) -> pa.Array:
         """The timers of these slots, each named once, as `restore` takes them (TIMERS_TYPE); they are forgotten."""
         entries = self._index.live_slots() if self._counts[slots].any() else np.zeros(0, np.int32)

@@ -134,7 +134,9 @@ def test_leader_whose_candidate_is_removed_ends_its_session(settings: ZooKeeperS
     (candidate,) = other.children(f"{settings.base}/{CANDIDATES}")
     other.transact(lambda transaction: transaction.delete(f"{settings.base}/{CANDIDATES}/{candidate}"))
 
-    assert session.wait_until_over(WAIT_SECONDS)
+    over = threading.Event()
+    session.on_over(lambda _: over.set())
+    assert over.wait(WAIT_SECONDS)
     assert session.reason == "its candidate node is gone"
     session.close()
     other.close()

@@ -153,7 +153,9 @@ def test_leader_whose_candidate_is_removed_ends_its_session(place: Place) -> Non
         assert leadership is not None
         leadership.end_with_candidate()
         led.append(leadership.session)
-        return leadership.session.wait_until_over(3)
+        over = SimulatedEvent()
+        leadership.session.on_over(lambda _: over.set())
+        return over.wait(3)
 
     def remove() -> None:
         for name in candidates(place):

@@ -86,11 +86,6 @@ class CheckpointStats:
             persisted_data_bytes=sum(report[4].bytes_persisted_during_alignment for report in self.reports),
         )
 
-    @property
-    def latest_ack_timestamp_ms(self) -> int:
-        """When the last acknowledgement came, 0 before the first."""
-        return self.reports[-1][2] if self.reports else 0
-
     def duration_ms(self, now_ms: int) -> int:
         """From the trigger to the end, or to now."""
         return max(0, (self.end_timestamp_ms or now_ms) - self.trigger_timestamp_ms)

@@ -65,8 +65,3 @@ class ChannelStatePersister:
         if self._last_seen_barrier <= checkpoint_id:
             self._overtaken = ()  # otherwise it belongs to a newer checkpoint, whose start is about to follow
         return batches
-
-    @property
-    def is_persisting(self) -> bool:
-        """Whether the barrier of the current checkpoint is still missing here."""
-        return self._is_open

@@ -1,7 +1,7 @@
 """Credits: how many batches may be on their way to one input channel.
 
 One credit per data batch; control elements need none. The receiver grants `exclusive` credits from the start and, when the
-sender's backlog says that more could flow, up to `maximum`, so that batches granted and batches waiting in the receive
+backlog that comes with a batch says that more could flow, up to `maximum`, so that batches granted and batches waiting in the receive
 queue never exceed the maximum: that bounds the receiver's memory, and nothing lingers in the transport. Neither side knows
 the connection. Mirrors Flink's BufferManager with AvailableBufferListener, and NetworkSequenceViewReader's credit; a unit is
 a whole batch, not a buffer.
@@ -42,11 +42,6 @@ class ReceiverCredit:
         self._backlog = backlog
         return ""
 
-    def on_backlog(self, backlog: int) -> int:
-        """The sender has so many batches and no credit. Returns credits to announce."""
-        self._backlog = backlog
-        return self._grant()
-
     def on_consumed(self) -> int:
         """The task polled a batch. Returns credits to announce."""
         check(self._queued > 0, "more batches were consumed than have arrived")
@@ -76,13 +71,11 @@ class SenderCredit:
 
     def __init__(self) -> None:
         self._credit = 0
-        self._announced_backlog = False
 
     def add_credit(self, credit: int) -> None:
         """The receiver announced so many more."""
         check(credit > 0, "a credit announcement carries at least one")
         self._credit += credit
-        self._announced_backlog = False
 
     def can_send(self, *, is_data: bool) -> bool:
         """Whether the next element may go out."""
@@ -93,13 +86,6 @@ class SenderCredit:
         if is_data:
             check(self._credit > 0, "a batch was sent without credit")
             self._credit -= 1
-
-    def backlog_to_announce(self, backlog: int) -> int | None:
-        """Called when data waits and there is no credit: what to tell the receiver, None when it has been told."""
-        if self._credit > 0 or backlog == 0 or self._announced_backlog:
-            return None
-        self._announced_backlog = True
-        return backlog
 
     @property
     def credit(self) -> int:

@@ -217,11 +217,6 @@ class PipelinedSubpartition:
         return len(self._restored) + len(self._queue)
 
     @property
-    def next_sequence_number(self) -> int:
-        """What the next polled element will carry."""
-        return self._sequence_number
-
-    @property
     def is_blocked(self) -> bool:
         """Whether an aligned barrier, or the end of restored data, was handed out and not yet resumed."""
         return self._blocked

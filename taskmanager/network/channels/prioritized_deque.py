@@ -67,11 +67,6 @@ class PrioritizedDeque(Generic[T]):
         position = self._position(predicate)
         return None if position is None else self._elements[position]
 
-    def contains_priority_element(self, element: T) -> bool:
-        """Whether the element is queued with priority."""
-        position = self._position(lambda other: other is element)
-        return position is not None and position < self._priority
-
     def clear(self) -> None:
         """Drop everything."""
         self._elements.clear()
@@ -81,11 +76,6 @@ class PrioritizedDeque(Generic[T]):
     def num_priority_elements(self) -> int:
         """How many elements have priority."""
         return self._priority
-
-    @property
-    def num_unprioritized_elements(self) -> int:
-        """How many elements have none."""
-        return len(self._elements) - self._priority
 
     def __iter__(self) -> Iterator[T]:
         """Front to back."""

@@ -65,11 +65,6 @@ class StatusWatermarkValve:
             return []
         return self._leave(channel)
 
-    @property
-    def current_watermark_ms(self) -> int:
-        """The last combined watermark."""
-        return self._last_watermark_ms
-
     def _leave(self, channel: _Channel) -> list[Watermark | WatermarkStatus]:
         """The channel takes part no longer."""
         held_back = channel.watermark_ms == self._last_watermark_ms

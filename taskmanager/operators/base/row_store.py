@@ -125,10 +125,6 @@ class RowStore:
         self._chains.append(owners, rows)
         self.owner_of[rows] = owners
 
-    def live_rows(self) -> Slots:
-        """All rows, by number."""
-        return self._allocator.live_slots()
-
     def occupied(self, high_water: int) -> BoolArray:
         """For each owner below, whether it has rows."""
         return self._chains.occupied(high_water)

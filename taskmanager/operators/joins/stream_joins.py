@@ -72,7 +72,6 @@ class _JoinOperator(IncrementalKeyedOperator):
         self._sides = (left, right)
         self._late_output_tag = late_output_tag
         self._rows: list[TimedRows] = []
-        self.late_rows_dropped = 0
 
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
@@ -102,11 +101,8 @@ class _JoinOperator(IncrementalKeyedOperator):
         late = times <= self.watermark_ms
         if self.watermark_ms == MIN_WATERMARK_MS or not late.any():
             return batch, times
-        late_batch = batch.filter(pa.array(late))
         if self._late_output_tag:
-            self.output.emit_side(self._late_output_tag, late_batch)
-        else:
-            self.late_rows_dropped += late_batch.num_rows
+            self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
         return batch.filter(pa.array(~late)), times[~late]
 
     def _touch(self, slots: Slots) -> None:

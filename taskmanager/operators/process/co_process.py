@@ -55,7 +55,6 @@ class KeyedCoProcessOperator(KeyedProcessOperator):
     def __init__(self, spec: CoProcessSpec) -> None:
         first, second = spec.key_columns
         super().__init__(KeyedProcessSpec(first, spec.function, spec.output_schema, spec.event_time_columns[0]))
-        self.has_event_time = any(spec.event_time_columns)
         self._inputs = tuple(zip((first, second), spec.event_time_columns, strict=True))
         function: Any = spec.function
         self._methods = (function.process_element1, function.process_element2)
@@ -161,7 +160,7 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
     def _open_function(self, backend: KeyedStateBackend) -> None:
         super()._open_function(backend)
         assert self._service is not None and self._states is not None  # noqa: S101 - just made
-        context = _BroadcastContext(self, backend, self._service)
+        context = _BroadcastContext(backend, self._service)
         context.states = self._states
         self._context = context
 

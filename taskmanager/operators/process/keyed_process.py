@@ -139,15 +139,12 @@ class KeyedTimerService:
 class KeyedProcessContext:
     """One object for all rows (ProcessContext); valid during the call that it is handed to."""
 
-    def __init__(
-        self, operator: KeyedProcessOperator, backend: KeyedStateBackend, timer_service: KeyedTimerService
-    ) -> None:
+    def __init__(self, backend: KeyedStateBackend, timer_service: KeyedTimerService) -> None:
         self.timer_service = timer_service
         self.timestamp_ms: int | None = None
         """Event time of the row, or the time of the timer."""
         self.side_rows: dict[str, list[Row]] = {}
         self._backend = backend
-        self._has_event_time = operator.has_event_time
 
     @property
     def current_key(self) -> Any:
@@ -165,7 +162,6 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
     def __init__(self, spec: KeyedProcessSpec) -> None:
         super().__init__(spec.key_columns)
         self.function: KeyedProcessFunction = spec.function
-        self.has_event_time = bool(spec.event_time_column)
         self._time_column = spec.event_time_column
         self._process = getattr(spec.function, "process_element", None)
         self._batcher = RowBatcher(spec.output_schema)
@@ -203,7 +199,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
     def _open_function(self, backend: KeyedStateBackend) -> None:
         self._timers = backend.get_timers()
         self._service = KeyedTimerService(self, backend, self._timers)
-        self._context = KeyedProcessContext(self, backend, self._service)
+        self._context = KeyedProcessContext(backend, self._service)
         self._opened = True
         opener = getattr(self.function, "open", None)
         if callable(opener):

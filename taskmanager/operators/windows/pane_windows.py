@@ -66,7 +66,6 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         self._clock_ms = MIN_WATERMARK_MS
         """With processing time: until when windows were fired."""
         self._timer = EarliestTimer(self._on_timer)
-        self.late_rows_dropped = 0
 
     # --- state ----------------------------------------------------------------------------------------------------------
 
@@ -187,11 +186,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         late = last_windows <= self._last_gone_start()
         if not late.any():
             return batch, panes
-        late_batch = batch.filter(pa.array(late))
         if self._late_output_tag:
-            self.output.emit_side(self._late_output_tag, late_batch)
-        else:
-            self.late_rows_dropped += late_batch.num_rows
+            self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
         return batch.filter(pa.array(~late)), panes[~late]
 
     def _emit_late_updates(self, windows: WindowState, entries: Slots, slots: Slots, panes: Int64Array) -> None:

@@ -45,7 +45,6 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         self._pending: Watermark | None = None
         """The watermark whose sessions are being emitted."""
         self._due: Slots = _NO_ENTRIES
-        self.late_rows_dropped = 0
 
     # --- state ----------------------------------------------------------------------------------------------------------
 
@@ -95,12 +94,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
                     late[row] = True
             begin = row + 1
         self._changed(sessions, sessions.still_there(np.unique(np.concatenate(changed))))
-        if late.any():
-            late_batch = batch.filter(pa.array(late))
-            if self._late_output_tag:
-                self.output.emit_side(self._late_output_tag, late_batch)
-            else:
-                self.late_rows_dropped += late_batch.num_rows
+        if late.any() and self._late_output_tag:
+            self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
 
     def _may_be_saved(self, sessions: SessionState, slots: Slots, alone_late: BoolArray) -> BoolArray:
         """Rows whose key has a session, or a row of this batch that makes one."""

@@ -6,10 +6,7 @@ from typing import Any
 
 from snapline.dataflow.snapshot.channel_state import (
     ChannelStateNotRescalable,
-    RescaleMappings,
     SubtaskStateMapper,
-    repartition,
-    restore_without_rescaling,
 )
 from tests.conformance.replay import Scenario, difference
 
@@ -40,21 +37,31 @@ def replay(scenario: Scenario) -> list[str]:
 def _perform(case: dict[str, Any]) -> Any:
     op = case["op"]
     if op == "subtask_mapping":
-        mappings = SubtaskStateMapper(case["mapper"]).new_to_old(case["old"], case["new"])
-        return [list(row) for row in mappings.targets]
+        return [list(row) for row in SubtaskStateMapper(case["mapper"]).new_to_old(case["old"], case["new"])]
     if op == "repartition":
         old_states = case["old_states"]
-        mappings = SubtaskStateMapper(case["mapper"]).new_to_old(len(old_states), case["new"])
-        return repartition(mappings, old_states)
+        mapping = SubtaskStateMapper(case["mapper"]).new_to_old(len(old_states), case["new"])
+        return [[state for old in row for state in old_states[old]] for row in mapping]
     if op == "invert":
-        return [list(row) for row in RescaleMappings.of(_rows(case["mapping"])).invert().targets]
+        return _inverted(_rows(case["mapping"]))
     if op == "ambiguous_targets":
-        return list(RescaleMappings.of(_rows(case["mapping"])).ambiguous_targets)
+        return [target for target, sources in enumerate(_inverted(_rows(case["mapping"]))) if len(sources) > 1]
     if op == "restore_without_rescaling":
         elements = case["elements"]
         states = elements if isinstance(elements, list) else [list(range(elements)), *[[]] * (case["old"] - 1)]
-        return restore_without_rescaling(states, case["new"])
+        if len(states) != case["new"] and any(states):
+            SubtaskStateMapper.UNSUPPORTED.new_to_old(len(states), case["new"])
+        return states if len(states) == case["new"] else [[] for _ in range(case["new"])]
     raise ValueError(f"unknown op {op!r}")
+
+
+def _inverted(mapping: list[list[int]]) -> list[list[int]]:
+    """From each target to its sources (Flink: RescaleMappings.invert, which only Flink's own restore needs)."""
+    sources: list[list[int]] = [[] for _ in range(max((target for row in mapping for target in row), default=-1) + 1)]
+    for source, row in enumerate(mapping):
+        for target in row:
+            sources[target].append(source)
+    return sources
 
 
 def _rows(mapping: Any) -> list[list[int]]:

@@ -49,7 +49,6 @@ from snapline.coordinator.checkpoint.events import (
 )
 from snapline.coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
 from snapline.coordinator.checkpoint.master_hooks import MasterHooks
-from snapline.coordinator.checkpoint.plan import ExplicitRolesPlanCalculator, TaskRoles
 from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
@@ -65,6 +64,7 @@ from snapline.dataflow.snapshot.handles import (
 )
 from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, JobStatus
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
+from tests.conformance.kinds.explicit_roles import ExplicitRolesPlanCalculator, TaskRoles
 from tests.conformance.kinds.properties import reason_of, state_of
 from tests.conformance.kinds.request_decider import FLINK_MAX_QUEUED_PERIODIC
 from tests.conformance.replay import ANY, difference

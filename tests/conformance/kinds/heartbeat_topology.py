@@ -6,10 +6,51 @@ does, every process that is named must be one of the pair, and at least one deed
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
-from snapline.runtime.cores.heartbeat import LOST_PEER_REACTIONS, LostPeerReaction, Process, active_side
 from tests.conformance.replay import difference
+
+
+class Process(Enum):
+    """The three processes that watch each other."""
+
+    RESOURCE_MANAGER = "ResourceManager"
+    JOB_MASTER = "JobMaster"
+    TASK_EXECUTOR = "TaskExecutor"
+
+
+class LostPeerReaction(Enum):
+    """What a process does when a peer's heartbeat timed out."""
+
+    DISCONNECT_TASK_MANAGER = "disconnect_task_manager"
+    """Remove its slots, fail what ran in them."""
+    DISCONNECT_JOB_MANAGER = "disconnect_job_manager"
+    """Forget its registration; it registers again when it still lives."""
+    RECONNECT_TO_RESOURCE_MANAGER = "reconnect_to_resource_manager"
+    """Close the connection and register again."""
+    RECONNECT_TO_JOB_MANAGER = "reconnect_to_job_manager"
+    """Close the connection, look for a leader; fail the job's tasks when none comes back in time."""
+
+
+LOST_PEER_REACTIONS: dict[tuple[Process, Process], LostPeerReaction] = {
+    (Process.RESOURCE_MANAGER, Process.TASK_EXECUTOR): LostPeerReaction.DISCONNECT_TASK_MANAGER,
+    (Process.RESOURCE_MANAGER, Process.JOB_MASTER): LostPeerReaction.DISCONNECT_JOB_MANAGER,
+    (Process.JOB_MASTER, Process.TASK_EXECUTOR): LostPeerReaction.DISCONNECT_TASK_MANAGER,
+    (Process.JOB_MASTER, Process.RESOURCE_MANAGER): LostPeerReaction.RECONNECT_TO_RESOURCE_MANAGER,
+    (Process.TASK_EXECUTOR, Process.RESOURCE_MANAGER): LostPeerReaction.RECONNECT_TO_RESOURCE_MANAGER,
+    (Process.TASK_EXECUTOR, Process.JOB_MASTER): LostPeerReaction.RECONNECT_TO_JOB_MANAGER,
+}
+"""What a process (first) does when it has lost another (second). The cores' own tests show that each does so."""
+
+
+def active_side(one: Process, other: Process) -> Process:
+    """Which of two processes sends heartbeat requests: the ResourceManager to both others, the JobMaster to TaskExecutors."""
+    for process in (Process.RESOURCE_MANAGER, Process.JOB_MASTER):
+        if process in (one, other) and one is not other:
+            return process
+    raise ValueError(f"{one.value} and {other.value} do not watch each other")
+
 
 ALIASES = {"TaskManager": "TaskExecutor", "JobManager": "JobMaster"}
 
@@ -73,7 +114,7 @@ def contradictions(said: str, observer: Process, lost: Process) -> list[str]:
 
 
 def replay(scenario: dict[str, Any]) -> list[str]:
-    """Failure lines; empty when the tables of snapline.runtime.cores.heartbeat say the same."""
+    """Failure lines; empty when the tables above say the same."""
     failures: list[str] = []
     for number, case in enumerate(scenario["cases"]):
         expected = case["expect"]

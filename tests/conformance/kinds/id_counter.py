@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `id_counter` against snapline.coordinator.ha.standalone and snapline.coordinator.ha.embedded."""
+"""Adapter: scenarios of kind `id_counter` against a counter in memory and snapline.coordinator.ha.embedded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounter
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
-from snapline.coordinator.ha.standalone import StandaloneCheckpointIDCounter
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.storage.memory_storage import MemoryStorage
+from tests.conformance.kinds.standalone_id_counter import StandaloneCheckpointIDCounter
 from tests.conformance.replay import ANY, difference
 
 

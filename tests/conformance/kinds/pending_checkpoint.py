@@ -49,6 +49,8 @@ WORDS: dict[Any, tuple[str, ...]] = {
 }
 """What a scenario may call a future, and what that is; Flink's test asks only whether it is done."""
 
+OPERATOR_COORDINATOR = "operator coordinator "
+
 
 class Harness:
     """The coordinator's side of one pending checkpoint: its timer, and the discarding of its state."""
@@ -67,15 +69,14 @@ class Harness:
             PROPERTIES[self.config.get("type", "checkpoint")],
             "chk-1",
             CheckpointPlan(attempts, attempts, attempts),
-            self.config.get("hooks", ()),
-            self.config.get("coordinators", ()),
+            (*self.config.get("hooks", ()), *map(_hook_of, self.config.get("coordinators", ()))),
         )
 
     def vertices(self) -> list[JobVertex]:
         return [JobVertex(JobVertexID(t), t, 1, 128, (OperatorNode(OperatorID(t), t, t, b""),)) for t in self.tasks]
 
     def discardable(self) -> list[str]:
-        states = [state.data.decode() for state in (*self.pending.coordinator_states, *self.pending.master_states)]
+        states = [state.data.decode() for state in self.pending.master_states]
         return names_in(self.pending.task_states) + states
 
     def play(self, step: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +94,10 @@ class Harness:
                 case {"ack_hook": ack}:
                     got["result"] = pending.acknowledge_master_state(ack["hook"], _state(ack.get("state"))).name
                 case {"ack_coordinator": ack}:
-                    got["result"] = pending.acknowledge_coordinator_state(ack["id"], _state(ack.get("state"))).name
+                    state = _state(ack.get("state"), _hook_of(ack["id"]))
+                    result = pending.acknowledge_master_state(_hook_of(ack["id"]), state)
+                    known = result is TaskAcknowledgeResult.UNKNOWN and ack["id"] in self.config["coordinators"]
+                    got["result"] = "DUPLICATE" if known else result.name
                 case {"abort": reason}:
                     discarded = self.discardable()
                     got["canceller_cancelled"] = False
@@ -116,11 +120,14 @@ class Harness:
                 case {"operator_states": _}:
                     got |= self.operator_states()
                 case {"master_states": _}:
-                    got["values"] = [state.data.decode() for state in pending.master_states]
-                    got["count"] = len(pending.master_states)
+                    states = [
+                        state for state in pending.master_states if not state.hook_id.startswith(OPERATOR_COORDINATOR)
+                    ]
+                    got["values"] = [state.data.decode() for state in states]
+                    got["count"] = len(states)
                 case {"unacknowledged_coordinators": _}:
-                    got["values"] = list(pending.unacknowledged_coordinators)
-                    got["count"] = len(pending.unacknowledged_coordinators)
+                    got["values"] = self.unacknowledged_coordinators()
+                    got["count"] = len(got["values"])
                 case {"construct": _}:
                     self.pending = self.construct()
                 case _:
@@ -146,11 +153,15 @@ class Harness:
             "operators": [operator.operator_id for operator in with_state],
         }
 
+    def unacknowledged_coordinators(self) -> list[str]:
+        waiting = self.pending._waiting_hooks
+        return [operator for operator in self.config.get("coordinators", ()) if _hook_of(operator) in waiting]
+
     def state(self) -> dict[str, Any]:
         pending = self.pending
         return {
             "fully_acknowledged": pending.is_fully_acknowledged,
-            "hooks_acknowledged": pending.are_hooks_fully_acknowledged,
+            "hooks_acknowledged": len(pending._waiting_hooks) == len(self.unacknowledged_coordinators()),
             "future": FUTURES[pending.status],
             "discarded": pending.status is PendingCheckpointStatus.ABORTED,
         }
@@ -164,8 +175,13 @@ def _is_future(expected: Any, pending: PendingCheckpoint) -> bool:
     return FUTURES[pending.status] in WORDS.get(word.lower() if isinstance(word, str) else word, ())
 
 
-def _state(text: str | None) -> MasterState | None:
-    return None if text is None else MasterState("x", 1, str(text).encode())
+def _hook_of(operator: Any) -> str:
+    """An operator coordinator of Flink's takes part as a master hook does."""
+    return f"{OPERATOR_COORDINATOR}{operator}"
+
+
+def _state(text: str | None, name: str = "x") -> MasterState | None:
+    return None if text is None else MasterState(name, 1, str(text).encode())
 
 
 def replay(scenario: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint, checkpoints_match
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.dataflow.config import ConfigurationError
@@ -73,7 +73,10 @@ def _answer(case: dict[str, Any]) -> dict[str, Any]:
         case "is_preflight":
             return {"value": reason_of(case["reason"]).pre_flight}
         case "match":
-            return {"value": checkpoints_match(_checkpoints(case["first"]), _checkpoints(case["second"]))}
+            first, second = _checkpoints(case["first"]), _checkpoints(case["second"])
+            return {
+                "value": [(c.job_id, c.checkpoint_id) for c in first] == [(c.job_id, c.checkpoint_id) for c in second]
+            }
         case other:
             raise NotImplementedError(f"op {other}")
 

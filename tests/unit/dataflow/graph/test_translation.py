@@ -13,7 +13,6 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.graph.translation import default_max_parallelism
 from snapline.dataflow.ids import operator_id_of
 from snapline.dataflow.partitioning import Partitioning
 from snapline.environment import StreamExecutionEnvironment
@@ -145,9 +144,3 @@ def test_union_gives_the_consumer_several_edges():
 
     assert [0, 0] == [e.target_input for e in graph.edges]
     assert 2 == len({e.edge_id for e in graph.edges})
-
-
-@pytest.mark.parametrize(("parallelism", "expected"), [(1, 128), (85, 128), (86, 256), (128, 256), (30_000, 32_768)])
-def test_default_max_parallelism_is_flinks(parallelism, expected):
-    """Half as much again, rounded up to a power of two, within bounds."""
-    assert expected == default_max_parallelism(parallelism)

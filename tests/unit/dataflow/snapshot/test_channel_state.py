@@ -12,13 +12,10 @@ from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.channel_state import (
     ChannelStateNotRescalable,
     EdgeRescaling,
-    RescaleMappings,
     SubtaskStateMapper,
     downstream_state_mapper,
     redistribute_input_channel_state,
     redistribute_output_channel_state,
-    repartition,
-    restore_without_rescaling,
     supports_unaligned,
     upstream_state_mapper,
 )
@@ -39,7 +36,7 @@ def names(plan: list[tuple[ChannelStateHandle, ...]]) -> list[list[tuple[str, in
 
 
 def mapped(mapper: SubtaskStateMapper, old: int, new: int) -> list[list[int]]:
-    return [list(row) for row in mapper.new_to_old(old, new).targets]
+    return [list(row) for row in mapper.new_to_old(old, new)]
 
 
 def test_mappers() -> None:
@@ -51,30 +48,8 @@ def test_mappers() -> None:
     assert mapped(SubtaskStateMapper.ROUND_ROBIN, 2, 5) == [[0], [1], [], [], []]
 
 
-def test_mappings_are_inverted_and_say_what_is_ambiguous() -> None:
-    """As Flink's RescaleMappingsTest has them."""
-    mapping = RescaleMappings.of([[0], [0], [], [2, 3], [0, 5]])
-
-    assert [list(row) for row in mapping.invert().targets] == [[0, 1, 4], [], [3], [3], [], [4]]
-    assert mapping.invert().invert() == mapping
-    assert RescaleMappings.of([[0], [1, 2], [], [2, 3, 4], [4, 5], []]).ambiguous_targets == (2, 4)
-    assert RescaleMappings.of([[0], [1]]).is_identity
-    assert mapping.mapped_indexes(17) == ()
-
-
-def test_states_follow_their_mapping() -> None:
-    """In the order of the old subtasks."""
-    mapping = SubtaskStateMapper.RANGE.new_to_old(3, 2)
-
-    assert repartition(mapping, [["a", "b"], ["c"], ["d"]]) == [["a", "b", "c"], ["c", "d"]]
-
-
 def test_edges_whose_data_cannot_move_say_so() -> None:
-    """Unless nothing is in flight, or the parallelism is the same."""
-    assert restore_without_rescaling([["a"], []], 2) == [["a"], []]
-    assert restore_without_rescaling([[], []], 3) == [[], [], []]
-    with pytest.raises(ChannelStateNotRescalable, match="from parallelism 2 at 3"):
-        restore_without_rescaling([["a"], []], 3)
+    """A broadcast edge is refused when something is in flight and the parallelism changes."""
     edge = EdgeRescaling(Partitioning.BROADCAST, 1, 1, 2, 3)
     with pytest.raises(ChannelStateNotRescalable):
         redistribute_input_channel_state({0: [handle(0, 0, "x")]}, [edge], 3)

@@ -15,13 +15,11 @@ from snapline.runtime.cores.heartbeat import (
     HeartbeatTimedOut,
     HeartbeatTimer,
     MonitorTarget,
-    Process,
     RequestHeartbeat,
     StartHeartbeatRounds,
     StopHeartbeats,
     TargetUnreachable,
     UnmonitorTarget,
-    active_side,
 )
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 
@@ -104,12 +102,6 @@ def test_nothing_begins_after_the_stop() -> None:
 def test_unmonitoring_the_unknown_is_nothing() -> None:
     """Two causes may report the same loss."""
     assert sender().handle(UnmonitorTarget("x"), 0) == []
-
-
-def test_a_process_does_not_watch_its_own_kind() -> None:
-    """There is no such pair."""
-    with pytest.raises(ValueError, match="do not watch each other"):
-        active_side(Process.TASK_EXECUTOR, Process.TASK_EXECUTOR)
 
 
 @pytest.mark.parametrize(

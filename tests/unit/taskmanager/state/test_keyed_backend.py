@@ -270,20 +270,6 @@ def test_composite_keys_of_several_types_survive() -> None:
     assert restored.current_key == tuple(column[0].as_py() for column in columns)
 
 
-def test_set_current_key() -> None:
-    """A single key, outside of a batch."""
-    backend = numbers_backend()
-    value = backend.get_state(ValueStateDescriptor("v", pa.int64()))
-    backend.set_current_key(7)
-    value.update(1)
-    backend.set_current_key(8)
-    assert value.value() is None
-    backend.set_current_key(7)
-    assert (backend.current_key, value.value()) == (7, 1)
-    backend.end_batch()
-    assert value.get_batch(backend.lookup([pa.array([7])])).to_pylist() == [1]
-
-
 def test_looking_up_keys_never_takes_them_from_a_batch_in_progress() -> None:
     """Keys without state are let go between batches, not while rows that will write state are processed."""
     backend = numbers_backend()
@@ -297,13 +283,19 @@ def test_looking_up_keys_never_takes_them_from_a_batch_in_progress() -> None:
     backend.end_batch()
 
     assert value.get_batch(backend.lookup([pa.array(range(10))])).to_pylist() == list(range(10))
-    backend.set_current_key(5)
+    begin_key(backend, 5)
     assert value.value() == 5
     assert len(backend) == 10
 
 
+def begin_key(backend: KeyedStateBackend, key: int) -> None:
+    """Begin a batch of one row with this key."""
+    backend.end_batch()
+    backend.begin_batch(backend.slots([pa.array([key], pa.int64())]))
+
+
 def use(backend: KeyedStateBackend, act: Callable[[], object]) -> None:
-    backend.set_current_key(1)
+    begin_key(backend, 1)
     act()
     backend.end_batch()
 
@@ -387,7 +379,7 @@ def test_a_serializer_that_is_not_registered_is_named_when_it_is_needed() -> Non
     register_serializer("test-only", lambda value: str(value).encode(), lambda data: int(data))
     backend = numbers_backend()
     descriptor = ValueStateDescriptor("o", serializer="test-only")
-    backend.set_current_key(1)
+    begin_key(backend, 1)
     backend.get_state(descriptor).update(5)
     file = StoredFile(snapshot_of(backend))
     from snapline.dataflow.api import state as state_module
@@ -397,7 +389,7 @@ def test_a_serializer_that_is_not_registered_is_named_when_it_is_needed() -> Non
     restored.restore([file])
     again = numbers_backend()
     again.restore([StoredFile(snapshot_of(restored))])
-    again.set_current_key(1)
+    begin_key(again, 1)
     with pytest.raises(StateError, match=r"no serializer 'test-only' is registered here \(known: .*json"):
         again.get_state(descriptor).value()
 

@@ -16,9 +16,8 @@ def test_receiver_grants_its_own_credits_first_and_more_by_backlog() -> None:
 
     assert receiver.open() == 2
     assert receiver.on_batch(backlog=10) == ""
-    assert receiver.on_backlog(10) == 3
     assert receiver.on_batch(backlog=9) == ""
-    assert receiver.on_consumed() == 1
+    assert receiver.on_consumed() == 4
     assert (receiver.outstanding, receiver.queued) == (4, 1)
 
 
@@ -31,17 +30,14 @@ def test_batch_without_credit_fails_the_channel() -> None:
     assert receiver.on_batch(backlog=0) == "the sender sent a batch without credit"
 
 
-def test_sender_sends_events_without_credit_and_announces_its_backlog_once() -> None:
-    """Until it gets credit again."""
+def test_sender_sends_events_without_credit_and_batches_with_it() -> None:
+    """A batch takes one credit; without credit it may not be sent."""
     sender = SenderCredit()
 
     assert sender.can_send(is_data=False)
     assert not sender.can_send(is_data=True)
-    assert sender.backlog_to_announce(3) == 3
-    assert sender.backlog_to_announce(4) is None
     sender.add_credit(1)
     sender.on_sent(is_data=True)
-    assert sender.backlog_to_announce(3) == 3
     with pytest.raises(InvariantViolation, match="without credit"):
         sender.on_sent(is_data=True)
 
@@ -56,16 +52,13 @@ def test_everything_arrives_and_the_receiver_never_holds_more_than_its_maximum(s
     to_send = 100
     wire: list[int] = []
     granted_credits = [receiver.open()]
-    announced: list[int] = []
     received = consumed = 0
     for _ in range(20_000):
-        match draw.randrange(5):
+        match draw.randrange(4):
             case 0 if to_send and sender.can_send(is_data=True):
                 sender.on_sent(is_data=True)
                 to_send -= 1
                 wire.append(to_send)
-            case 0 if (backlog := sender.backlog_to_announce(to_send)) is not None:
-                announced.append(backlog)
             case 1 if wire:
                 assert receiver.on_batch(wire.pop(0)) == ""
                 received += 1
@@ -76,8 +69,6 @@ def test_everything_arrives_and_the_receiver_never_holds_more_than_its_maximum(s
                 granted = granted_credits.pop(0)
                 if granted:
                     sender.add_credit(granted)
-            case 4 if announced:
-                granted_credits.append(receiver.on_backlog(announced.pop(0)))
         assert receiver.outstanding + receiver.queued <= maximum
         if consumed == 100:
             return
