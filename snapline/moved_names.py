@@ -47,8 +47,8 @@ class FormerRooms:
             return None
         _print_it_in_one_line()
         raise NameMoved(
-            f"no module named {name!r}: it is a part of Snapline now, import snapline.{name} instead; what a job needs is in "
-            "snapline itself, for example sl.KeyedProcessFunction after import snapline as sl",
+            f"no module named {name!r}: Snapline's is snapline.{name} now, and what a job needs is in snapline itself, for example "
+            "sl.KeyedProcessFunction after import snapline as sl",
             name=name,
         )
 

@@ -3,7 +3,8 @@
 Functions and classes of the job script itself always travel by value, as in Spark. So do those of modules that lie beside the
 script or below its directory, and those that were named with `add_python_module`. What is installed (site-packages, the
 standard library, Snapline) is imported on the executors, and must be there. Larger code goes with `--py-files` of
-spark-submit, or in an environment of its own with `--archives`; this does not know about either.
+spark-submit, or in an environment of its own with `--archives`; this does not know about either. That is also how code goes
+that protoc has generated: its descriptors live in a pool of the process and cannot travel by value.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import cloudpickle
+from google.protobuf.descriptor import FileDescriptor
 
 OURS = "snapline"
 
@@ -37,7 +39,9 @@ def modules_beside_script() -> list[ModuleType]:
         path = Path(file).resolve()
         if path.is_relative_to(home) and not any(path.is_relative_to(place) for place in installed):
             found.append(module)
-    return found
+    generated = [m.__name__ for m in found if isinstance(getattr(m, "DESCRIPTOR", None), FileDescriptor)]
+    # A package counts for all that is in it, so those that have such code are left out as well.
+    return [m for m in found if not any(f"{name}.".startswith(f"{m.__name__}.") for name in generated)]
 
 
 @contextmanager

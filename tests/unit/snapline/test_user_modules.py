@@ -35,6 +35,30 @@ def test_only_modules_below_the_script_that_are_not_installed(tmp_path):
     assert modules_beside_script() == []  # pytest is installed
 
 
+def test_code_that_protoc_generated_is_imported_where_it_is_needed(tmp_path):
+    """Its descriptors cannot be pickled: a function that uses a message travels by value, and the message's class by name."""
+    from pathlib import Path
+
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "note.proto").write_text('syntax = "proto3"; package notes; message Note { string text = 1; }')
+    protoc = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "pkg/note.proto"]
+    subprocess.run(protoc, cwd=tmp_path, check=True, timeout=60)
+    (tmp_path / "pkg" / "beside.py").write_text(
+        "from pkg.note_pb2 import Note\ndef text():\n    return Note(text='mine').text\n"
+    )
+    program = PROGRAM.replace("json, numpy, beside, pkg.inner", "cloudpickle, pkg.beside") + (
+        "from snapline.user_modules import pickled_by_value\n"
+        "with pickled_by_value(modules_beside_script()):\n    payload = cloudpickle.dumps(pkg.beside.text)\n"
+        "del sys.modules['pkg.beside']\nprint(cloudpickle.loads(payload)())\n"
+    )
+    (tmp_path / "job.py").write_text(program.format(root=str(Path(__file__).parents[3])))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "job.py"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ("pkg.beside\nmine\n", "") == (done.stdout, done.stderr)
+
+
 def test_what_was_registered_before_stays(monkeypatch):
     """And what was not is not afterwards."""
     mine, theirs = ModuleType("a_module_of_mine"), ModuleType("a_module_of_theirs")
