@@ -141,34 +141,13 @@ from snapline.runtime.cores.connections import (
     ConnectionOpened,
     MessageReceived,
     MessagesReceived,
-    Peer,
-    PeerKind,
     ResourceManagerLeaderChanged,
     Send,
     SendToTasks,
     TogetherReceived,
 )
-from snapline.runtime.cores.heartbeat import (
-    UNSENT_HEARTBEAT,
-    DeliveryFailed,
-    HeartbeatEvent,
-    HeartbeatMonitor,
-    HeartbeatReceived,
-    HeartbeatRole,
-    HeartbeatTimedOut,
-    MonitorTarget,
-    RequestHeartbeat,
-    StartHeartbeatRounds,
-    StopHeartbeats,
-    TargetUnreachable,
-    UnmonitorTarget,
-)
+from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatTimer
 from snapline.runtime.cores.machine import CancelTimer, Machine, StartTimer, TimerFired
-from snapline.runtime.cores.registration import (
-    LeaderGone,
-    RegisterAt,
-    StopRegistration,
-)
 
 CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
 
@@ -208,9 +187,7 @@ class JobMaster:
             now_ms,
             self.task_managers.host_of,
         )
-        self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor(
-            "task-managers", HeartbeatRole.SENDER, settings.heartbeat
-        )
+        self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor("task-managers", settings.heartbeat)
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
         self._resource_manager = ResourceManagerConnection(register, settings.registration)
         self._speakers = Speakers(lambda: self.scheduler.graph)
@@ -289,7 +266,7 @@ class JobMaster:
             case JobMasterStarted(recovered):
                 self._recovered = recovered
                 self._report(JobStatus.CREATED, None)
-                self._heartbeat(StartHeartbeatRounds())
+                self._out += self._heartbeats.start(self._now_ms)
                 if recovered and self._settings.reconciliation_timeout_ms:
                     self._start_reconciling()
                 else:
@@ -299,8 +276,7 @@ class JobMaster:
             case ResourceManagerLeaderChanged(address, session):
                 if self._is_closed:
                     return
-                leader = RegisterAt(Peer(PeerKind.RESOURCE_MANAGER, address), session) if address else LeaderGone()
-                self._of_resource_manager(self._resource_manager.handle(leader, self._now_ms))
+                self._of_resource_manager(self._resource_manager.leader_changed(address, session, self._now_ms))
             case OperationRequested(request_id, operation):
                 if self._is_closed:
                     self._out.append(refused(request_id, f"the job is {self.scheduler.status.value}"))
@@ -351,7 +327,7 @@ class JobMaster:
             case ReconciliationTimer():
                 self._give_up_reconciling("")
             case _ if self._heartbeats.owns(key):
-                self._heartbeat(event)
+                self._heartbeats_due(key)
             case _ if self._resource_manager.owns(event):
                 self._of_resource_manager(self._resource_manager.handle(event, self._now_ms))
             case _:
@@ -436,7 +412,7 @@ class JobMaster:
     def _close(self, status: JobStatus) -> None:
         """The job is over: nobody keeps anything for it."""
         self._is_closed = True
-        self._heartbeat(StopHeartbeats())
+        self._out += self._heartbeats.stop()
         for registered in list(self.task_managers):
             if registered.connection is not None:
                 if status is not JobStatus.SUSPENDED:
@@ -446,7 +422,7 @@ class JobMaster:
         self.scheduler.pool.set_required(0)
         self._declare_required_slots()
         self._out += self._resource_manager.send(Disconnect(f"the job is {status.value}"))
-        self._of_resource_manager(self._resource_manager.handle(StopRegistration(), self._now_ms))
+        self._of_resource_manager(self._resource_manager.stop(self._now_ms))
         if status.is_globally_terminal:
             self._forget_job_graph()
         else:
@@ -606,7 +582,7 @@ class JobMaster:
             if resource_id is None:
                 self._out.append(CloseConnection(part.connection))
             elif part.session == self.identity.session:
-                self._heartbeat(HeartbeatReceived(resource_id))
+                self._heartbeats.receive_heartbeat(resource_id, self._now_ms)
                 acknowledged += [message for message in part.messages if not self._is_refused(resource_id, message)]
         if acknowledged:
             self._checkpoint(AcknowledgesReceived(tuple(acknowledged)))
@@ -623,7 +599,7 @@ class JobMaster:
             return
         if stale:
             return
-        self._heartbeat(HeartbeatReceived(resource_id))
+        self._heartbeats.receive_heartbeat(resource_id, self._now_ms)
         match message:
             case OfferSlots(_, _, offers):
                 self._slots_offered(resource_id, offers)
@@ -674,7 +650,7 @@ class JobMaster:
         self.task_managers.add(info, connection)
         heartbeat = self._settings.heartbeat
         self._send(info.resource_id, RegistrationSuccess(heartbeat.interval_ms, heartbeat.timeout_ms))
-        self._heartbeat(MonitorTarget(info.resource_id))
+        self._out += self._heartbeats.monitor_target(info.resource_id, self._now_ms)
 
     def _is_refused(self, resource_id: ResourceID, message: AcknowledgeCheckpoint | DeclineCheckpoint) -> bool:
         """Whether the TaskManager speaks for an attempt that is not its own; then that is logged."""
@@ -724,7 +700,8 @@ class JobMaster:
         if resource_id is None:
             return
         self.task_managers.connection_broken(connection)
-        self._heartbeat(DeliveryFailed(resource_id), f"the connection broke: {reason}")
+        if self._heartbeats.report_delivery(resource_id, arrived=False):
+            self._task_manager_lost(resource_id, f"the connection broke: {reason}", close=False)
 
     def _disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
         """We do not want it any more; it may live."""
@@ -737,26 +714,22 @@ class JobMaster:
             return
         if close and registered.connection is not None:
             self._out.append(CloseConnection(registered.connection))
-        self._heartbeat(UnmonitorTarget(resource_id))
+        self._out += self._heartbeats.unmonitor_target(resource_id)
         if self._reconciliation is not None:
             self._reconciliation.forget(resource_id)
         self._schedule(self.scheduler.task_manager_lost(resource_id, reason, self._now_ms))
 
-    def _heartbeat(self, event: HeartbeatEvent[ResourceID], failure: str = UNSENT_HEARTBEAT) -> None:
-        """Feed the monitor; `failure` says why a TaskManager counts as lost when this event shows it unreachable."""
-        for effect in self._heartbeats.handle(event, self._now_ms):
-            match effect:
-                case RequestHeartbeat(resource_id) if self.task_managers.connection_of(resource_id) is None:
-                    self._heartbeat(DeliveryFailed(resource_id))
-                case RequestHeartbeat(resource_id):
-                    self._send(resource_id, HeartbeatRequest(self.scheduler.pool.allocations_of(resource_id)))
-                case HeartbeatTimedOut(resource_id):
-                    reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
-                    self._disconnect_task_manager(resource_id, reason)
-                case TargetUnreachable(resource_id):
-                    self._task_manager_lost(resource_id, failure, close=False)
-                case StartTimer() | CancelTimer():
-                    self._out.append(effect)
+    def _heartbeats_due(self, key: HeartbeatTimer) -> None:
+        due = self._heartbeats.timer_fired(key, self._now_ms)
+        for resource_id in due.ask:
+            is_connected = self.task_managers.connection_of(resource_id) is not None
+            self._send(resource_id, HeartbeatRequest(self.scheduler.pool.allocations_of(resource_id)))
+            if self._heartbeats.report_delivery(resource_id, arrived=is_connected):
+                self._task_manager_lost(resource_id, UNSENT_HEARTBEAT, close=False)
+        for resource_id in due.silent:
+            reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
+            self._disconnect_task_manager(resource_id, reason)
+        self._out += due.timers
 
     # --- slots and the ResourceManager --------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from snapline.coordinator.execution.slot_pool import SlotPool
+from snapline.dataflow.ids import LeaderSessionID
 from snapline.dataflow.wire.messages import (
     DeclareRequiredSlots,
     Disconnect,
@@ -19,7 +20,7 @@ from snapline.dataflow.wire.messages import (
     NotifyTaskManagerLost,
     RegisterJobMaster,
 )
-from snapline.runtime.cores.connections import CloseConnection, ConnectionID, OpenConnection, Send
+from snapline.runtime.cores.connections import CloseConnection, ConnectionID, OpenConnection, Peer, PeerKind, Send
 from snapline.runtime.cores.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.runtime.cores.registration import (
@@ -29,7 +30,6 @@ from snapline.runtime.cores.registration import (
     RegistrationLost,
     RegistrationSettings,
     RegistrationTimedOut,
-    Reregister,
 )
 
 ResourceManagerConnectionEffect = (
@@ -55,8 +55,19 @@ class ResourceManagerConnection:
         """Whether an event about a connection or timer is for this."""
         return self._leader.owns(event)
 
+    def leader_changed(
+        self, address: str, session: LeaderSessionID, now_ms: int
+    ) -> list[ResourceManagerConnectionEffect]:
+        """Register at the ResourceManager that leads now; an empty address says that none does."""
+        peer = Peer(PeerKind.RESOURCE_MANAGER, address)
+        return self._perform(self._leader.leader_changed(peer, session, now_ms), now_ms)
+
+    def stop(self, now_ms: int) -> list[ResourceManagerConnectionEffect]:
+        """Never register again."""
+        return self._perform(self._leader.stop(), now_ms)
+
     def handle(self, event: RegistrationEvent, now_ms: int) -> list[ResourceManagerConnectionEffect]:
-        """Take one event that this owns, or one of RegisterAt, LeaderGone, StopRegistration."""
+        """Take one event that this owns."""
         return self._perform(self._leader.handle(event, now_ms), now_ms)
 
     def send(self, message: Any) -> list[Send]:
@@ -89,7 +100,7 @@ class ResourceManagerConnection:
                     if terminated:
                         out.append(lost)
                 case LeaderSaid(Disconnect()):
-                    out += self._perform(self._leader.handle(Reregister(), now_ms), now_ms)
+                    out += self._perform(self._leader.reregister(now_ms), now_ms)
                 case LeaderSaid() | RegistrationLost() | RegistrationTimedOut():
                     pass
                 case RegistrationFailed(reason):

@@ -51,21 +51,7 @@ from snapline.dataflow.wire.messages import (
     SlotRequestRejected,
 )
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
-from snapline.runtime.cores.heartbeat import (
-    UNSENT_HEARTBEAT,
-    DeliveryFailed,
-    HeartbeatEvent,
-    HeartbeatMonitor,
-    HeartbeatReceived,
-    HeartbeatRole,
-    HeartbeatSettings,
-    HeartbeatTimedOut,
-    MonitorTarget,
-    RequestHeartbeat,
-    StartHeartbeatRounds,
-    TargetUnreachable,
-    UnmonitorTarget,
-)
+from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatSettings, HeartbeatTimer
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 
 
@@ -139,12 +125,8 @@ class ResourceManager:
         self._job_masters: dict[JobID, JobMasterRegistration] = {}
         self._job_on: dict[ConnectionID, JobID] = {}
         heartbeat = settings.heartbeat
-        self._task_manager_heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor(
-            "task-executors", HeartbeatRole.SENDER, heartbeat
-        )
-        self._job_master_heartbeats: HeartbeatMonitor[JobID] = HeartbeatMonitor(
-            "job-masters", HeartbeatRole.SENDER, heartbeat
-        )
+        self._task_manager_heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor("task-executors", heartbeat)
+        self._job_master_heartbeats: HeartbeatMonitor[JobID] = HeartbeatMonitor("job-masters", heartbeat)
         self._declared: DeclareWorkers | None = None
         self._limits: dict[str, WorkersUnavailable] = {}
         """By pool of TaskManagers."""
@@ -180,8 +162,8 @@ class ResourceManager:
         self._out = []
         match event:
             case ResourceManagerStarted():
-                self._watch_task_managers(StartHeartbeatRounds())
-                self._watch_job_masters(StartHeartbeatRounds())
+                self._out += self._task_manager_heartbeats.start(now_ms)
+                self._out += self._job_master_heartbeats.start(now_ms)
             case MessageReceived(connection, envelope):
                 self._message_received(connection, envelope)
             case ConnectionLost(connection, reason):
@@ -199,9 +181,9 @@ class ResourceManager:
                 self._check_timer_ms = None
             case TimerFired(key):
                 if self._task_manager_heartbeats.owns(key):
-                    self._watch_task_managers(event)
+                    self._task_manager_heartbeats_due(key)
                 elif self._job_master_heartbeats.owns(key):
-                    self._watch_job_masters(event)
+                    self._job_master_heartbeats_due(key)
         self._settle()
         effects, self._out = self._out, []
         return effects
@@ -283,7 +265,7 @@ class ResourceManager:
             self._out.append(CloseConnection(connection))
 
     def _of_task_manager(self, resource_id: ResourceID, message: Any) -> None:
-        self._watch_task_managers(HeartbeatReceived(resource_id))
+        self._task_manager_heartbeats.receive_heartbeat(resource_id, self._now_ms)
         match message:
             case SlotReport():
                 self._take_report(resource_id, message)
@@ -307,7 +289,7 @@ class ResourceManager:
             self.slot_manager.report_slot_status(report, self._now_ms)
 
     def _of_job_master(self, job_id: JobID, message: Any) -> None:
-        self._watch_job_masters(HeartbeatReceived(job_id))
+        self._job_master_heartbeats.receive_heartbeat(job_id, self._now_ms)
         match message:
             case DeclareRequiredSlots(_, required, held):
                 self._not_before_ms.pop(job_id, None)
@@ -337,7 +319,7 @@ class ResourceManager:
         self._connection_of_task_manager[info.resource_id] = connection
         self._task_manager_on[connection] = info.resource_id
         self._send_task_manager(info.resource_id, self._success())
-        self._watch_task_managers(MonitorTarget(info.resource_id))
+        self._out += self._task_manager_heartbeats.monitor_target(info.resource_id, self._now_ms)
 
     def _register_job_master(self, connection: ConnectionID, message: RegisterJobMaster) -> None:
         if message.job_id in self._job_masters:
@@ -345,7 +327,7 @@ class ResourceManager:
         self._job_masters[message.job_id] = JobMasterRegistration(message, connection)
         self._job_on[connection] = message.job_id
         self._send_job_master(message.job_id, self._success())
-        self._watch_job_masters(MonitorTarget(message.job_id))
+        self._out += self._job_master_heartbeats.monitor_target(message.job_id, self._now_ms)
 
     def _success(self) -> RegistrationSuccess:
         return RegistrationSuccess(self._settings.heartbeat.interval_ms, self._settings.heartbeat.timeout_ms)
@@ -360,7 +342,8 @@ class ResourceManager:
         resource_id = self._task_manager_on.pop(connection, None)
         if resource_id is not None:
             del self._connection_of_task_manager[resource_id]
-            self._watch_task_managers(DeliveryFailed(resource_id), f"the connection broke: {reason}")
+            if self._task_manager_heartbeats.report_delivery(resource_id, arrived=False):
+                self._task_manager_lost(resource_id, f"the connection broke: {reason}")
             return
         job_id = self._job_on.get(connection)
         if job_id is not None:
@@ -380,7 +363,7 @@ class ResourceManager:
             del self._task_manager_on[connection]
             if close or terminated:
                 self._out.append(CloseConnection(connection))
-        self._watch_task_managers(UnmonitorTarget(resource_id))
+        self._out += self._task_manager_heartbeats.unmonitor_target(resource_id)
         for job_id in self.slot_manager.unregister_task_manager(resource_id):
             self._send_job_master(job_id, NotifyTaskManagerLost(resource_id, reason, terminated))
 
@@ -390,39 +373,33 @@ class ResourceManager:
         del self._job_on[job_master.connection]
         if close:
             self._out.append(CloseConnection(job_master.connection))
-        self._watch_job_masters(UnmonitorTarget(job_id))
+        self._out += self._job_master_heartbeats.unmonitor_target(job_id)
         self.slot_manager.set_required(job_id, 0)
 
     # --- heartbeats and idleness --------------------------------------------------------------------------------------
 
-    def _watch_task_managers(self, event: HeartbeatEvent[ResourceID], failure: str = UNSENT_HEARTBEAT) -> None:
-        """Feed the monitor; `failure` says why a TaskManager counts as lost when this event shows it unreachable."""
-        for effect in self._task_manager_heartbeats.handle(event, self._now_ms):
-            match effect:
-                case RequestHeartbeat(resource_id) if resource_id not in self._connection_of_task_manager:
-                    self._watch_task_managers(DeliveryFailed(resource_id))
-                case RequestHeartbeat(resource_id):
-                    self._send_task_manager(resource_id, HeartbeatRequest())
-                case HeartbeatTimedOut(resource_id):
-                    reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
-                    self._send_task_manager(resource_id, Disconnect(reason))
-                    self._task_manager_lost(resource_id, reason, close=True)
-                case TargetUnreachable(resource_id):
-                    self._task_manager_lost(resource_id, failure)
-                case StartTimer() | CancelTimer():
-                    self._out.append(effect)
+    def _task_manager_heartbeats_due(self, key: HeartbeatTimer) -> None:
+        due = self._task_manager_heartbeats.timer_fired(key, self._now_ms)
+        for resource_id in due.ask:
+            is_connected = resource_id in self._connection_of_task_manager
+            self._send_task_manager(resource_id, HeartbeatRequest())
+            if self._task_manager_heartbeats.report_delivery(resource_id, arrived=is_connected):
+                self._task_manager_lost(resource_id, UNSENT_HEARTBEAT)
+        for resource_id in due.silent:
+            reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
+            self._send_task_manager(resource_id, Disconnect(reason))
+            self._task_manager_lost(resource_id, reason, close=True)
+        self._out += due.timers
 
-    def _watch_job_masters(self, event: HeartbeatEvent[JobID]) -> None:
-        for effect in self._job_master_heartbeats.handle(event, self._now_ms):
-            match effect:
-                case RequestHeartbeat(job_id):
-                    self._send_job_master(job_id, HeartbeatRequest())
-                case HeartbeatTimedOut(job_id):
-                    reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
-                    self._send_job_master(job_id, Disconnect(reason))
-                    self._job_master_lost(job_id, close=True)
-                case StartTimer() | CancelTimer():
-                    self._out.append(effect)
+    def _job_master_heartbeats_due(self, key: HeartbeatTimer) -> None:
+        due = self._job_master_heartbeats.timer_fired(key, self._now_ms)
+        for job_id in due.ask:
+            self._send_job_master(job_id, HeartbeatRequest())
+        for job_id in due.silent:
+            reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
+            self._send_job_master(job_id, Disconnect(reason))
+            self._job_master_lost(job_id, close=True)
+        self._out += due.timers
 
     def _release_idle_task_managers(self) -> None:
         timeout_ms = self._settings.task_manager_timeout_ms

@@ -1,7 +1,7 @@
 """HeartbeatMonitor: who is still there, judged by silence and by sends that failed.
 
-Two roles. A *receiver* watches targets and answers those that ask; a *sender* also asks every monitored target once per
-interval. Any word from a target moves its deadline to now + timeout; a target that is silent until then is reported once,
+Two roles. A *receiver* watches targets and answers those that ask; a *sender*, which is one that was started, also asks every
+monitored target once per interval. Any word from a target moves its deadline to now + timeout; a target that is silent until then is reported once,
 and must be unmonitored before it can be watched again. A number of consecutive sends that could not be delivered makes a
 target unreachable before its deadline (`heartbeat.rpc-failure-threshold`; -1 switches that off). The cores around a monitor
 count the end of a target's connection as one failed send, and each heartbeat request that finds no connection as another.
@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, TypeGuard, TypeVar
 
 from snapline.dataflow.config import (
     HEARTBEAT_INTERVAL,
@@ -25,7 +24,7 @@ from snapline.dataflow.config import (
     Configuration,
     ConfigurationError,
 )
-from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 TargetT = TypeVar("TargetT", bound=Hashable)
 
@@ -35,13 +34,6 @@ NO_HEARTBEAT = -1
 
 UNSENT_HEARTBEAT = "its connection is broken and heartbeat requests found no other (heartbeat.rpc-failure-threshold)"
 """Why a target that became unreachable by a heartbeat round counts as lost."""
-
-
-class HeartbeatRole(Enum):
-    """Who asks."""
-
-    SENDER = "sender"
-    RECEIVER = "receiver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,121 +83,24 @@ class HeartbeatSettings:
         return self.rpc_failure_threshold != -1
 
 
-# --- events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorTarget(Generic[TargetT]):
-    """Watch the target from now on. Already watched, or timed out and not unmonitored: nothing happens."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class UnmonitorTarget(Generic[TargetT]):
-    """Stop watching."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatReceived(Generic[TargetT]):
-    """A word of the target: an answer, or anything else that proves life."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatRequested(Generic[TargetT]):
-    """The target asked; counts as a word of it. Answered by AnswerHeartbeat when it is watched."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class DeliverySucceeded(Generic[TargetT]):
-    """A send to the target arrived."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryFailed(Generic[TargetT]):
-    """A send to the target could not be delivered."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class StartHeartbeatRounds:
-    """A sender begins to ask, at once and then every interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopHeartbeats:
-    """Unmonitor everything, ask nobody any more, and take nothing in any more: a monitor is not started twice."""
-
-
-HeartbeatEvent = (
-    MonitorTarget[TargetT]
-    | UnmonitorTarget[TargetT]
-    | HeartbeatReceived[TargetT]
-    | HeartbeatRequested[TargetT]
-    | DeliverySucceeded[TargetT]
-    | DeliveryFailed[TargetT]
-    | StartHeartbeatRounds
-    | StopHeartbeats
-    | TimerFired
-)
-
-
-# --- effects ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RequestHeartbeat(Generic[TargetT]):
-    """Send a heartbeat request to the target."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerHeartbeat(Generic[TargetT]):
-    """Answer the target's request."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatTimedOut(Generic[TargetT]):
-    """The target was silent for the whole timeout. Said once."""
-
-    target: TargetT
-
-
-@dataclass(frozen=True, slots=True)
-class TargetUnreachable(Generic[TargetT]):
-    """Too many sends to the target in a row failed. Said once."""
-
-    target: TargetT
-
-
-HeartbeatEffect = (
-    RequestHeartbeat[TargetT]
-    | AnswerHeartbeat[TargetT]
-    | HeartbeatTimedOut[TargetT]
-    | TargetUnreachable[TargetT]
-    | StartTimer
-    | CancelTimer
-)
-
-
 @dataclass(frozen=True, slots=True)
 class HeartbeatTimer:
     """Key of the monitor's timers: one per target, and one (target None) for the sender's rounds."""
 
     monitor: str
     target: Hashable | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatsDue(Generic[TargetT]):
+    """What a timer of the monitor brings."""
+
+    ask: tuple[TargetT, ...] = ()
+    """Send each a heartbeat request."""
+    silent: tuple[TargetT, ...] = ()
+    """These were silent for the whole timeout. Said once."""
+    timers: tuple[StartTimer, ...] = ()
+    """Start these again."""
 
 
 @dataclass(slots=True)
@@ -225,11 +120,10 @@ class HeartbeatMonitor(Generic[TargetT]):
     """The targets of one side of one kind of pair. `name` keeps its timers apart from others of the same core."""
 
     name: str
-    role: HeartbeatRole
     settings: HeartbeatSettings
     _targets: dict[TargetT, _Monitored] = field(default_factory=dict)
     is_stopped: bool = False
-    """After StopHeartbeats; events have no effect any more."""
+    """After `stop`; nothing has an effect any more."""
 
     def last_heartbeat_ms(self, target: TargetT) -> int:
         """When the target was last heard of, 0 before that; NO_HEARTBEAT for a target not watched."""
@@ -246,83 +140,74 @@ class HeartbeatMonitor(Generic[TargetT]):
         """Whether the target is watched (also when it was given up and not unmonitored yet)."""
         return target in self._targets
 
-    def owns(self, key: Hashable) -> bool:
+    def owns(self, key: Hashable) -> TypeGuard[HeartbeatTimer]:
         """Whether a timer is this monitor's."""
         return isinstance(key, HeartbeatTimer) and key.monitor == self.name
 
-    def handle(self, event: HeartbeatEvent[TargetT], now_ms: int) -> list[HeartbeatEffect[TargetT]]:
-        """Take one event."""
+    def start(self, now_ms: int) -> list[StartTimer]:
+        """A sender begins to ask, at once and then every interval."""
+        return [] if self.is_stopped else [StartTimer(HeartbeatTimer(self.name, None), now_ms)]
+
+    def stop(self) -> list[CancelTimer]:
+        """Watch nothing and ask nobody any more, and take nothing in any more: a monitor is not started twice."""
         if self.is_stopped:
             return []
-        match event:
-            case MonitorTarget(target):
-                return self._monitor(target, now_ms)
-            case UnmonitorTarget(target):
-                return self._unmonitor(target)
-            case HeartbeatReceived(target):
-                self._touch(target, now_ms)
-                return []
-            case HeartbeatRequested(target):
-                if target not in self._targets:
-                    return []
-                self._touch(target, now_ms)
-                return [AnswerHeartbeat(target)]
-            case DeliverySucceeded(target):
-                if target in self._targets:
-                    self._targets[target].failed_deliveries = 0
-                return []
-            case DeliveryFailed(target):
-                return self._delivery_failed(target)
-            case StartHeartbeatRounds():
-                return [StartTimer(HeartbeatTimer(self.name, None), now_ms)]
-            case StopHeartbeats():
-                timers = [CancelTimer(HeartbeatTimer(self.name, target)) for target in self._targets]
-                self._targets.clear()
-                self.is_stopped = True
-                return [CancelTimer(HeartbeatTimer(self.name, None)), *timers]
-            case TimerFired(HeartbeatTimer(_, None)):
-                return self._round(now_ms)
-            case TimerFired(HeartbeatTimer(_, target)):
-                return self._deadline(target, now_ms)  # type: ignore[arg-type]
-        return []
+        timers = [CancelTimer(HeartbeatTimer(self.name, target)) for target in self._targets]
+        self._targets.clear()
+        self.is_stopped = True
+        return [CancelTimer(HeartbeatTimer(self.name, None)), *timers]
 
-    def _monitor(self, target: TargetT, now_ms: int) -> list[HeartbeatEffect[TargetT]]:
-        if target in self._targets:
+    def monitor_target(self, target: TargetT, now_ms: int) -> list[StartTimer]:
+        """Watch the target from now on. Already watched, or given up and not unmonitored: nothing happens."""
+        if self.is_stopped or target in self._targets:
             return []
         self._targets[target] = _Monitored(now_ms)
         return [StartTimer(HeartbeatTimer(self.name, target), now_ms + self.settings.timeout_ms)]
 
-    def _unmonitor(self, target: TargetT) -> list[HeartbeatEffect[TargetT]]:
+    def unmonitor_target(self, target: TargetT) -> list[CancelTimer]:
+        """Stop watching."""
         if self._targets.pop(target, None) is None:
             return []
         return [CancelTimer(HeartbeatTimer(self.name, target))]
 
-    def _touch(self, target: TargetT, now_ms: int) -> None:
+    def receive_heartbeat(self, target: TargetT, now_ms: int) -> bool:
+        """The target answered, asked, or proved in another way that it lives. Returns whether it is watched: only then is a request
+        answered."""
         monitored = self._targets.get(target)
-        if monitored is not None:  # also one that was given up: it stays so, but when it was heard of is the truth
-            monitored.alive_at_ms = max(monitored.alive_at_ms, now_ms)
-            monitored.was_heard = True
+        if monitored is None:
+            return False
+        # Also one that was given up: it stays so, but when it was heard of is the truth.
+        monitored.alive_at_ms = max(monitored.alive_at_ms, now_ms)
+        monitored.was_heard = True
+        return True
 
-    def _delivery_failed(self, target: TargetT) -> list[HeartbeatEffect[TargetT]]:
+    def report_delivery(self, target: TargetT, *, arrived: bool) -> bool:
+        """A send to the target arrived, or could not be delivered. Returns whether the target counts as unreachable now, because too
+        many in a row were not delivered. Said once."""
         monitored = self._targets.get(target)
-        if monitored is None or monitored.given_up or not self.settings.detects_failed_sends:
-            return []
+        if monitored is None:
+            return False
+        if arrived:
+            monitored.failed_deliveries = 0
+            return False
+        if monitored.given_up or not self.settings.detects_failed_sends:
+            return False
         monitored.failed_deliveries += 1
-        if monitored.failed_deliveries < self.settings.rpc_failure_threshold:
-            return []
-        monitored.given_up = True
-        return [CancelTimer(HeartbeatTimer(self.name, target)), TargetUnreachable(target)]
+        monitored.given_up = monitored.failed_deliveries >= self.settings.rpc_failure_threshold
+        return monitored.given_up
 
-    def _round(self, now_ms: int) -> list[HeartbeatEffect[TargetT]]:
-        requests = [RequestHeartbeat(target) for target in self._targets]
-        return [*requests, StartTimer(HeartbeatTimer(self.name, None), now_ms + self.settings.interval_ms)]
-
-    def _deadline(self, target: TargetT, now_ms: int) -> list[HeartbeatEffect[TargetT]]:
-        monitored = self._targets.get(target)
-        if monitored is None or monitored.given_up:
-            return []
-        deadline_ms = monitored.alive_at_ms + self.settings.timeout_ms
-        if now_ms < deadline_ms:
-            return [StartTimer(HeartbeatTimer(self.name, target), deadline_ms)]
-        monitored.given_up = True
-        return [HeartbeatTimedOut(target)]
+    def timer_fired(self, key: HeartbeatTimer, now_ms: int) -> HeartbeatsDue[TargetT]:
+        """A timer that this owns is due: the next round of requests, or the deadline of one target."""
+        if self.is_stopped:
+            return HeartbeatsDue()
+        if key.target is None:
+            again = StartTimer(key, now_ms + self.settings.interval_ms)
+            return HeartbeatsDue(ask=tuple(self._targets), timers=(again,))
+        for target, monitored in self._targets.items():
+            if target == key.target and not monitored.given_up:
+                deadline_ms = monitored.alive_at_ms + self.settings.timeout_ms
+                if now_ms < deadline_ms:
+                    return HeartbeatsDue(timers=(StartTimer(key, deadline_ms),))
+                monitored.given_up = True
+                return HeartbeatsDue(silent=(target,))
+        return HeartbeatsDue()

@@ -23,20 +23,9 @@ from snapline.runtime.cores.connections import (
     Peer,
     Send,
 )
-from snapline.runtime.cores.heartbeat import (
-    HeartbeatMonitor,
-    HeartbeatReceived,
-    HeartbeatRole,
-    HeartbeatSettings,
-    HeartbeatTimedOut,
-    HeartbeatTimer,
-    MonitorTarget,
-    StopHeartbeats,
-)
+from snapline.runtime.cores.heartbeat import HeartbeatMonitor, HeartbeatSettings, HeartbeatTimer
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from snapline.runtime.cores.registration import (
-    LeaderGone,
-    RegisterAt,
     Registered,
     RegistrationEffect,
     RegistrationEvent,
@@ -44,9 +33,7 @@ from snapline.runtime.cores.registration import (
     RegistrationLost,
     RegistrationSettings,
     RegistrationTimedOut,
-    Reregister,
     RetryingRegistration,
-    StopRegistration,
 )
 
 LEADER = "leader"
@@ -125,23 +112,40 @@ class LeaderConnection:
             return []
         return [Send(connection, Fenced(self.session, message))]
 
+    def leader_changed(self, peer: Peer, session: LeaderSessionID, now_ms: int) -> list[LeaderConnectionEffect]:
+        """Register with the leader that is there now; with an empty address there is none at the moment. What was built up with
+        another one is closed."""
+        if not peer.address:
+            return self._give_up(lambda: self._registration.leader_gone(now_ms))
+        return self._give_up(lambda: self._registration.register_at(peer, session, now_ms))
+
+    def reregister(self, now_ms: int) -> list[LeaderConnectionEffect]:
+        """Close the connection and begin again with the same leader."""
+        return self._give_up(lambda: self._registration.reregister(now_ms))
+
+    def stop(self) -> list[LeaderConnectionEffect]:
+        """Never register again."""
+        return self._give_up(self._registration.stop)
+
     def handle(self, event: RegistrationEvent, now_ms: int) -> list[LeaderConnectionEffect]:
-        """Take one event that this owns, or one of RegisterAt, LeaderGone, Reregister, StopRegistration."""
+        """Take one event that this owns."""
         match event:
-            case TimerFired(HeartbeatTimer()):
-                return self._heartbeat_timer(event, now_ms)
+            case TimerFired(HeartbeatTimer() as key):
+                return self._heartbeat_timer(key, now_ms)
             case MessageReceived(_, envelope) if self.is_registered:
                 if envelope.leader_session_id != self.session or self._heartbeats is None:
                     return []
-                self._heartbeats.handle(HeartbeatReceived(LEADER), now_ms)
+                self._heartbeats.receive_heartbeat(LEADER, now_ms)
                 return [LeaderSaid(envelope.message)]
-            case RegisterAt() | LeaderGone() | Reregister() | StopRegistration():
-                before = self._registration.connection if self.is_registered else None
-                effects = self._registration.handle(event, now_ms)
-                if before is not None and self._registration.connection != before:
-                    return [*self._stop_heartbeats(), *effects]
-                return list(effects)
         return self._translate(self._registration.handle(event, now_ms), now_ms)
+
+    def _give_up(self, change: Callable[[], list[RegistrationEffect]]) -> list[LeaderConnectionEffect]:
+        """Heartbeats end with the connection that the change closes."""
+        before = self._registration.connection if self.is_registered else None
+        effects = change()
+        if before is not None and self._registration.connection != before:
+            return [*self._stop_heartbeats(), *effects]
+        return list(effects)
 
     def _translate(self, effects: list[RegistrationEffect], now_ms: int) -> list[LeaderConnectionEffect]:
         """Heartbeats begin with the registration and end with it."""
@@ -150,34 +154,27 @@ class LeaderConnection:
             if isinstance(effect, Registered):
                 answer = effect.answer
                 settings = HeartbeatSettings(answer.heartbeat_interval_ms, answer.heartbeat_timeout_ms, -1)
-                self._heartbeats = HeartbeatMonitor(self._name, HeartbeatRole.RECEIVER, settings)
-                translated += _timers(self._heartbeats.handle(MonitorTarget(LEADER), now_ms))
+                self._heartbeats = HeartbeatMonitor(self._name, settings)
+                translated += self._heartbeats.monitor_target(LEADER, now_ms)
             elif isinstance(effect, RegistrationLost):
                 translated += self._stop_heartbeats()
             translated.append(effect)
         return translated
 
-    def _heartbeat_timer(self, event: TimerFired, now_ms: int) -> list[LeaderConnectionEffect]:
+    def _heartbeat_timer(self, key: HeartbeatTimer, now_ms: int) -> list[LeaderConnectionEffect]:
         if self._heartbeats is None:
             return []
-        effects = self._heartbeats.handle(event, now_ms)
-        if not any(isinstance(effect, HeartbeatTimedOut) for effect in effects):
-            return _timers(effects)
+        due = self._heartbeats.timer_fired(key, now_ms)
+        if not due.silent:
+            return list(due.timers)
         connection = self._registration.connection
         silent_ms = now_ms - self._heartbeats.silent_since_ms(LEADER)
         self._heartbeats = None
         if connection is None:
             return []
         lost = RegistrationLost(connection, f"no heartbeat for {silent_ms} ms", silent=True)
-        return [lost, *self._registration.handle(Reregister(), now_ms)]
+        return [lost, *self._registration.reregister(now_ms)]
 
-    def _stop_heartbeats(self) -> list[LeaderConnectionEffect]:
-        if self._heartbeats is None:
-            return []
-        effects = self._heartbeats.handle(StopHeartbeats(), 0)
-        self._heartbeats = None
-        return [effect for effect in _timers(effects) if effect != CancelTimer(HeartbeatTimer(self._name, None))]
-
-
-def _timers(effects: list[Any]) -> list[LeaderConnectionEffect]:
-    return [effect for effect in effects if isinstance(effect, StartTimer | CancelTimer)]
+    def _stop_heartbeats(self) -> list[CancelTimer]:
+        heartbeats, self._heartbeats = self._heartbeats, None
+        return [] if heartbeats is None else heartbeats.unmonitor_target(LEADER)

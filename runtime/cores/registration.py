@@ -97,43 +97,7 @@ class RegistrationState(Enum):
     REJECTED = "rejected"
 
 
-# --- events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterAt:
-    """Register with this leader. Another one than before: what was built up with the old one is closed. The same one while
-    trying or registered: nothing happens."""
-
-    peer: Peer
-    session: LeaderSessionID
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderGone:
-    """There is no leader at the moment; the clock of the total timeout runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reregister:
-    """The owner gave the connection up (silence, Disconnect): close it and begin again with the same leader."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopRegistration:
-    """Never again."""
-
-
-RegistrationEvent = (
-    RegisterAt
-    | LeaderGone
-    | Reregister
-    | StopRegistration
-    | ConnectionOpened
-    | ConnectionLost
-    | MessageReceived
-    | TimerFired
-)
+RegistrationEvent = ConnectionOpened | ConnectionLost | MessageReceived | TimerFired
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -229,25 +193,38 @@ class RetryingRegistration:
                 return connection == self.connection and not self.is_registered
         return False
 
+    def register_at(self, peer: Peer, session: LeaderSessionID, now_ms: int) -> list[RegistrationEffect]:
+        """Register with this leader. Another one than before: what was built up with the old one is closed. The same one while
+        trying or registered: nothing happens."""
+        if (peer, session) == (self.peer, self.session) and self.state is not RegistrationState.IDLE:
+            return []
+        effects = self._drop_attempt()
+        self.peer, self.session = peer, session
+        return [*effects, *self._run_total_timer(now_ms), *self._begin(now_ms)]
+
+    def leader_gone(self, now_ms: int) -> list[RegistrationEffect]:
+        """There is no leader at the moment; the clock of the total timeout runs."""
+        effects = self._drop_attempt()
+        self.peer, self.session, self.state = None, NO_LEADER, RegistrationState.IDLE
+        self._last_error = "no leader is known"
+        return [*effects, *self._run_total_timer(now_ms)]
+
+    def reregister(self, now_ms: int) -> list[RegistrationEffect]:
+        """The owner gave the connection up (silence, Disconnect): close it and begin again with the same leader."""
+        if self.peer is None:
+            return []
+        effects = self._drop_attempt()
+        return [*effects, *self._run_total_timer(now_ms), *self._begin(now_ms)]
+
+    def stop(self) -> list[RegistrationEffect]:
+        """Never again."""
+        effects = self._drop_attempt()
+        self.peer, self.session, self.state = None, NO_LEADER, RegistrationState.IDLE
+        return [*effects, *self._stop_total_timer()]
+
     def handle(self, event: RegistrationEvent, now_ms: int) -> list[RegistrationEffect]:
-        """Take one event."""
+        """Take what happened to the connection, what it brought, or a timer."""
         match event:
-            case RegisterAt(peer, session):
-                return self._register_at(peer, session, now_ms)
-            case LeaderGone():
-                effects = self._drop_attempt()
-                self.peer, self.session, self.state = None, NO_LEADER, RegistrationState.IDLE
-                self._last_error = "no leader is known"
-                return [*effects, *self._run_total_timer(now_ms)]
-            case Reregister():
-                if self.peer is None:
-                    return []
-                effects = self._drop_attempt()
-                return [*effects, *self._run_total_timer(now_ms), *self._begin(now_ms)]
-            case StopRegistration():
-                effects = self._drop_attempt()
-                self.peer, self.session, self.state = None, NO_LEADER, RegistrationState.IDLE
-                return [*effects, *self._stop_total_timer()]
             case ConnectionOpened(connection) if connection == self.connection:
                 check(self.state is RegistrationState.DIALING, f"{connection} opened while {self.state.value}")
                 self.state = RegistrationState.ASKING
@@ -264,13 +241,6 @@ class RetryingRegistration:
                     return []
                 return [RegistrationTimedOut(f"not registered after {self._attempts} attempts: {self._last_error}")]
         return []
-
-    def _register_at(self, peer: Peer, session: LeaderSessionID, now_ms: int) -> list[RegistrationEffect]:
-        if (peer, session) == (self.peer, self.session) and self.state is not RegistrationState.IDLE:
-            return []
-        effects = self._drop_attempt()
-        self.peer, self.session = peer, session
-        return [*effects, *self._run_total_timer(now_ms), *self._begin(now_ms)]
 
     def _begin(self, now_ms: int) -> list[RegistrationEffect]:
         """First attempt with this leader."""

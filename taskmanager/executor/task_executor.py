@@ -90,16 +90,12 @@ from snapline.runtime.cores.connections import (
 from snapline.runtime.cores.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from snapline.runtime.cores.registration import (
-    LeaderGone,
-    RegisterAt,
+    NO_LEADER,
     Registered,
-    RegistrationEvent,
     RegistrationFailed,
     RegistrationLost,
     RegistrationSettings,
     RegistrationTimedOut,
-    Reregister,
-    StopRegistration,
 )
 from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
@@ -300,10 +296,9 @@ class TaskExecutor:
     def _take(self, event: TaskExecutorEvent) -> None:
         match event:
             case TaskExecutorStarted():
-                self._ask_resource_manager(LeaderGone())
+                self._follow_resource_manager("", NO_LEADER)
             case ResourceManagerLeaderChanged(address, session):
-                peer = Peer(PeerKind.RESOURCE_MANAGER, address)
-                self._ask_resource_manager(RegisterAt(peer, session) if address else LeaderGone())
+                self._follow_resource_manager(address, session)
             case JobMasterLeaderChanged(job_id, address, session):
                 if job_id in self._jobs:
                     self._follow_job_master(job_id, address, session)
@@ -333,17 +328,21 @@ class TaskExecutor:
 
     def _route(self, event: ConnectionOpened | ConnectionLost | MessageReceived | TimerFired) -> None:
         if self._resource_manager.owns(event):
-            self._ask_resource_manager(event)
+            self._perform_at_resource_manager(self._resource_manager.handle(event, self._now_ms))
             return
         for job_id, entry in self._jobs.items():
             if entry.connection.owns(event):
-                self._ask_job_master(job_id, event)
+                self._perform_at_job_master(job_id, entry.connection.handle(event, self._now_ms))
                 return
 
     # --- ResourceManager ----------------------------------------------------------------------------------------------
 
-    def _ask_resource_manager(self, event: RegistrationEvent) -> None:
-        effects = self._resource_manager.handle(event, self._now_ms)
+    def _follow_resource_manager(self, address: str, session: LeaderSessionID) -> None:
+        """Register with the one that leads now; an empty address says that none does."""
+        peer = Peer(PeerKind.RESOURCE_MANAGER, address)
+        self._perform_at_resource_manager(self._resource_manager.leader_changed(peer, session, self._now_ms))
+
+    def _perform_at_resource_manager(self, effects: list[LeaderConnectionEffect]) -> None:
         self._out += _outward(effects)
         for effect in effects:
             match effect:
@@ -376,7 +375,7 @@ class TaskExecutor:
             case ShutDownTaskExecutor(reason):
                 self._shut_down(reason)
             case Disconnect():
-                self._ask_resource_manager(Reregister())
+                self._perform_at_resource_manager(self._resource_manager.reregister(self._now_ms))
 
     def _tell_resource_manager(self, message: Any) -> None:
         self._out += self._resource_manager.send(message)
@@ -440,13 +439,13 @@ class TaskExecutor:
         if was_registered and not address:
             return
         peer = Peer(PeerKind.JOB_MASTER, address, job_id)
-        self._ask_job_master(job_id, RegisterAt(peer, session) if address else LeaderGone())
+        effects = self._jobs[job_id].connection.leader_changed(peer, session, self._now_ms)
+        self._perform_at_job_master(job_id, effects)
         if was_registered and job_id in self._jobs and not self._jobs[job_id].connection.is_registered:
             self._watch_for_job_master(job_id)
 
-    def _ask_job_master(self, job_id: JobID, event: RegistrationEvent) -> None:
+    def _perform_at_job_master(self, job_id: JobID, effects: list[LeaderConnectionEffect]) -> None:
         entry = self._jobs[job_id]
-        effects = entry.connection.handle(event, self._now_ms)
         self._out += _outward(effects)
         for effect in effects:
             match effect:
@@ -555,7 +554,7 @@ class TaskExecutor:
     def _release_job(self, job_id: JobID, reason: str) -> None:
         """The job has no JobMaster: its tasks fail, its slots are free, nobody is dialled any more."""
         entry = self._jobs[job_id]
-        self._ask_job_master(job_id, StopRegistration())
+        self._perform_at_job_master(job_id, entry.connection.stop())
         if entry.timeout_runs:
             entry.timeout_runs = False
             self._out.append(CancelTimer(JobMasterTimeout(job_id)))
@@ -572,7 +571,7 @@ class TaskExecutor:
         if entry.timeout_runs:
             self._out.append(CancelTimer(JobMasterTimeout(job_id)))
         self._out += entry.connection.send(Disconnect("no slot of the job is left here"))
-        self._out += _outward(entry.connection.handle(StopRegistration(), self._now_ms))
+        self._out += _outward(entry.connection.stop())
         self._out.append(ReleaseJobResources(job_id))
 
     # --- tasks --------------------------------------------------------------------------------------------------------

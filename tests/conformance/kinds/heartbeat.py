@@ -5,27 +5,11 @@ A step's `delivery` is the fate of what this side sends in it: the answer to a r
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterable
 from typing import Any
 
-from snapline.runtime.cores.heartbeat import (
-    AnswerHeartbeat,
-    DeliveryFailed,
-    DeliverySucceeded,
-    HeartbeatMonitor,
-    HeartbeatReceived,
-    HeartbeatRequested,
-    HeartbeatRole,
-    HeartbeatSettings,
-    HeartbeatTimedOut,
-    MonitorTarget,
-    RequestHeartbeat,
-    StartHeartbeatRounds,
-    StopHeartbeats,
-    TargetUnreachable,
-    UnmonitorTarget,
-)
-from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.heartbeat import HeartbeatMonitor, HeartbeatSettings, HeartbeatTimer
+from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from tests.conformance.replay import ANY, difference
 
 LISTS = ("reported", "replies", "timeouts", "requests_sent", "unreachable")
@@ -37,9 +21,9 @@ class Harness:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
-        self.role = HeartbeatRole(config["role"])
+        self.is_sender = {"sender": True, "receiver": False}[config["role"]]
         self.now_ms = config.get("start_ms", 10_000)
-        self.timers: dict[Hashable, tuple[int, int]] = {}
+        self.timers: dict[HeartbeatTimer, tuple[int, int]] = {}
         self.armed = 0
         self.silent: set[str] = set()
         self.delivery = "ok"
@@ -55,56 +39,54 @@ class Harness:
                 timeout_ms=self.config["timeout_ms"],
                 rpc_failure_threshold=self.config.get("failed_rpcs_until_unreachable", 2),
             )
-            self.monitor = HeartbeatMonitor("conformance", self.role, settings)
-            if self.role is HeartbeatRole.SENDER:
-                self.feed(StartHeartbeatRounds())
+            self.monitor = HeartbeatMonitor("conformance", settings)
+            if self.is_sender:
+                self.set_timers(self.monitor.start(self.now_ms))
         return self.monitor
 
     def payload_for(self, target: str) -> Any:
         payloads = self.config.get("payloads", {})
         return payloads.get(target, payloads.get("*"))
 
-    def feed(self, event: Any) -> bool:
-        """Hand one event in; says whether the monitor answered a request."""
+    def set_timers(self, effects: Iterable[StartTimer | CancelTimer]) -> None:
+        """Start and stop them."""
+        for effect in effects:
+            assert isinstance(effect.key, HeartbeatTimer)
+            if isinstance(effect, StartTimer):
+                self.armed += 1
+                self.timers[effect.key] = (effect.at_ms, self.armed)
+            else:
+                self.timers.pop(effect.key, None)
+
+    def timer_fired(self, key: HeartbeatTimer) -> None:
+        """Do what is due."""
         assert self.monitor is not None
-        answered = False
-        for effect in self.monitor.handle(event, self.now_ms):
-            match effect:
-                case StartTimer(key, at_ms):
-                    self.armed += 1
-                    self.timers[key] = (at_ms, self.armed)
-                case CancelTimer(key):
-                    self.timers.pop(key, None)
-                case RequestHeartbeat(target):
-                    self.seen["requests_sent"].append(
-                        {"to": target, "payload": self.payload_for(target), "at": self.now_ms}
-                    )
-                    self.delivered(target)
-                    if "auto_reply" in self.config and target not in self.silent and self.delivery != "unreachable":
-                        self.receive(target, self.config["auto_reply"])
-                case AnswerHeartbeat(target):
-                    answered = True
-                    if (payload := self.payload_for(target)) is not None:
-                        self.seen["replies"].append({"to": target, "payload": payload})
-                case HeartbeatTimedOut(target):
-                    self.seen["timeouts"].append({"target": target, "at": self.now_ms})
-                case TargetUnreachable(target):
-                    self.seen["unreachable"].append(target)
-        return answered
+        due = self.monitor.timer_fired(key, self.now_ms)
+        for target in due.ask:
+            self.seen["requests_sent"].append({"to": target, "payload": self.payload_for(target), "at": self.now_ms})
+            self.delivered(target)
+            if "auto_reply" in self.config and target not in self.silent and self.delivery != "unreachable":
+                self.receive(target, self.config["auto_reply"])
+        self.seen["timeouts"] += [{"target": target, "at": self.now_ms} for target in due.silent]
+        self.set_timers(due.timers)
 
     def receive(self, origin: str, payload: Any) -> None:
         assert self.monitor is not None
-        self.feed(HeartbeatReceived(origin))
+        self.monitor.receive_heartbeat(origin, self.now_ms)
         if payload is not None and not self.monitor.is_stopped:
             self.seen["reported"].append({"from": origin, "payload": payload})
 
     def delivered(self, target: str) -> None:
-        self.feed(DeliverySucceeded(target) if self.delivery == "ok" else DeliveryFailed(target))
+        assert self.monitor is not None
+        if self.monitor.report_delivery(target, arrived=self.delivery == "ok"):
+            self.seen["unreachable"].append(target)
 
     def request(self, origin: str, payload: Any) -> None:
-        answered = self.feed(HeartbeatRequested(origin))
-        if not answered:
+        assert self.monitor is not None
+        if not self.monitor.receive_heartbeat(origin, self.now_ms):
             return
+        if (answer := self.payload_for(origin)) is not None:
+            self.seen["replies"].append({"to": origin, "payload": answer})
         if payload is not None:
             self.seen["reported"].append({"from": origin, "payload": payload})
         self.delivered(origin)
@@ -115,7 +97,7 @@ class Harness:
             (at_ms, _), key = min(due, key=lambda item: item[0])
             self.now_ms = max(self.now_ms, at_ms)
             del self.timers[key]
-            self.feed(TimerFired(key))
+            self.timer_fired(key)
         self.now_ms = end_ms
 
     def play(self, step: dict[str, Any]) -> None:
@@ -128,9 +110,9 @@ class Harness:
             self.error = True
             return
         if "monitor" in step:
-            self.feed(MonitorTarget(step["monitor"]))
+            self.set_timers(monitor.monitor_target(step["monitor"], self.now_ms))
         elif "unmonitor" in step:
-            self.feed(UnmonitorTarget(step["unmonitor"]))
+            self.set_timers(monitor.unmonitor_target(step["unmonitor"]))
         elif "receive" in step:
             self.receive(step["receive"]["from"], step["receive"].get("payload"))
         elif "request" in step:
@@ -142,7 +124,7 @@ class Harness:
         elif "target_goes_silent" in step:
             self.silent.add(step["target_goes_silent"])
         elif "stop" in step:
-            self.feed(StopHeartbeats())
+            self.set_timers(monitor.stop())
 
 
 def replay(scenario: dict[str, Any]) -> list[str]:

@@ -21,12 +21,10 @@ from snapline.runtime.cores.heartbeat import HeartbeatTimer
 from snapline.runtime.cores.leader_connection import LEADER, LeaderConnection, LeaderSaid
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from snapline.runtime.cores.registration import (
-    RegisterAt,
     Registered,
     RegistrationLost,
     RegistrationSettings,
     RegistrationTimer,
-    StopRegistration,
 )
 
 ONE, TWO = LeaderSessionID("one"), LeaderSessionID("two")
@@ -42,7 +40,7 @@ def dial(number: int) -> ConnectionID:
 def registered() -> LeaderConnection:
     numbers = itertools.count(1)
     core = LeaderConnection("rm", RegistrationSettings(100, 400), "me", lambda: dial(next(numbers)))
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.leader_changed(RM, ONE, 0)
     core.handle(ConnectionOpened(dial(1)), 0)
     assert core.handle(MessageReceived(dial(1), Fenced(ONE, SUCCESS)), 0) == [
         CancelTimer(ATTEMPT),
@@ -100,8 +98,8 @@ def test_another_leader_and_the_end_leave_no_timer() -> None:
     """Heartbeats of the old one are cancelled."""
     core = registered()
 
-    assert core.handle(RegisterAt(RM, TWO), 20)[:2] == [CancelTimer(SILENCE), CloseConnection(dial(1))]
-    assert core.handle(StopRegistration(), 30) == [CancelTimer(ATTEMPT), CloseConnection(dial(2))]
+    assert core.leader_changed(RM, TWO, 20)[:2] == [CancelTimer(SILENCE), CloseConnection(dial(1))]
+    assert core.stop() == [CancelTimer(ATTEMPT), CloseConnection(dial(2))]
 
 
 def test_it_knows_its_own_events() -> None:

@@ -21,8 +21,6 @@ from snapline.runtime.cores.connections import (
 )
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from snapline.runtime.cores.registration import (
-    LeaderGone,
-    RegisterAt,
     Registered,
     RegistrationFailed,
     RegistrationLost,
@@ -30,9 +28,7 @@ from snapline.runtime.cores.registration import (
     RegistrationState,
     RegistrationTimedOut,
     RegistrationTimer,
-    Reregister,
     RetryingRegistration,
-    StopRegistration,
 )
 
 ATTEMPT = RegistrationTimer("rm", "attempt")
@@ -55,7 +51,7 @@ def registration(total_timeout_ms: int = 5_000) -> RetryingRegistration:
 
 def registered() -> RetryingRegistration:
     core = registration()
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.register_at(RM, ONE, 0)
     core.handle(ConnectionOpened(dial(1)), 1)
     core.handle(MessageReceived(dial(1), Fenced(ONE, SUCCESS)), 2)
     assert core.is_registered
@@ -66,7 +62,7 @@ def test_registers_when_the_connection_opens_and_the_leader_agrees() -> None:
     """The straight way: dial, ask, registered, both timers gone."""
     core = registration()
 
-    assert core.handle(RegisterAt(RM, ONE), 0) == [
+    assert core.register_at(RM, ONE, 0) == [
         StartTimer(TOTAL, 5_000),
         OpenConnection(dial(1), RM),
         StartTimer(ATTEMPT, 100),
@@ -82,7 +78,7 @@ def test_registers_when_the_connection_opens_and_the_leader_agrees() -> None:
 def test_patience_doubles_up_to_its_bound() -> None:
     """No answer: a new connection at once, with twice the time, at most 300 ms."""
     core = registration()
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.register_at(RM, ONE, 0)
 
     waits = []
     now_ms = 0
@@ -100,7 +96,7 @@ def test_patience_doubles_up_to_its_bound() -> None:
 def test_a_lost_attempt_pauses_by_the_error_delay() -> None:
     """Nobody listens there: wait a moment, then dial again."""
     core = registration()
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.register_at(RM, ONE, 0)
 
     assert core.handle(ConnectionLost(dial(1), "refused"), 5) == [StartTimer(ATTEMPT, 55)]
     assert core.handle(TimerFired(ATTEMPT), 55) == [OpenConnection(dial(2), RM), StartTimer(ATTEMPT, 155)]
@@ -109,7 +105,7 @@ def test_a_lost_attempt_pauses_by_the_error_delay() -> None:
 def test_a_disconnect_as_answer_pauses_by_the_refused_delay() -> None:
     """The leader does not want us now."""
     core = registration()
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.register_at(RM, ONE, 0)
     core.handle(ConnectionOpened(dial(1)), 1)
 
     assert core.handle(MessageReceived(dial(1), Fenced(ONE, Disconnect("busy"))), 5) == [
@@ -121,7 +117,7 @@ def test_a_disconnect_as_answer_pauses_by_the_refused_delay() -> None:
 def test_a_rejection_is_final_until_there_is_another_leader() -> None:
     """Rejected means: do not ask this one again."""
     core = registration()
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.register_at(RM, ONE, 0)
     core.handle(ConnectionOpened(dial(1)), 1)
 
     assert core.handle(MessageReceived(dial(1), Fenced(ONE, RegistrationRejected("version"))), 5) == [
@@ -130,8 +126,8 @@ def test_a_rejection_is_final_until_there_is_another_leader() -> None:
         CloseConnection(dial(1)),
         RegistrationFailed("version"),
     ]
-    assert core.handle(RegisterAt(RM, ONE), 6) == []
-    assert core.handle(RegisterAt(OTHER, TWO), 7)[1:] == [OpenConnection(dial(2), OTHER), StartTimer(ATTEMPT, 107)]
+    assert core.register_at(RM, ONE, 6) == []
+    assert core.register_at(OTHER, TWO, 7)[1:] == [OpenConnection(dial(2), OTHER), StartTimer(ATTEMPT, 107)]
 
 
 def test_a_broken_registration_begins_again_at_once() -> None:
@@ -150,7 +146,7 @@ def test_another_leader_replaces_the_old_one() -> None:
     """The old connection is closed and the new leader is asked."""
     core = registered()
 
-    assert core.handle(RegisterAt(OTHER, TWO), 500) == [
+    assert core.register_at(OTHER, TWO, 500) == [
         CloseConnection(dial(1)),
         StartTimer(TOTAL, 5_500),
         OpenConnection(dial(2), OTHER),
@@ -163,13 +159,13 @@ def test_the_same_leader_again_changes_nothing() -> None:
     """Leader retrieval may repeat itself."""
     core = registered()
 
-    assert core.handle(RegisterAt(RM, ONE), 500) == []
+    assert core.register_at(RM, ONE, 500) == []
 
 
 def test_an_answer_of_another_session_is_stale() -> None:
     """The leader of before may still be talking."""
     core = registration()
-    core.handle(RegisterAt(RM, TWO), 0)
+    core.register_at(RM, TWO, 0)
     core.handle(ConnectionOpened(dial(1)), 1)
 
     assert core.handle(MessageReceived(dial(1), Fenced(ONE, SUCCESS)), 2) == []
@@ -179,7 +175,7 @@ def test_an_answer_of_another_session_is_stale() -> None:
 def test_hopeless_is_said_once_with_the_last_error() -> None:
     """The total timeout runs from the first attempt over all of them."""
     core = registration()
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.register_at(RM, ONE, 0)
     core.handle(ConnectionLost(dial(1), "connection refused"), 5)
 
     assert core.handle(TimerFired(TOTAL), 5_000) == [
@@ -191,15 +187,15 @@ def test_without_a_leader_the_total_timeout_runs_too() -> None:
     """A TaskManager that never finds a leader ends itself."""
     core = registration()
 
-    assert core.handle(LeaderGone(), 0) == [StartTimer(TOTAL, 5_000)]
-    assert core.handle(LeaderGone(), 10) == []
+    assert core.leader_gone(0) == [StartTimer(TOTAL, 5_000)]
+    assert core.leader_gone(10) == []
 
 
 def test_reregister_gives_up_a_silent_leader() -> None:
     """The owner noticed a heartbeat timeout."""
     core = registered()
 
-    assert core.handle(Reregister(), 900) == [
+    assert core.reregister(900) == [
         CloseConnection(dial(1)),
         StartTimer(TOTAL, 5_900),
         OpenConnection(dial(2), RM),
@@ -210,9 +206,9 @@ def test_reregister_gives_up_a_silent_leader() -> None:
 def test_stop_leaves_no_timer_behind() -> None:
     """Whatever ran is cancelled."""
     core = registration()
-    core.handle(RegisterAt(RM, ONE), 0)
+    core.register_at(RM, ONE, 0)
 
-    assert core.handle(StopRegistration(), 1) == [CancelTimer(ATTEMPT), CloseConnection(dial(1)), CancelTimer(TOTAL)]
+    assert core.stop() == [CancelTimer(ATTEMPT), CloseConnection(dial(1)), CancelTimer(TOTAL)]
 
 
 @pytest.mark.parametrize(("initial", "maximum"), [(0, 10), (20, 10)])
