@@ -529,6 +529,12 @@ class AlignWatermarks:
     max_watermark_ms: int
 
 
+CheckpointMessage = TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
+"""What the JobMaster tells many tasks at once of one checkpoint."""
+TaskMessage = CheckpointMessage | AlignWatermarks
+"""What a task gets into its mailbox as it came over the wire."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionReport:
     """One attempt that a TaskManager runs, or that ended since it last had a JobMaster."""

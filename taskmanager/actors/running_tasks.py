@@ -15,13 +15,10 @@ from snapline.dataflow.config import LOCAL_RECOVERY
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
 from snapline.dataflow.wire.messages import (
-    AlignWatermarks,
     ExecutionState,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     TaskDeploymentDescriptor,
+    TaskMessage,
     TaskMetrics,
-    TriggerCheckpoint,
 )
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
@@ -128,24 +125,11 @@ class RunningTasks:
         if task is not None:
             task.fail_externally(failure)
 
-    def deliver(
-        self,
-        attempt_id: ExecutionAttemptID,
-        message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted | AlignWatermarks,
-    ) -> None:
+    def deliver(self, attempt_id: ExecutionAttemptID, message: TaskMessage) -> None:
         """Mail from its JobMaster."""
         task = self._find(attempt_id)
-        if task is None:
-            return
-        match message:
-            case TriggerCheckpoint(checkpoint_id=checkpoint_id, timestamp_ms=timestamp_ms, options=options):
-                task.trigger_checkpoint(checkpoint_id, timestamp_ms, options)
-            case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
-                task.notify_checkpoint_complete(checkpoint_id)
-            case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_id):
-                task.notify_checkpoint_aborted(checkpoint_id, latest_id)
-            case AlignWatermarks(max_watermark_ms=max_watermark_ms):
-                task.align_watermarks(max_watermark_ms)
+        if task is not None:
+            task.deliver(message)
 
     def release_snapshots(self, attempt_id: ExecutionAttemptID, untold: Collection[CheckpointID]) -> None:
         """It has ended: delete what it wrote for these checkpoints, and give the rest away."""

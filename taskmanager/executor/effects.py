@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import (
-    AlignWatermarks,
     HeartbeatResponse,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     TaskDeploymentDescriptor,
-    TriggerCheckpoint,
+    TaskMessage,
 )
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, OpenConnection, Send
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
@@ -50,7 +47,7 @@ class DeliverToTask:
     """Put the message into the mailbox of the task."""
 
     attempt_id: ExecutionAttemptID
-    message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted | AlignWatermarks
+    message: TaskMessage
 
 
 @dataclass(frozen=True, slots=True)

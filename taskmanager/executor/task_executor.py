@@ -48,6 +48,7 @@ from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     AlignWatermarks,
     CancelTask,
+    CheckpointMessage,
     DeclineCheckpoint,
     Disconnect,
     EndOfDataReached,
@@ -593,9 +594,7 @@ class TaskExecutor:
         self._jobs[job_id].ended.pop(attempt_id.execution_vertex_id, None)
         self._out.append(StartTask(descriptor))
 
-    def _deliver(
-        self, job_id: JobID, message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
-    ) -> None:
+    def _deliver(self, job_id: JobID, message: CheckpointMessage) -> None:
         attempt_id = message.attempt_id
         task = self._tasks.get(attempt_id)
         if task is not None:
@@ -709,10 +708,7 @@ class TaskExecutor:
         return ConnectionID(f"dial-{self._dialled}")
 
 
-def _confirm(
-    unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint],
-    message: TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted,
-) -> None:
+def _confirm(unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint], message: CheckpointMessage) -> None:
     """What became of a checkpoint: one that is complete settles all before it."""
     match message:
         case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):

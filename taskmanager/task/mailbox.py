@@ -11,34 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from snapline.dataflow.elements import CheckpointOptions
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerCheckpointMail:
-    """The coordinator wants a checkpoint from this source task."""
-
-    checkpoint_id: CheckpointID
-    timestamp_ms: int
-    options: CheckpointOptions
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointCompleteMail:
-    """The checkpoint is durable."""
-
-    checkpoint_id: CheckpointID
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAbortedMail:
-    """The checkpoint will never complete."""
-
-    checkpoint_id: CheckpointID
-    latest_completed_id: CheckpointID
+from snapline.dataflow.wire.messages import TaskMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +23,6 @@ class AsyncSnapshotMail:
 
     checkpoint_id: CheckpointID
     result: TaskStateSnapshot | BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class AlignWatermarksMail:
-    """Up to where the source's watermark may rise."""
-
-    max_watermark_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +55,8 @@ class ChannelFailedMail:
     cause: str
 
 
-Mail = (
-    TriggerCheckpointMail
-    | CheckpointCompleteMail
-    | CheckpointAbortedMail
-    | AsyncSnapshotMail
-    | AlignWatermarksMail
-    | CancelMail
-    | FailMail
-    | ChannelNonEmptyMail
-    | ChannelFailedMail
-)
+Mail = TaskMessage | AsyncSnapshotMail | CancelMail | FailMail | ChannelNonEmptyMail | ChannelFailedMail
+"""What the JobMaster says is mail as it came over the wire; the rest comes from this process."""
 
 
 class Mailbox:

@@ -26,7 +26,6 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import (
     MAX_WATERMARK_MS,
     CheckpointBarrier,
-    CheckpointOptions,
     EndOfData,
     EndOfPartition,
     SnapshotType,
@@ -36,11 +35,16 @@ from snapline.dataflow.elements import (
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import (
+    AlignWatermarks,
     EndOfDataReached,
     ExecutionState,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
     TaskDeploymentDescriptor,
+    TaskMessage,
     TaskMetrics,
     TaskStateChanged,
+    TriggerCheckpoint,
 )
 from snapline.runtime.cores.machine import InvariantViolation, check
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel
@@ -49,17 +53,13 @@ from snapline.taskmanager.operators.sinks.sink_operator import waits_for_final_c
 from snapline.taskmanager.task.batch_size import BatchSizeLimit
 from snapline.taskmanager.task.environment import Environment
 from snapline.taskmanager.task.mailbox import (
-    AlignWatermarksMail,
     AsyncSnapshotMail,
     CancelMail,
     ChannelFailedMail,
     ChannelNonEmptyMail,
-    CheckpointAbortedMail,
-    CheckpointCompleteMail,
     FailMail,
     Mail,
     Mailbox,
-    TriggerCheckpointMail,
 )
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.task_completion import DataPhase, TaskCompletion
@@ -128,27 +128,15 @@ class StreamTask:
         self._channels: list[InputChannel] = []
         self._parts: TaskParts | None = None
         self._ended_inputs: set[int] = set()
-        self._triggers: list[TriggerCheckpointMail] = []
+        self._triggers: list[TriggerCheckpoint] = []
         """Triggers that wait: for the end of data (stop with savepoint), or for the end of all inputs."""
         self._last_completed_id = CheckpointID(0)
 
     # --- mail: from any thread ------------------------------------------------------------------------------------------
 
-    def trigger_checkpoint(self, checkpoint_id: CheckpointID, timestamp_ms: int, options: CheckpointOptions) -> None:
-        """TriggerCheckpoint came for this attempt."""
-        self._mailbox.put(TriggerCheckpointMail(checkpoint_id, timestamp_ms, options))
-
-    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
-        """NotifyCheckpointComplete came for this attempt."""
-        self._mailbox.put(CheckpointCompleteMail(checkpoint_id))
-
-    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID, latest_completed_id: CheckpointID) -> None:
-        """NotifyCheckpointAborted came for this attempt."""
-        self._mailbox.put(CheckpointAbortedMail(checkpoint_id, latest_completed_id))
-
-    def align_watermarks(self, max_watermark_ms: int) -> None:
-        """AlignWatermarks came for this attempt."""
-        self._mailbox.put(AlignWatermarksMail(max_watermark_ms))
+    def deliver(self, message: TaskMessage) -> None:
+        """The JobMaster said this to the attempt."""
+        self._mailbox.put(message)
 
     def cancel(self) -> None:
         """End as CANCELED. May be repeated."""
@@ -488,11 +476,11 @@ class StreamTask:
     def _handle(self, mail: Mail, now_ms: int) -> None:
         checkpoints = self._wired().checkpoints
         match mail:
-            case TriggerCheckpointMail():
+            case TriggerCheckpoint():
                 self._triggered(mail, now_ms)
-            case CheckpointCompleteMail(checkpoint_id):
+            case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
                 self._completed(checkpoint_id)
-            case CheckpointAbortedMail(checkpoint_id, latest_completed_id):
+            case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_completed_id):
                 if latest_completed_id > self._last_completed_id:
                     self._completed(latest_completed_id)  # its notification was lost
                 if self._completion.is_failed_savepoint(checkpoint_id) or any(
@@ -510,7 +498,7 @@ class StreamTask:
                     checkpoints.perform(task_input.gate.abort_notified(checkpoint_id, now_ms), now_ms)
             case AsyncSnapshotMail(checkpoint_id, result):
                 checkpoints.async_part_done(checkpoint_id, result)
-            case AlignWatermarksMail(max_watermark_ms):
+            case AlignWatermarks(max_watermark_ms=max_watermark_ms):
                 chain = self._wired().chain
                 if chain is not None and chain.source is not None:
                     chain.source.align_watermarks(max_watermark_ms)
@@ -533,17 +521,17 @@ class StreamTask:
         self._wired().checkpoints.notify_checkpoint_complete(checkpoint_id)
         self._completion.checkpoint_completed(checkpoint_id)
 
-    def _triggered(self, mail: TriggerCheckpointMail, now_ms: int) -> None:
+    def _triggered(self, trigger: TriggerCheckpoint, now_ms: int) -> None:
         """A source takes a checkpoint at once, unless it is to stop first; another task once its inputs have ended."""
         parts = self._wired()
-        stops = mail.options.snapshot_type.is_synchronous
+        stops = trigger.options.snapshot_type.is_synchronous
         if parts.input is None and stops and self._completion.phase is DataPhase.PROCESSING:
             source = parts.chain.source if parts.chain is not None else None
-            drain = mail.options.snapshot_type is SnapshotType.SAVEPOINT_TERMINATE
+            drain = trigger.options.snapshot_type is SnapshotType.SAVEPOINT_TERMINATE
             if source is not None and parts.chain is not None:
-                parts.chain.head.run("stop_emitting", lambda: source.stop_emitting(mail.checkpoint_id, drain=drain))
+                parts.chain.head.run("stop_emitting", lambda: source.stop_emitting(trigger.checkpoint_id, drain=drain))
             self._end_source_data(parts, drain=drain)
-        self._triggers.append(mail)
+        self._triggers.append(trigger)
         self._perform_waiting_triggers(now_ms)
 
     def _perform_waiting_triggers(self, now_ms: int) -> None:
@@ -551,16 +539,16 @@ class StreamTask:
             return
         parts = self._wired()
         waiting, self._triggers = self._triggers, []
-        for mail in waiting:
+        for trigger in waiting:
             if parts.input is None:
-                ready = not mail.options.snapshot_type.is_synchronous or self._completion.phase is DataPhase.ENDED
+                ready = not trigger.options.snapshot_type.is_synchronous or self._completion.phase is DataPhase.ENDED
             else:
                 ready = parts.input.gate.gate.is_finished
             if ready:
-                barrier = CheckpointBarrier(mail.checkpoint_id, mail.timestamp_ms, mail.options)
+                barrier = CheckpointBarrier(trigger.checkpoint_id, trigger.timestamp_ms, trigger.options)
                 parts.checkpoints.trigger_checkpoint(barrier, now_ms)
             else:
-                self._triggers.append(mail)
+                self._triggers.append(trigger)
 
     def _checkpoint_taken(self, barrier: CheckpointBarrier) -> bool:
         finished = self._completion.operators_finished

@@ -18,16 +18,12 @@ from snapline.dataflow.config import FILE_THRESHOLD, Configuration
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ResourceID
 from snapline.dataflow.snapshot.handles import StreamStateHandle
 from snapline.dataflow.wire.messages import (
-    AlignWatermarks,
     ExecutionState,
     Fenced,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     TaskDeploymentDescriptor,
     TaskManagerInfo,
     TaskMetrics,
     TaskStateChanged,
-    TriggerCheckpoint,
 )
 from snapline.runtime.cores.connections import (
     CloseConnection,
@@ -247,9 +243,7 @@ class TaskManagerProcess(Process):
                 FailTaskExecution: lambda effect: self._with(
                     effect.attempt_id, lambda task: task.fail_externally(effect.failure)
                 ),
-                DeliverToTask: lambda effect: self._with(
-                    effect.attempt_id, lambda task: _deliver(task, effect.message)
-                ),
+                DeliverToTask: lambda effect: self._with(effect.attempt_id, lambda task: task.deliver(effect.message)),
                 ReleaseSnapshots: lambda effect: self._release_snapshots(effect.attempt_id, effect.untold),
                 ReleaseJobResources: lambda effect: self._local.release_job(effect.job_id),
                 TerminateTaskManager: self._terminate,
@@ -347,15 +341,3 @@ class TaskManagerProcess(Process):
         thread = self.tasks.get(attempt_id)
         if thread is not None and thread.task is not None:
             action(thread.task)
-
-
-def _deliver(task: StreamTask, message: Any) -> None:
-    match message:
-        case TriggerCheckpoint(checkpoint_id=checkpoint_id, timestamp_ms=timestamp_ms, options=options):
-            task.trigger_checkpoint(checkpoint_id, timestamp_ms, options)
-        case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
-            task.notify_checkpoint_complete(checkpoint_id)
-        case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_id):
-            task.notify_checkpoint_aborted(checkpoint_id, latest_id)
-        case AlignWatermarks(max_watermark_ms=max_watermark_ms):
-            task.align_watermarks(max_watermark_ms)

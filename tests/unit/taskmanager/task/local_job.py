@@ -47,12 +47,15 @@ from snapline.dataflow.wire.messages import (
     EndOfDataReached,
     ExecutionState,
     InputGateDescriptor,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
     OperatorDescriptor,
     ReportWatermark,
     ResultPartitionDescriptor,
     ShuffleDescriptor,
     TaskDeploymentDescriptor,
     TaskStateChanged,
+    TriggerCheckpoint,
 )
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.snapshots.blobs import assemble, plan_blobs
@@ -185,6 +188,17 @@ class Running:
     @property
     def failure(self):
         return self.world.states[-1].failure
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """As its JobMaster would."""
+        job_id, attempt_id = self.descriptor.job_id, self.descriptor.attempt_id
+        self.task.deliver(NotifyCheckpointComplete(job_id, attempt_id, CheckpointID(checkpoint_id), 0))
+
+    def notify_aborted(self, checkpoint_id: int, latest_completed_id: int) -> None:
+        """As its JobMaster would."""
+        job_id, attempt_id = self.descriptor.job_id, self.descriptor.attempt_id
+        latest_id = CheckpointID(latest_completed_id)
+        self.task.deliver(NotifyCheckpointAborted(job_id, attempt_id, CheckpointID(checkpoint_id), latest_id, 0))
 
 
 @dataclass
@@ -417,7 +431,8 @@ class LocalJob:
         for running in self.tasks:
             producers = [c.producer for gate in running.descriptor.input_gates for c in gate.channels]
             if not running.state.is_terminal and all(producer in over for producer in producers):
-                running.task.trigger_checkpoint(checkpoint_id, self.now_ms, options)
+                job_id, attempt_id = running.descriptor.job_id, running.descriptor.attempt_id
+                running.task.deliver(TriggerCheckpoint(job_id, attempt_id, checkpoint_id, self.now_ms, options))
         return checkpoint_id
 
     def complete(self, checkpoint_id: CheckpointID, *, notify: bool = True) -> Completed:
@@ -452,7 +467,7 @@ class LocalJob:
         self.completed.append(done)
         if notify:
             for running in self.tasks:
-                running.task.notify_checkpoint_complete(checkpoint_id)
+                running.notify_complete(checkpoint_id)
             self.run()
         return done
 

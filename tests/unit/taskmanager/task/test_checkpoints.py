@@ -192,7 +192,7 @@ def test_a_task_without_live_producers_is_triggered_itself() -> None:
     job.trigger()
     job.run()
     for index in range(2):
-        job.find("src", index).task.notify_checkpoint_complete(1)
+        job.find("src", index).notify_complete(1)
     job.run()
     assert [r.state.value for r in job.tasks[:2]] == ["FINISHED", "FINISHED"]
 
@@ -357,7 +357,7 @@ def test_a_savepoint_that_fails_after_the_sources_stopped_fails_the_job() -> Non
     savepoint = job.trigger(SnapshotType.SAVEPOINT_SUSPEND)
     job.run()
     for running in job.tasks:
-        running.task.notify_checkpoint_aborted(savepoint, 0)
+        running.notify_aborted(savepoint, 0)
     job.run()
 
     assert {r.state for r in job.tasks} == {ExecutionState.FAILED}
@@ -392,7 +392,7 @@ def test_an_aborted_checkpoint_stops_its_upload() -> None:
     keyed.world.snapshot_sink.hold = True
     checkpoint_id = job.trigger()
     job.run()
-    keyed.task.notify_checkpoint_aborted(checkpoint_id, 0)
+    keyed.notify_aborted(checkpoint_id, 0)
     job.run()
     assert keyed.world.snapshot_sink.cancelled == [checkpoint_id]
 
@@ -406,7 +406,7 @@ def test_a_lost_notification_is_made_up_for_by_an_abort_that_names_a_later_compl
     job = LocalJob(keyed_sums([data(0), data(1)], s0=3, s1=3), CHECKPOINTS).run()
     completed = job.checkpoint(notify=False)
     for running in job.tasks:
-        running.task.notify_checkpoint_aborted(completed.checkpoint_id + 1, completed.checkpoint_id)
+        running.notify_aborted(completed.checkpoint_id + 1, completed.checkpoint_id)
     job.run()
 
     assert len(Outside.rows("out")) == 30

@@ -174,10 +174,10 @@ def crash_behind(point: str, running: LocalJob, alignment: AlignmentType, newest
     if point == "completion":
         return newest
     Fate.dies = {"half of the commit": "before", "commit without its answer": "after"}.get(point, "")
-    sinks[0].task.notify_checkpoint_complete(checkpoint_id)
+    sinks[0].notify_complete(checkpoint_id)
     running.run()
     assert (sinks[0].state is ExecutionState.FAILED) == (point in ("half of the commit", "commit without its answer"))
     if point == "commit":
-        sinks[1].task.notify_checkpoint_complete(checkpoint_id)
+        sinks[1].notify_complete(checkpoint_id)
         running.run()
     return newest

@@ -12,11 +12,12 @@ from snapline.dataflow.config import ConfigurationError
 from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions, SnapshotType
 from snapline.dataflow.errors import ConnectorError, JobDefinitionError
 from snapline.dataflow.failures import Blame
-from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID
+from snapline.dataflow.wire.messages import NotifyCheckpointComplete
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.operators.base.failure import OperatorFailure, RowFailure
 from snapline.taskmanager.snapshots.blobs import encode_channel
-from snapline.taskmanager.task.mailbox import CancelMail, CheckpointCompleteMail, Mailbox
+from snapline.taskmanager.task.mailbox import CancelMail, Mailbox
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.task_completion import DataPhase, TaskCompletion
 from snapline.taskmanager.task.task_failure import ChannelFailure, InputPosition, RestoreFailure, serialize_failure
@@ -28,14 +29,13 @@ def test_mail_keeps_its_order_and_wakes_the_task() -> None:
     """Until the task has ended."""
     rung: list[int] = []
     mailbox = Mailbox(lambda: rung.append(1))
-    mailbox.put(CheckpointCompleteMail(CheckpointID(1)))
+    completed = NotifyCheckpointComplete(
+        JobID("job"), ExecutionAttemptID("graph", JobVertexID("vertex"), 0, 0), CheckpointID(1), 0
+    )
+    mailbox.put(completed)
     mailbox.put(CancelMail())
 
-    assert [mailbox.take(), mailbox.take(), mailbox.take()] == [
-        CheckpointCompleteMail(CheckpointID(1)),
-        CancelMail(),
-        None,
-    ]
+    assert [mailbox.take(), mailbox.take(), mailbox.take()] == [completed, CancelMail(), None]
     mailbox.close()
     mailbox.put(CancelMail())
     assert (mailbox.is_empty, len(rung)) == (True, 2)

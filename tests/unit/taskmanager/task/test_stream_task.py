@@ -386,10 +386,9 @@ def test_a_finished_partition_can_still_be_read() -> None:
 def test_data_for_operators_only() -> None:
     """The end of a partition is no business of an operator that has ended; nothing is told after the end."""
     job = LocalJob([Operator("src", source_of([batch(k=[1])]))]).run_to_end()
-    task = job.tasks[0].task
-    task.notify_checkpoint_complete(1)
+    job.tasks[0].notify_complete(1)
 
-    assert task.step(job.now_ms).kind is ProgressKind.FINISHED
+    assert job.tasks[0].task.step(job.now_ms).kind is ProgressKind.FINISHED
     assert isinstance(EndOfPartition(), EndOfPartition)
 
 
