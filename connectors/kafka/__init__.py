@@ -1,1 +1,5 @@
-"""Apache Kafka: what its source and its sinks are made of."""
+"""Apache Kafka: topics as sources and as targets."""
+
+from snapline.connectors.kafka.kafka_source import KafkaSource
+
+__all__ = ["KafkaSource"]

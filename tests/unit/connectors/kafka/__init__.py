@@ -1,1 +1,0 @@
-"""Tests of the wing of the same name."""

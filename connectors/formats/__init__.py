@@ -1,0 +1,8 @@
+"""Formats: how rows are bytes. One value is one row here, as in a message of Kafka or a line of a file; whole batches are decoded at once."""
+
+from snapline.connectors.formats.avro import AvroFormat
+from snapline.connectors.formats.csv_lines import CsvFormat
+from snapline.connectors.formats.json_lines import JsonFormat
+from snapline.connectors.formats.row_format import BadRow, RawFormat, RowFormat
+
+__all__ = ["AvroFormat", "BadRow", "CsvFormat", "JsonFormat", "RawFormat", "RowFormat"]

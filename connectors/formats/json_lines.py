@@ -1,0 +1,87 @@
+"""JSON: one object a row. Read by pyarrow, whole batches at once; written column by column.
+
+Decides that a value must be one object and nothing else, that fields which the schema does not name are left out, that missing ones are
+null, and how types are written: times in ISO 8601, what is no number in JSON (not-a-number, infinity) as null, decimals as strings, bytes as
+strings in Base64 (which reads back as that string).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from snapline.connectors.formats.row_format import RowFormat
+
+CONTROL_CHARACTERS = r"[\x00-\x1f]"
+
+
+class JsonFormat(RowFormat):
+    """One JSON object a row."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """`schema`: columns that are read and written; other fields of an object are not looked at."""
+        self._schema = schema.remove_metadata()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
+        if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
+            values = [value.strip() for value in values]
+            if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
+                raise ValueError("not a JSON object")
+        data = b"\n".join(values)
+        if data.count(b"\n") != len(values) - 1:  # between tokens only: inside a string it is written as \n
+            data = b"\n".join([value.replace(b"\n", b" ") for value in values])
+        table = pj.read_json(
+            io.BytesIO(data),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            parse_options=pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
+        )
+        if table.num_rows != len(values):
+            raise ValueError("more than one JSON object in a row")
+        table = table.select(self._schema.names).cast(self._schema)
+        return table.combine_chunks().to_batches()[0]
+
+    def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        names = self._schema.names
+        parts: list[Any] = []
+        for number, name in enumerate(names):
+            label = ("{" if number == 0 else ", ") + json.dumps(name) + ": "
+            parts += [pa.scalar(label), _texts(batch.column(name))]
+        lines = pc.binary_join_element_wise(*parts, pa.scalar("}"), pa.scalar(""))
+        return lines.cast(pa.binary()).to_pylist()
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """Each value as JSON."""
+    kind = column.type
+    if pa.types.is_integer(kind):
+        texts = column.cast(pa.string())
+    elif pa.types.is_boolean(kind):
+        texts = pc.if_else(column, "true", "false")
+    elif pa.types.is_floating(kind):
+        finite = pc.is_finite(column)
+        texts = pc.if_else(finite, column.cast(pa.float64()).cast(pa.string()), "null")
+    elif pa.types.is_string(kind) and not pc.any(pc.match_substring_regex(column, CONTROL_CHARACTERS)).as_py():
+        escaped = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
+        texts = pc.binary_join_element_wise('"', escaped, '"', "")
+    elif pa.types.is_timestamp(kind):
+        texts = pc.strftime(column, format="%Y-%m-%dT%H:%M:%S" if kind.tz is None else "%Y-%m-%dT%H:%M:%SZ")
+        texts = pc.binary_join_element_wise('"', texts, '"', "")
+    else:
+        texts = pa.array([json.dumps(value, default=_plain) for value in column.to_pylist()], pa.string())
+    return pc.fill_null(texts, "null")
+
+
+def _plain(value: Any) -> str:
+    """What JSON has no type for."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

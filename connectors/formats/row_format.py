@@ -1,0 +1,117 @@
+"""What a format is, and how the rows that it cannot read are found without reading all others one by one.
+
+Decides that values are decoded together, and that when that fails they are halved until the bad ones stand alone: a batch without a bad
+row costs one call, one with a bad row about twice that. A null value is a row of nulls (a tombstone in Kafka). It does not know where
+values come from; positions are the caller's. Mirrors Flink's DeserializationSchema and SerializationSchema, for batches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from snapline.dataflow.errors import ConnectorError
+
+REASON_LENGTH_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A value that is no row."""
+
+    index: int
+    """Among the values."""
+    reason: str
+    """One line."""
+
+
+class RowFormat(ABC):
+    """Rows to values and back; pickled into the job."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+
+    @abstractmethod
+    def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
+        """One row for each value, which is not null. Raises ValueError (pa.ArrowInvalid is one) when any of them is no row."""
+
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        """One value for each row, which has the columns of `schema`."""
+
+    def decode(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[BadRow]]:
+        """As many rows as values; those that are null or bad are nulls in every column.
+
+        >>> import pyarrow as pa
+        >>> from snapline.connectors.formats import JsonFormat
+        >>> rows, bad = JsonFormat(pa.schema([("n", pa.int64())])).decode([b'{"n": 1}', b"?", None])
+        >>> rows.column("n").to_pylist(), [row.index for row in bad]
+        ([1, None, None], [1])
+        """
+        there = [index for index, value in enumerate(values) if value is not None]
+        bad: list[BadRow] = []
+        good: list[int] = []
+        parts = self._decode([value for value in values if value is not None], there, good, bad)
+        bad.sort(key=lambda row: row.index)
+        rows = pa.Table.from_batches(parts, self.schema).combine_chunks()
+        if len(good) == len(values):
+            decoded = rows.to_batches()
+            return (decoded[0] if decoded else pa.RecordBatch.from_pylist([], self.schema)), bad
+        places: list[int | None] = [None] * len(values)
+        for place, index in enumerate(good):
+            places[index] = place
+        taken = rows.take(pa.array(places, pa.int64()))
+        arrays = [column.combine_chunks() for column in taken.columns]
+        schema = pa.schema([field.with_nullable(True) for field in self.schema])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema), bad
+
+    def _decode(
+        self, values: Sequence[bytes], indices: Sequence[int], good: list[int], bad: list[BadRow]
+    ) -> list[pa.RecordBatch]:
+        if not values:
+            return []
+        try:
+            batch = self.decode_all(values)
+        except (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError) as error:
+            if len(values) == 1:
+                reason = " ".join(str(error).split())[:REASON_LENGTH_MAX] or type(error).__name__
+                bad.append(BadRow(indices[0], reason))
+                return []
+            half = len(values) // 2
+            first = self._decode(values[:half], indices[:half], good, bad)
+            return first + self._decode(values[half:], indices[half:], good, bad)
+        good.extend(indices)
+        return [batch]
+
+
+class RawFormat(RowFormat):
+    """The value as it is, in one column."""
+
+    def __init__(self, column: str = "value", *, text: bool = False) -> None:
+        """`text`: the column is a string, in UTF-8, instead of bytes."""
+        self._schema = pa.schema([(column, pa.string() if text else pa.binary())])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
+        array = pa.array(values, pa.binary())
+        if self._schema.field(0).type == pa.string():
+            array = array.cast(pa.string())
+        return pa.RecordBatch.from_arrays([array], schema=self._schema)
+
+    def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        column = batch.column(self._schema.names[0])
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = column.cast(pa.binary())
+        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            raise ConnectorError(
+                f"RawFormat writes bytes and strings, and column {self._schema.names[0]!r} is {column.type}; cast it"
+            )
+        return column.to_pylist()

@@ -1,0 +1,287 @@
+"""Reads the partitions of one subtask: polls librdkafka, which fetches ahead on threads of its own, and never waits.
+
+Decides what a poll hands out, when a bounded partition is at its end, which rows are held while their partition waits for others (watermark
+alignment), when a cluster that does not answer is given up, and which offsets are published when. A poll asks for what has arrived; a
+thread of ours is not needed, and Python's lock is not held meanwhile. Mirrors Flink's KafkaPartitionSplitReader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from snapline.connectors.formats import BadRow
+from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
+from snapline.connectors.kafka.message_columns import PartitionRows, Place, partition_rows
+from snapline.connectors.kafka.offsets import CheckpointedOffsets
+from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceContextInfo, SourceReader, SourceSplit
+from snapline.dataflow.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from snapline.connectors.kafka.kafka_source import KafkaSource
+
+PROBE_SECONDS = 1.0
+"""Before a cluster is given up it is asked once more, so long."""
+log = logging.getLogger(__name__)
+
+
+class KafkaReader(SourceReader):
+    """The reader of one subtask."""
+
+    def __init__(self, source: KafkaSource, context: SourceContextInfo) -> None:
+        self._source = source
+        self._library = library()
+        self._health = ClusterHealth(source.bootstrap_servers)
+        settings = source.consumer_settings(context.job_id)
+        try:
+            self._consumer: Any = self._library.Consumer(
+                {**settings, "error_cb": self._health.on_error, "on_commit": self._on_commit, "log_level": 0}
+            )
+        except self._library.KafkaException as error:
+            raise ConnectorError(f"KafkaSource: {error.args[0].str()}") from error
+        self._splits: dict[Place, SourceSplit] = {}
+        self._offsets: dict[Place, int] = {}
+        self._finished: set[Place] = set()
+        self._ended: list[Place] = []
+        """Finished, and not said yet."""
+        self._ready: deque[PartitionRows] = deque()
+        self._paused: frozenset[Place] = frozenset()
+        self._published = CheckpointedOffsets(commit_on_checkpoints=source.commit_offsets == "on_checkpoints")
+        self._silent_since_ms: int | None = None
+        self.dropped_rows = 0
+        """Values that were no row, with `on_error='drop'`."""
+
+    # --- splits -----------------------------------------------------------------------------------------------------
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        partition = self._library.TopicPartition
+        assigned = []
+        for split in splits:
+            place = (str(split.description["topic"]), int(split.description["partition"]))
+            offset = int(split.position.get("offset", split.description["start"]))
+            self._splits[place], self._offsets[place] = split, offset
+            if split.finished:
+                self._finished.add(place)
+                continue
+            assigned.append(partition(*place, offset))
+        self._published.update({self._splits[place].split_id: offset for place, offset in self._offsets.items()})
+        if assigned:
+            self._consumer.assign(assigned)
+        for place in list(self._offsets):
+            self._maybe_finish(place, self._offsets[place])
+
+    def pause_splits(self, split_ids: Sequence[str]) -> None:
+        asked = frozenset(place for place, split in self._splits.items() if split.split_id in set(split_ids))
+        partition = self._library.TopicPartition
+        if stopping := [partition(*place) for place in asked - self._paused - self._finished]:
+            self._consumer.pause(stopping)
+        if going := [partition(*place) for place in self._paused - asked - self._finished]:
+            self._consumer.resume(going)
+        self._paused = asked
+
+    def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        self._published.snapshot(checkpoint_id)
+        return [
+            SourceSplit(split.split_id, split.description, {"offset": self._offsets[place]}, self._is_read(place))
+            for place, split in self._splits.items()
+        ]
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def poll_next(self, now_ms: int) -> Polled:
+        if (rows := self._next_ready()) is None:
+            self._fetch(now_ms)
+            rows = self._next_ready()
+        if rows is not None:
+            return self._emit(rows)
+        if ended := self._take_ended():
+            return Polled(InputStatus.MORE_AVAILABLE, finished_splits=ended)
+        if len(self._finished) == len(self._splits) and not self._ready:
+            return Polled(InputStatus.END_OF_INPUT)
+        return Polled(InputStatus.NOTHING_AVAILABLE)
+
+    def _next_ready(self) -> PartitionRows | None:
+        """Rows of a partition that need not wait."""
+        for _ in range(len(self._ready)):
+            rows = self._ready.popleft()
+            if rows.place not in self._paused:
+                return rows
+            self._ready.append(rows)
+        return None
+
+    def _emit(self, rows: PartitionRows) -> Polled:
+        place = rows.place
+        split = self._splits[place]
+        self._offsets[place] = rows.next_offset
+        self._published.update({split.split_id: rows.next_offset})
+        if self._source.commit_offsets == "periodic":
+            self._consumer.store_offsets(offsets=[self._library.TopicPartition(*place, rows.next_offset)])
+        ended = self._take_ended()
+        return Polled(InputStatus.MORE_AVAILABLE, rows.batch, split_id=split.split_id, finished_splits=ended)
+
+    def _is_read(self, place: Place) -> bool:
+        """To its end, and everything was handed out."""
+        return place in self._finished and all(rows.place != place for rows in self._ready)
+
+    def _take_ended(self) -> tuple[str, ...]:
+        """Splits that have ended since the last call."""
+        ended = [place for place in self._ended if self._is_read(place)]
+        for place in ended:
+            self._ended.remove(place)
+        return tuple(self._splits[place].split_id for place in ended)
+
+    def _fetch(self, now_ms: int) -> None:
+        """Take over what has arrived."""
+        if (
+            self._ready
+            and all(rows.place in self._paused for rows in self._ready)
+            and len(self._ready) > len(self._splits)
+        ):
+            return  # everything that came belongs to partitions that wait
+        if len(self._finished) == len(self._splits):
+            return
+        messages = self._consumer.consume(self._source.batch_rows, 0)
+        self._health.check()
+        if not messages:
+            self._watch(now_ms)
+            return
+        self._health.down, self._silent_since_ms = False, None
+        rows = []
+        for message in messages:
+            if message.error() is not None:
+                self._on_event(message)
+            elif self._is_wanted(message):
+                rows.append(message)
+        if rows:
+            self._decode(rows)
+        for message in messages:
+            place = (message.topic(), message.partition())
+            if place in self._splits and message.offset() is not None and message.offset() >= 0:
+                ended_at = message.offset() + (message.error() is None)
+                self._maybe_finish(place, ended_at)
+
+    def _decode(self, messages: list[Any]) -> None:
+        source = self._source
+        found, bad = partition_rows(messages, source.format, source.metadata, source.on_error)
+        if bad and source.on_error == "fail":
+            first = bad[0]
+            raise bad_row_error(*first.place, first.offset, first.bad)
+        if bad and source.on_error == "drop":
+            self.dropped_rows += len(bad)
+            first = bad[0]
+            log.warning(
+                "KafkaSource dropped %d values that are no rows (%d so far), the first at %s, partition %d, offset %d: %s",
+                len(bad), self.dropped_rows, *first.place, first.offset, first.bad.reason,
+            )  # fmt: skip
+        self._ready.extend(found)
+
+    def _is_wanted(self, message: Any) -> bool:
+        place = (message.topic(), message.partition())
+        stop = self._splits[place].description["stop"]
+        return place not in self._finished and (stop is None or message.offset() < stop)
+
+    def _maybe_finish(self, place: Place, offset: int) -> None:
+        """A bounded partition ends when nothing below its stop is left."""
+        stop = self._splits[place].description["stop"]
+        if stop is None or offset < stop or place in self._finished:
+            return
+        self._finished.add(place)
+        self._ended.append(place)
+        self._consumer.pause([self._library.TopicPartition(*place)])
+
+    def _on_event(self, message: Any) -> None:
+        error, codes = message.error(), self._library.KafkaError
+        code = error.code()
+        if code == codes._PARTITION_EOF:  # noqa: SLF001 - its public name
+            return
+        place = (message.topic(), message.partition())
+        where = f"topic {place[0]!r}, partition {place[1]}"
+        if code in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+            raise ConnectorError(self._out_of_range(place))
+        if code in {codes.TOPIC_AUTHORIZATION_FAILED, codes.GROUP_AUTHORIZATION_FAILED}:
+            raise ConnectorError(f"KafkaSource: {where}: {error.str()}; give the user the right to read it")
+        if error.fatal() or not error.retriable():
+            raise ConnectorError(f"KafkaSource: {where}: {error.str()}")
+
+    def _require_topics(self) -> None:
+        """Raises when one is not there; asks again, because brokers learn of topics one after the other."""
+        for topic in dict.fromkeys(topic for topic, _ in self._splits):
+            try:
+                found = self._consumer.list_topics(topic, PROBE_SECONDS).topics[topic]
+            except self._library.KafkaException:
+                return
+            if found.error is not None and found.error.code() == self._library.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise ConnectorError(
+                    f"KafkaSource: topic {topic!r} is gone; it was deleted while the job reads it, and the job cannot go on from "
+                    "its position. Start a new job without the old state"
+                )
+
+    def _out_of_range(self, place: Place) -> str:
+        offset = self._offsets[place]
+        try:
+            partition = self._library.TopicPartition(*place)
+            low, high = self._consumer.get_watermark_offsets(partition, PROBE_SECONDS, False)
+            there = f"it has offsets {low} to {high - 1}" if high > low else f"it is empty and goes on at {high}"
+        except self._library.KafkaException:
+            there, low, high = "it has other offsets", 0, 0
+        if offset < low:
+            why = f"{low - offset} rows were deleted (retention) before they were read; they are lost to this job"
+        else:
+            why = "the topic was created again, or its log was cut"
+        return (
+            f"KafkaSource: offset {offset} of topic {place[0]!r}, partition {place[1]} is not there ({there}): {why}. Start a new "
+            "job without the old state"
+        )
+
+    def _watch(self, now_ms: int) -> None:
+        """Nothing came: perhaps nobody is there."""
+        if self._health.topic_missing:
+            self._health.topic_missing = False
+            self._require_topics()
+        if not self._health.down:
+            return
+        if self._silent_since_ms is None:
+            self._silent_since_ms = now_ms
+            log.warning("KafkaSource: no broker answers at %s; trying on", self._source.bootstrap_servers)
+        elif now_ms - self._silent_since_ms >= self._source.give_up_after_ms:
+            try:
+                self._consumer.list_topics(self._source.topics[0], PROBE_SECONDS)
+            except self._library.KafkaException as error:
+                why = f"for {self._source.give_up_after_ms} ms; {error.args[0].str()}"
+                raise out_of_reach(self._source.bootstrap_servers, why) from error
+            self._health.down, self._silent_since_ms = False, None
+
+    # --- offsets for others to see ----------------------------------------------------------------------------------
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        offsets = self._published.notify_checkpoint_complete(checkpoint_id)
+        if offsets:
+            self._publish(offsets)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._published.notify_checkpoint_aborted(checkpoint_id)
+
+    def _publish(self, offsets: Mapping[str, int]) -> None:
+        places = {split.split_id: place for place, split in self._splits.items()}
+        partition = self._library.TopicPartition
+        self._consumer.commit(offsets=[partition(*places[name], at) for name, at in offsets.items()], asynchronous=True)
+
+    def _on_commit(self, error: Any, _: Any) -> None:
+        """Positions are in checkpoints; a failure here is for those who look at the group."""
+        if error is not None:
+            log.warning("KafkaSource: offsets of group %s were not published: %s", self._source.group_id, error.str())
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def bad_row_error(topic: str, partition: int, offset: int, bad: BadRow) -> ConnectorError:
+    """Where the value is, why it is no row, and the way out."""
+    return ConnectorError(
+        f"KafkaSource: the value at topic {topic!r}, partition {partition}, offset {offset} is no row: {bad.reason}; "
+        "on_error='drop' leaves such rows out, on_error='keep' hands them on with the reason"
+    )

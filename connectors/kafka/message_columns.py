@@ -1,0 +1,105 @@
+"""Messages of one poll as columns: the value by its format, and what Kafka knows of each message.
+
+Decides the types of the metadata columns and what becomes of values that the format cannot read. Sorted by partition, so that one decoding
+serves all and each partition's rows are a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from snapline.connectors.formats import BadRow, RowFormat
+
+METADATA_COLUMNS: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("ms"),
+    "headers": pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])),
+}
+BAD_COLUMNS = (pa.field("bad_value", pa.binary()), pa.field("bad_reason", pa.string()))
+BAD_ROWS = ("fail", "drop", "keep")
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """Rows of one partition, and the offset behind the last message that they come from."""
+
+    place: Place
+    batch: pa.RecordBatch
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """A value that is no row, where it is."""
+
+    place: Place
+    offset: int
+    bad: BadRow
+
+
+def partition_rows(
+    messages: Sequence[Any], row_format: RowFormat, metadata: Mapping[str, str], on_error: str
+) -> tuple[list[PartitionRows], list[BadMessage]]:
+    """The rows of each partition in order, and the messages that are none. With `keep` these are rows too, with `drop` they are not,
+    and with `fail` the caller raises."""
+    first = (messages[0].topic(), messages[0].partition())
+    places = [(message.topic(), message.partition()) for message in messages]
+    if any(place != first for place in places):
+        order = sorted(range(len(messages)), key=places.__getitem__)  # stable: offsets keep their order
+        messages = [messages[index] for index in order]
+        places = [places[index] for index in order]
+    values = [message.value() for message in messages]
+    decoded, bad = row_format.decode(values)
+    columns = [*decoded.columns, *(_column(name, messages) for name in metadata)]
+    names = [*decoded.schema.names, *metadata.values()]
+    if on_error == "keep":
+        reasons: list[str | None] = [None] * len(values)
+        raw: list[bytes | None] = [None] * len(values)
+        for row in bad:
+            reasons[row.index], raw[row.index] = row.reason, values[row.index]
+        columns += [pa.array(raw, pa.binary()), pa.array(reasons, pa.string())]
+        names += [field.name for field in BAD_COLUMNS]
+    batch = pa.RecordBatch.from_arrays(columns, names=names)
+    keep = np.ones(len(values), bool)
+    if on_error == "drop":
+        keep[[row.index for row in bad]] = False
+    starts = [0, *(at for at in range(1, len(places)) if places[at] != places[at - 1]), len(places)]
+    found = []
+    for start, end in pairwise(starts):
+        rows = batch.slice(start, end - start)
+        if not keep[start:end].all():
+            rows = rows.filter(pa.array(keep[start:end]))
+        found.append(PartitionRows(places[start], rows, messages[end - 1].offset() + 1))
+    return found, [BadMessage(places[row.index], messages[row.index].offset(), row) for row in bad]
+
+
+def _column(name: str, messages: Sequence[Any]) -> pa.Array:
+    kind = METADATA_COLUMNS[name]
+    match name:
+        case "key":
+            found = [message.key() for message in messages]
+        case "topic":
+            found = [message.topic() for message in messages]
+        case "partition":
+            found = [message.partition() for message in messages]
+        case "offset":
+            found = [message.offset() for message in messages]
+        case "timestamp":
+            times = [message.timestamp() for message in messages]
+            found = [time_ms if known else None for known, time_ms in times]
+        case _:
+            found = [
+                None if (headers := message.headers()) is None else [{"name": n, "value": v} for n, v in headers]
+                for message in messages
+            ]
+    return pa.array(found, kind)

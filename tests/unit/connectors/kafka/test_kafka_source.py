@@ -1,0 +1,353 @@
+"""The Kafka source on a broker: where it starts and ends, positions, columns, published offsets, alignment, and what is wrong outside."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+import uuid
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+
+from snapline.connectors.formats import JsonFormat
+from snapline.connectors.kafka import KafkaSource
+from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.errors import ConnectorError
+from tests.services.kafka import PATIENCE_SECONDS, QUIET, needs_faults
+from tests.services.kafka_broker import KafkaBroker
+from tests.unit.connectors.kafka.reading import Place, at_least, open_reader, polls, read_all, rows_of, source_of
+
+NUMBERS = JsonFormat(pa.schema([("n", pa.int64())]))
+START = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - as Arrow gives it back
+START_MS = 1_577_836_800_000
+
+
+def send_numbers(kafka, topic, *bounds, partitions=1):
+    """N goes to partition n modulo partitions, a second apart."""
+    producer = kafka.producer()
+    for n in range(*bounds):
+        producer.produce(topic, b'{"n": %d}' % n, partition=n % partitions, timestamp=START_MS + n * 1000)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def numbers(rows):
+    return sorted(row["n"] for row in rows)
+
+
+def published(kafka, group, topic, partitions=1):
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, **QUIET})
+    asked = [TopicPartition(topic, number) for number in range(partitions)]
+    offsets = [one.offset for one in consumer.committed(asked, PATIENCE_SECONDS)]
+    consumer.close()
+    return offsets
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        ("earliest", "latest", range(20)),
+        (START + dt.timedelta(seconds=5), "latest", range(5, 20)),
+        ("earliest", START + dt.timedelta(seconds=7, milliseconds=1), range(8)),
+        ("latest", "latest", []),
+        (START + dt.timedelta(days=1), "latest", []),
+    ],
+)
+def test_a_bounded_source_reads_from_its_start_to_its_stop(kafka, start, stop, expected):
+    """Each row once, nothing that is written after submission."""
+    topic = kafka.topic(3)
+    send_numbers(kafka, topic, 20, partitions=3)
+    source = pickle.loads(pickle.dumps(source_of(kafka, topic, format=NUMBERS, start=start, stop=stop)))
+    splits = source.enumerate_splits()
+    send_numbers(kafka, topic, 20, 30, partitions=3)
+
+    assert list(expected) == numbers(read_all(source, splits))
+
+
+def test_aborted_rows_are_not_read_and_hold_nothing_up(kafka):
+    """A bounded source ends although the last offsets of its partition are those of an aborted transaction."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+    producer = kafka.transactional()
+    producer.produce(topic, b'{"n": 99}')
+    producer.flush(PATIENCE_SECONDS)
+    producer.abort_transaction(PATIENCE_SECONDS)
+
+    assert list(range(5)) == numbers(read_all(source_of(kafka, topic, format=NUMBERS, stop="latest")))
+
+
+def test_a_restored_reader_goes_on_where_the_snapshot_stood(kafka):
+    """Positions lie behind the rows that were handed out, not behind those that were fetched."""
+    topic = kafka.topic(4)
+    send_numbers(kafka, topic, 4000, partitions=4)
+    source = source_of(kafka, topic, format=NUMBERS, stop="latest", batch_rows=500)
+    reader = open_reader(source)
+    before = rows_of(polls(reader, until=lambda found: len(found) >= 3))
+    splits = reader.snapshot_splits(1)
+    polls(reader, until=lambda found: len(found) >= 2)
+    reader.close()
+
+    after = read_all(source, splits)
+
+    assert list(range(4000)) == numbers(before + after)
+    assert [] == read_all(source, [*finished(source, splits)])
+
+
+def finished(source, splits):
+    """The splits as a reader leaves them that has read all."""
+    reader = open_reader(source, splits)
+    polls(reader, until=lambda _: False)
+    ended = reader.snapshot_splits(2)
+    reader.close()
+    assert all(split.finished for split in ended)
+    return ended
+
+
+def test_what_kafka_knows_of_a_message_are_columns(kafka):
+    """Key, topic, partition, offset, time, headers; under other names if wanted."""
+    topic = kafka.topic()
+    producer = kafka.producer()
+    producer.produce(topic, b"v", b"k", timestamp=START_MS, headers=[("h", b"1"), ("h", None)])
+    producer.produce(topic, None, None, timestamp=START_MS + 1)
+    producer.flush(PATIENCE_SECONDS)
+    names = ("key", "topic", "partition", "offset", "timestamp", "headers")
+    source = source_of(kafka, topic, metadata={name: f"kafka_{name}" for name in names}, stop="latest")
+    reader = open_reader(source)
+    found = polls(reader, until=at_least(2))
+    reader.close()
+
+    assert all(polled.batch.schema == source.schema() for polled in found if polled.batch is not None)
+    headers = [{"name": "h", "value": b"1"}, {"name": "h", "value": None}]
+    assert [
+        (b"v", b"k", topic, 0, 0, START, headers),
+        (None, None, topic, 0, 1, START + dt.timedelta(milliseconds=1), None),
+    ] == [tuple(row.values()) for row in rows_of(found)]
+
+
+def test_a_batch_is_of_one_partition(kafka):
+    """So that each partition has a watermark of its own; rows of a partition keep their order; ends are said once, after the rows."""
+    topic = kafka.topic(3)
+    send_numbers(kafka, topic, 300, partitions=3)
+    source = source_of(kafka, topic, format=NUMBERS, metadata=["partition"], stop="latest")
+    reader = open_reader(source)
+    found = polls(reader, until=lambda _: False)
+    reader.close()
+
+    by_split: dict[str, list[int]] = {}
+    for polled in found:
+        rows = rows_of([polled])
+        assert {row["partition"] for row in rows} <= {int(polled.split_id[-1] or -1)} if rows else True
+        by_split.setdefault(polled.split_id, []).extend(row["n"] for row in rows)
+    expected = {f"{topic}#{number}": list(range(number, 300, 3)) for number in range(3)}
+    assert expected == {split: rows for split, rows in by_split.items() if rows}
+    assert sorted(expected) == sorted(split for polled in found for split in polled.finished_splits)
+
+
+def test_offsets_are_published_when_their_checkpoint_is_complete(kafka):
+    """Not before, not those of a later one, and a reader with this group starts there."""
+    topic, group = kafka.topic(), f"group-{uuid.uuid4().hex}"
+    send_numbers(kafka, topic, 10)
+    source = source_of(kafka, topic, format=NUMBERS, group_id=group)
+    reader = open_reader(source)
+    polls(reader, until=at_least(10))
+    reader.snapshot_splits(1)
+    send_numbers(kafka, topic, 10, 15)
+    polls(reader, until=at_least(5))
+    reader.snapshot_splits(2)
+    seen = [published(kafka, group, topic)]
+    reader.notify_checkpoint_complete(1)
+    reader.close()
+    seen.append(published(kafka, group, topic))
+
+    assert [[confluent_kafka.OFFSET_INVALID], [10]] == seen
+    resumed = source_of(kafka, topic, format=NUMBERS, group_id=group, start="group", stop="latest")
+    assert list(range(10, 15)) == numbers(read_all(resumed))
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("periodic", [10]), ("disabled", [confluent_kafka.OFFSET_INVALID])])
+def test_the_other_offset_modes(kafka, mode, expected):
+    """Every few seconds and at the end, for jobs without checkpoints; or never."""
+    topic, group = kafka.topic(), f"group-{uuid.uuid4().hex}"
+    send_numbers(kafka, topic, 10)
+    reader = open_reader(source_of(kafka, topic, format=NUMBERS, group_id=group, commit_offsets=mode))
+    polls(reader, until=at_least(10))
+    reader.snapshot_splits(1)
+    reader.notify_checkpoint_complete(1)
+    reader.close()
+
+    assert expected == published(kafka, group, topic)
+
+
+def test_a_partition_that_is_ahead_waits(kafka):
+    """Alignment: rows of paused partitions are not handed out, those that were fetched already neither; later all of them are."""
+    topic = kafka.topic(2)
+    send_numbers(kafka, topic, 100, partitions=2)
+    source = source_of(kafka, topic, format=NUMBERS, stop="latest", batch_rows=40)
+    reader = open_reader(source)
+    first = polls(reader, until=lambda found: len(found) >= 1)
+    ahead = first[0].split_id
+    reader.pause_splits([ahead])
+    others = polls(reader, until=at_least(50 if ahead else 0))
+    idle = [reader.poll_next(0).status for _ in range(3)]
+    reader.pause_splits([])
+    rest = polls(reader, until=lambda _: False)
+    reader.close()
+
+    assert {ahead} == {polled.split_id for polled in first}
+    assert ahead not in {polled.split_id for polled in others}
+    assert idle[-1] is InputStatus.NOTHING_AVAILABLE
+    assert list(range(100)) == numbers(rows_of(first + others + rest))
+
+
+def test_bad_rows_fail_are_dropped_or_kept(kafka):
+    """The error names the place of the value; the reader counts what it drops; what is kept has the bytes and the reason."""
+    topic = kafka.topic()
+    kafka.send(topic, [b'{"n": 1}', b"?", b'{"n": 2}'])
+    common = {"format": NUMBERS, "stop": "latest", "metadata": ["offset"]}
+
+    with pytest.raises(
+        ConnectorError, match=f"the value at topic '{topic}', partition 0, offset 1 is no row: not a JSON object; "
+    ):
+        read_all(source_of(kafka, topic, **common))
+    dropped = read_all(source_of(kafka, topic, on_error="drop", **common))
+    kept = read_all(source_of(kafka, topic, on_error="keep", **common))
+
+    assert [{"n": 1, "offset": 0}, {"n": 2, "offset": 2}] == dropped
+    good = {"bad_value": None, "bad_reason": None}
+    assert [
+        {"n": 1, "offset": 0, **good},
+        {"n": None, "offset": 1, "bad_value": b"?", "bad_reason": "not a JSON object"},
+        {"n": 2, "offset": 2, **good},
+    ] == kept
+
+
+# --- wrong input ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_not_there(kafka):
+    """Said at submission."""
+    with pytest.raises(
+        ConnectorError, match=r"topic 'nowhere' cannot be read: .*; create it first, or correct its name"
+    ):
+        source_of(kafka, "nowhere").enumerate_splits()
+
+
+def test_no_broker_at_submission(monkeypatch):
+    """One line with the address."""
+    monkeypatch.setattr("snapline.connectors.kafka.connection.METADATA_SECONDS", 1.0)
+    with pytest.raises(ConnectorError, match=r"no Kafka broker answers at 127.0.0.1:1 \(.*\); check the address"):
+        KafkaSource("t", bootstrap_servers="127.0.0.1:1").enumerate_splits()
+
+
+def test_wrong_credentials(tmp_path, monkeypatch):
+    """Said at submission, and by a reader whose password has changed; the password is in no message."""
+    monkeypatch.setattr("snapline.connectors.kafka.connection.METADATA_SECONDS", 3.0)
+    with KafkaBroker(tmp_path, users={"ann": "secret"}) as broker:
+        broker.create_topic("t")
+
+        def source(password):
+            login = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": password}
+            return KafkaSource(
+                "t", bootstrap_servers=broker.bootstrap, settings={"security.protocol": "SASL_PLAINTEXT", **login}
+            )
+
+        splits = source("secret").enumerate_splits()
+        with pytest.raises(ConnectorError, match=r"refuses the credentials .*; check sasl.mechanism") as raised:
+            source("hunter2").enumerate_splits()
+        assert "hunter2" not in str(raised.value)
+        reader = open_reader(source("hunter2"), splits)
+        with pytest.raises(ConnectorError, match="refuses the credentials"):
+            polls(reader, until=lambda _: False)
+        reader.close()
+
+
+def test_offsets_that_are_gone(kafka):
+    """Retention was faster than the job: the loss has a number. A log that was cut is said, too."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 10)
+    source = source_of(kafka, topic, format=NUMBERS)
+    split = source.enumerate_splits()[0]
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+    for done in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+        done.result(PATIENCE_SECONDS)
+    for offset, why in (
+        (2, "4 rows were deleted .retention. before they were read"),
+        (50, "the topic was created again"),
+    ):
+        moved = type(split)(split.split_id, split.description, {"offset": offset})
+        reader = open_reader(source, [moved])
+        with pytest.raises(
+            ConnectorError, match=f"offset {offset} of topic '{topic}', partition 0 is not there .*: {why}"
+        ):
+            polls(reader, until=lambda _: False)
+        reader.close()
+
+
+def test_a_topic_that_is_deleted_while_it_is_read(kafka):
+    """The reader says so, once librdkafka is sure."""
+    quick = {"topic.metadata.refresh.interval.ms": 200, "topic.metadata.propagation.max.ms": 200}
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 3)
+    source = source_of(kafka, topic, format=NUMBERS, settings=quick)
+    reader = open_reader(source)
+    polls(reader, until=at_least(3))
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+    for done in admin.delete_topics([topic]).values():
+        done.result(PATIENCE_SECONDS)
+    with pytest.raises(ConnectorError, match="is gone; it was deleted while the job reads it"):
+        polls(reader, until=lambda _: False)
+    reader.close()
+
+
+@needs_faults
+def test_brokers_that_go_and_come_back(kafka):
+    """A reader waits for them, loses nothing, and gives up after the time that it was told, by its own clock."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+    quick = {"reconnect.backoff.max.ms": 200, "topic.metadata.refresh.interval.ms": 500}
+    source = source_of(kafka, topic, format=NUMBERS, settings=quick, give_up_after_ms=60_000)
+    reader = open_reader(source)
+    found = polls(reader, until=at_least(5))
+    kafka.broker.crash()
+    for _ in range(20):
+        assert reader.poll_next(0).status is InputStatus.NOTHING_AVAILABLE
+    kafka.broker.restart()
+    send_numbers(kafka, topic, 5, 8)
+    found += polls(reader, until=at_least(3))
+    assert list(range(8)) == numbers(rows_of(found))
+    kafka.broker.crash()
+    clock = iter(range(0, 10**9, 1000))
+    with pytest.raises(ConnectorError, match=r"no Kafka broker answers at .* \(for 60000 ms; "):
+        while True:
+            reader.poll_next(next(clock) if reader._health.down else 0)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": []}, "no topic given"),
+        ({"start": "now"}, "start is earliest, latest, group or a datetime, not 'now'"),
+        ({"start": "group"}, "start='group' needs group_id="),
+        ({"stop": "never"}, "stop is None, latest or a datetime"),
+        ({"metadata": ["colour"]}, "unknown metadata 'colour'; there are key, topic"),
+        ({"metadata": {"key": "value"}}, "two columns have one name"),
+        ({"on_error": "shrug"}, "on_error is one of fail, drop, keep, not 'shrug'"),
+        ({"batch_rows": 0}, "batch_rows must be at least 1"),
+        (
+            {"settings": {"enable.auto.commit": True}},
+            "enable.auto.commit is not to be set; say commit_offsets='periodic'",
+        ),
+    ],
+)
+def test_arguments_that_cannot_be(options, message):
+    """Said where they are given."""
+    with pytest.raises(ConnectorError, match=message):
+        KafkaSource(**{"topics": "t", "bootstrap_servers": "localhost:9092", **options})
+
+
+def test_settings_that_librdkafka_does_not_know(kafka):
+    """One line."""
+    with pytest.raises(ConnectorError, match=r'KafkaSource: No such configuration property: "no.such"|Kafka: No such'):
+        source_of(kafka, kafka.topic(), settings={"no.such": 1}).create_reader(Place())
