@@ -1,4 +1,7 @@
-"""`python -m tests.simulation 42` replays seed 42 and tells its story; `--seeds 2000` runs many and sums up."""
+"""`python -m tests.simulation 42` replays seed 42 and tells its story; `--seeds 2000` runs many and sums up.
+
+`42 --keep "what it found"` writes its options to `kept/42.json`, and `--kept FILE` replays such a file.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 from tests.simulation.canary import CANARIES, planted_options
-from tests.simulation.options import GENERATION, Options, draw_options
+from tests.simulation.drawing import draw_options
+from tests.simulation.kept_runs import keep, read_run
+from tests.simulation.options import Options
 from tests.simulation.simulation import Report, run_seed
 
 
@@ -23,19 +29,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, help="run so many seeds")
     parser.add_argument("--start", type=int, default=0, help="first of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--generation", type=int, default=GENERATION, help=f"draw as it was then (1 to {GENERATION})")
+    parser.add_argument("--keep", metavar="FOUND", help="write the options of this seed, and what it found, to kept/")
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="replay a run that was kept")
     parser.add_argument("--no-faults", action="store_true", help="the same runs without faults")
     parser.add_argument("--quiet", action="store_true", help="no story")
     parser.add_argument("--canary", choices=sorted(CANARIES), help="plant a bug; at most --seeds seeds (40) are tried")
     chosen = parser.parse_args(arguments)
     if chosen.canary is not None:
         return _plant(chosen.canary, chosen.start, chosen.seeds or 40)
+    if chosen.kept is not None:
+        return _replay(read_run(chosen.kept), quiet=chosen.quiet)
     if chosen.seed is not None:
-        options = draw_options(chosen.seed, faults=not chosen.no_faults, generation=chosen.generation)
+        options = draw_options(chosen.seed, faults=not chosen.no_faults)
+        if chosen.keep is not None:
+            print(keep(options, chosen.keep))
+            return 0
         return _replay(options, quiet=chosen.quiet)
     if chosen.seeds is None:
         parser.error("give a seed, or --seeds")
-    return _many(chosen.start, chosen.seeds, chosen.jobs, chosen.generation, faults=not chosen.no_faults)
+    return _many(chosen.start, chosen.seeds, chosen.jobs, faults=not chosen.no_faults)
 
 
 def _replay(options: Options, *, quiet: bool) -> int:
@@ -60,14 +72,14 @@ def _plant(name: str, start: int, seeds: int) -> int:
     return 1
 
 
-def _one(argument: tuple[int, bool, int]) -> Report:
-    seed, faults, generation = argument
-    return run_seed(seed, options=draw_options(seed, faults=faults, generation=generation))
+def _one(argument: tuple[int, bool]) -> Report:
+    seed, faults = argument
+    return run_seed(seed, options=draw_options(seed, faults=faults))
 
 
-def _many(start: int, count: int, jobs: int, generation: int, *, faults: bool) -> int:
+def _many(start: int, count: int, jobs: int, *, faults: bool) -> int:
     begun = time.perf_counter()
-    work = [(seed, faults, generation) for seed in range(start, start + count)]
+    work = [(seed, faults) for seed in range(start, start + count)]
     failed: list[Report] = []
     totals: Counter[str] = Counter()
     digest = hashlib.blake2b(digest_size=8)
@@ -104,7 +116,7 @@ class _Here:
     def __exit__(self, *_: object) -> None: ...
 
     def map(
-        self, function: Callable[[tuple[int, bool, int]], Report], work: list[tuple[int, bool, int]], chunksize: int = 1
+        self, function: Callable[[tuple[int, bool]], Report], work: list[tuple[int, bool]], chunksize: int = 1
     ) -> Iterator[Report]:
         return map(function, work)
 

@@ -42,15 +42,9 @@ from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.task import task_wiring
 from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_restore import TaskRestore
+from tests.simulation.drawing import only_leaders_die, with_data_in_flight, with_forward_edges
 from tests.simulation.job_plan import Stage
-from tests.simulation.options import (
-    RESIZING,
-    SETTLED,
-    Options,
-    only_leaders_die,
-    with_data_in_flight,
-    with_forward_edges,
-)
+from tests.simulation.options import RESIZING, SETTLED, Options
 from tests.simulation.workload import FOR_EVER_MS
 
 

@@ -27,10 +27,11 @@ from tests.simulation.async_calls import async_calls_in
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
 from tests.simulation.disk import Disk
+from tests.simulation.drawing import draw_options
 from tests.simulation.faults import FaultInjector
 from tests.simulation.job_plan import until
 from tests.simulation.network import Livelock
-from tests.simulation.options import Options, draw_options
+from tests.simulation.options import Options
 from tests.simulation.oracles.adoption import AdoptionOracle
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output

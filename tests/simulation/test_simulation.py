@@ -7,27 +7,28 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.canary import CANARIES, planted_options
-from tests.simulation.options import draw_options
+from tests.simulation.drawing import draw_options
+from tests.simulation.kept_runs import keep, kept_runs, read_run
 from tests.simulation.simulation import run_seed
 
-SEEDS = Path(__file__).with_name("seeds.txt")
 OTHERS = range(10_000, 10_030)
 TRIED_PER_CANARY = 20
 
 
-def regression_seeds() -> list[str]:
-    """First word of each line that is no comment: the seed, and the generation that it is of."""
-    lines = SEEDS.read_text(encoding="utf-8").splitlines()
-    return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
-
-
-@pytest.mark.parametrize("seed", regression_seeds())
-def test_seeds_that_found_bugs_find_none_any_more(seed: str) -> None:
-    """Each of them was a defect, of the product unless it says otherwise."""
-    number, _, generation = seed.partition("@")
-    report = run_seed(int(number), options=draw_options(int(number), generation=int(generation)))
+@pytest.mark.parametrize("path", kept_runs(), ids=lambda path: path.stem)
+def test_runs_that_found_bugs_find_none_any_more(path: Path) -> None:
+    """Each of them found a defect, of the product unless its file says otherwise."""
+    options = read_run(path)
+    report = run_seed(options.seed, options=options)
 
     assert report.ok, report.line()
+
+
+def test_a_run_that_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
+    """The options of many seeds are the same after a way through a file."""
+    drawn = [draw_options(seed) for seed in range(200)]
+
+    assert drawn == [read_run(keep(options, "nothing", tmp_path / f"{options.seed}.json")) for options in drawn]
 
 
 @pytest.mark.parametrize("seed", OTHERS)

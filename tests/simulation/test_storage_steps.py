@@ -11,16 +11,18 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from snapline.runtime.storage.storage_port import StorageError
 from tests.simulation.disk import ProcessStorage
-from tests.simulation.options import FaultOptions, draw_options
+from tests.simulation.kept_runs import read_run
+from tests.simulation.options import FaultOptions
 from tests.simulation.simulation import Report, run_seed
 
-SEED = 10_004
+RUN = Path(__file__).with_name("storage_steps.json")
 """A job with five checkpoints on one coordinator and one TaskManager."""
 ORIGINAL_BEFORE, ORIGINAL_AFTER = ProcessStorage._before, ProcessStorage._after
 
@@ -49,10 +51,10 @@ def watched(
 
 def run(*, may_leave_files: bool = False) -> Report:
     """Without other faults. The simulator counts files only when it knows of no faults."""
-    options = draw_options(SEED, faults=False, generation=4)
+    options = read_run(RUN)
     if may_leave_files:
         options = replace(options, faults=FaultOptions(frozenset({"planted by the test"})))
-    return run_seed(SEED, options=options)
+    return run_seed(options.seed, options=options)
 
 
 def steps() -> list[str]:
