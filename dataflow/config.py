@@ -22,7 +22,12 @@ MAX_PORT = 65_535
 
 
 class ConfigurationError(SnaplineError):
-    """A setting is unknown or its value cannot be used; names the key, the value and what is allowed."""
+    """A setting is unknown or its value cannot be used; names the key, the value and what is allowed.
+
+    >>> env.configure("execution.checkpointing.intervall", "1 s")
+    Traceback (most recent call last):
+    snapline.dataflow.config.ConfigurationError: ...execution.checkpointing.interval...
+    """
 
 
 _DURATION_UNITS_MS = {

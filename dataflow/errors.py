@@ -7,16 +7,38 @@ from __future__ import annotations
 
 
 class SnaplineError(Exception):
-    """Base of all errors meant for users."""
+    """Base of all errors meant for users.
+
+    >>> try:
+    ...     env.from_source(sl.ParquetSource("nowhere.parquet"), uid="flights")
+    ... except sl.SnaplineError as error:
+    ...     print(type(error).__name__)
+    ConnectorError
+    """
 
 
 class JobDefinitionError(SnaplineError):
-    """The job cannot run as written: unknown column, missing uid, function that cannot be pickled, wrong parallelism."""
+    """The job cannot run as written: unknown column, missing uid, function that cannot be pickled, wrong parallelism.
+
+    >>> orders.key_by("shopp")
+    Traceback (most recent call last):
+    snapline.dataflow.errors.JobDefinitionError: key_by: there is no column 'shopp'; did you mean 'shop'? Columns: shop, customer, cents, coupon, at
+    """
 
 
 class InvalidArgument(JobDefinitionError, ValueError, TypeError):
-    """A window, trigger, aggregate or watermark strategy cannot be what it is declared as."""
+    """A window, trigger, aggregate or watermark strategy cannot be what it is declared as.
+
+    >>> sl.TumblingEventTimeWindows(0)
+    Traceback (most recent call last):
+    snapline.dataflow.errors.InvalidArgument: a window's size must be positive, got 0 ms: say how many milliseconds it is long
+    """
 
 
 class ConnectorError(SnaplineError):
-    """An input cannot be read or an output not be written."""
+    """An input cannot be read or an output not be written.
+
+    >>> sl.ParquetSource([])
+    Traceback (most recent call last):
+    snapline.dataflow.errors.ConnectorError: ParquetSource: no path given
+    """

@@ -56,7 +56,11 @@ def make_logger(name: str, level: str = "info", stream: TextIO | None = None, *,
 
 
 def silent_logger() -> Logger:
-    """A logger that writes nothing, for tests and embedded use."""
+    """A logger that writes nothing, for tests and embedded use.
+
+    >>> from snapline.sidecar import silent_logger
+    >>> silent_logger().warning("nobody reads this")
+    """
     logger: Logger = structlog.wrap_logger(
         structlog.ReturnLogger(),
         processors=[lambda *_: ""],

@@ -36,15 +36,35 @@ RECONNECT_PAUSE_S = 0.2
 
 
 class CoordinatorUnreachable(SnaplineError):
-    """No coordinator answers at the address."""
+    """No coordinator answers at the address.
+
+    >>> from snapline.client import ClusterClient
+    >>> env = env.configure("jobmanager.rpc.address", "127.0.0.1:1")
+    >>> with ClusterClient.from_configuration(env.configuration) as nobody:
+    ...     nobody.list_jobs()
+    Traceback (most recent call last):
+    snapline.client.CoordinatorUnreachable: no coordinator answers at 127.0.0.1:1 ...
+    """
 
 
 class RequestRefused(SnaplineError):
-    """The coordinator refused; the message says why and what to do."""
+    """The coordinator refused; the message says why and what to do.
+
+    >>> client.resolve_job("flights")
+    Traceback (most recent call last):
+    snapline.client.RequestRefused: there is no job with 'flights'; jobs here: ...
+    """
 
 
 class JobFailed(SnaplineError):
-    """The job ended other than FINISHED. `failure` holds the traceback of the task, operator uid and position."""
+    """The job ended other than FINISHED. `failure` holds the traceback of the task, operator uid and position.
+
+    >>> try:
+    ...     raise sl.JobFailed("job 'flights' (0f3a) was cancelled", None)
+    ... except sl.JobFailed as error:
+    ...     print(error, error.failure)
+    job 'flights' (0f3a) was cancelled None
+    """
 
     def __init__(self, message: str, failure: SerializedFailure | None) -> None:
         """`failure` is None for a cancelled job."""
@@ -53,7 +73,30 @@ class JobFailed(SnaplineError):
 
 
 class ClusterClient:
-    """One connection to a coordinator. Use as a context manager, or `close` it."""
+    """One connection to a coordinator. Use as a context manager, or `close` it.
+
+    Answers are the messages of `protos/client.proto`. Methods raise CoordinatorUnreachable when nobody answers, and RequestRefused with the
+    coordinator's reason. A job is named by its id; `resolve_job` finds the id by name.
+
+    >>> from snapline.client import ClusterClient
+    >>> with ClusterClient.from_configuration(client_configuration) as client:
+    ...     _ = orders.sink_to(sl_connectors.DiscardingSink(), uid="nowhere")
+    ...     job_id = client.submit(env.translate("example").job_graph)
+    ...     assert client.resolve_job("example") == job_id
+    ...     print([job.name for job in client.list_jobs()], client.get_job(job_id).overview.name)
+    ...     print(len(client.list_task_managers()), client.overview().slots, client.required_resources().free_slots)
+    ...     print(client.list_checkpoints(job_id).counts.completed)
+    ...     first = next(client.watch_job(job_id))
+    ...     client.cancel(job_id)
+    ...     try:
+    ...         client.wait(job_id)
+    ...     except sl.JobFailed as error:
+    ...         print("cancelled" in str(error))
+    ['example'] example
+    0 0 0
+    0
+    True
+    """
 
     def __init__(self, address: str, security: Security, find_leader: Callable[[], str] | None = None) -> None:
         """Does not connect yet. `address` is host:port. `find_leader` says where the coordinator is now; it is asked when nobody
@@ -103,7 +146,10 @@ class ClusterClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; the end of a `with` block does it.
+
+        >>> client.close()
+        """
         self._channel.close()
 
     # --- jobs ----------------------------------------------------------------------------------------------------------
@@ -139,17 +185,33 @@ class ClusterClient:
         self._call(self._stub.CancelJob, pb.CancelJobRequest(job_id=job_id))
 
     def stop_with_savepoint(self, job_id: str, directory: str = "", *, drain: bool = False) -> str:
-        """Path of the savepoint. Raises RequestRefused when it failed; the job goes on then."""
+        """Take a savepoint, stop the job, and return the path of the savepoint. `drain`: fire all windows and timers first; the job cannot go on from it
+        then. Raises RequestRefused when it failed; the job goes on in that case.
+
+        >>> client.stop_with_savepoint("no such job", "/savepoints")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
         request = pb.StopWithSavepointRequest(job_id=job_id, target_directory=directory, drain=drain)
         return self._savepoint(self._call(self._stub.StopWithSavepoint, request, SAVEPOINT_TIMEOUT_S))
 
     def trigger_savepoint(self, job_id: str, directory: str = "") -> str:
-        """Path of the savepoint. Raises RequestRefused when it failed."""
+        """Take a savepoint and return its path; the job goes on. Raises RequestRefused when it failed.
+
+        >>> client.trigger_savepoint("no such job")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
         request = pb.TriggerSavepointRequest(job_id=job_id, target_directory=directory)
         return self._savepoint(self._call(self._stub.TriggerSavepoint, request, SAVEPOINT_TIMEOUT_S))
 
     def trigger_checkpoint(self, job_id: str, *, full: bool = False) -> pb.TriggerCheckpointResponse:
-        """Id and path of the completed checkpoint. Raises RequestRefused when it failed."""
+        """Take a checkpoint now; its id and path. `full`: without relying on earlier ones. Raises RequestRefused when it failed.
+
+        >>> client.trigger_checkpoint("no such job")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
         request = pb.TriggerCheckpointRequest(job_id=job_id, full=full)
         response = self._call(self._stub.TriggerCheckpoint, request, SAVEPOINT_TIMEOUT_S)
         if response.HasField("failure"):
@@ -157,7 +219,12 @@ class ClusterClient:
         return response
 
     def rescale(self, job_id: str, parallelism: int) -> None:
-        """Change the parallelism of all vertices."""
+        """Change the parallelism of all vertices, in place; the job runs on until it has the slots. Raises RequestRefused when it does not get them.
+
+        >>> client.rescale("no such job", 4)
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
         self._call(self._stub.Rescale, pb.RescaleRequest(job_id=job_id, parallelism=parallelism), SAVEPOINT_TIMEOUT_S)
 
     # --- checkpoints and cluster ---------------------------------------------------------------------------------------
@@ -167,7 +234,12 @@ class ClusterClient:
         return self._call(self._stub.ListCheckpoints, pb.ListCheckpointsRequest(job_id=job_id))
 
     def get_checkpoint(self, job_id: str, checkpoint_id: int) -> pb.CheckpointDetails:
-        """One checkpoint by subtask."""
+        """One checkpoint of a job, by subtask.
+
+        >>> client.get_checkpoint("no such job", 7)
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
         request = pb.GetCheckpointRequest(job_id=job_id, checkpoint_id=checkpoint_id)
         return self._call(self._stub.GetCheckpoint, request)
 
@@ -283,7 +355,12 @@ class ClusterClient:
 
 
 def job_status(details: pb.JobDetails) -> str:
-    """The name of a job's status: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED, SUSPENDED or RECONCILING."""
+    """The name of a job's status: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED, SUSPENDED or RECONCILING.
+
+    >>> from snapline.client import JobDetails, job_status
+    >>> job_status(JobDetails(overview={"status": "JOB_STATUS_RUNNING"}))
+    'RUNNING'
+    """
     return decode_job_status(details.overview.status).value
 
 

@@ -76,13 +76,30 @@ def check_same_keys(first: KeyedStream, second: KeyedStream, name: str) -> None:
 
 @dataclass(frozen=True)
 class ConnectedStreams:
-    """Two streams, keyed alike or not at all (Flink: ConnectedStreams)."""
+    """Two streams, keyed alike or not at all (Flink: ConnectedStreams).
+
+    >>> payments = env.from_collection([{"payer": "x", "paid": 120}], uid="payments")
+    >>> class Owed(sl.KeyedCoProcessFunction):
+    ...     def open(self, context):
+    ...         self.owed = context.get_state(sl.ValueStateDescriptor("owed", pa.int64()))
+    ...     def process_element1(self, row, context):
+    ...         self.owed.update((self.owed.value() or 0) + row["cents"])
+    ...     def process_element2(self, row, context):
+    ...         self.owed.update((self.owed.value() or 0) - row["paid"])
+    ...         yield {"customer": context.current_key, "owed": self.owed.value()}
+    >>> _ = orders.connect(payments).key_by("customer", "payer").process(Owed(), uid="owed")
+    """
 
     first: KeyedStream | DataStream
     second: KeyedStream | DataStream
 
     def key_by(self, first: str | Sequence[str], second: str | Sequence[str]) -> ConnectedStreams:
-        """Partition both by the values of these columns."""
+        """Partition both by the values of these columns, one name or several for each stream. Raises JobDefinitionError for keys of other types.
+
+        >>> payments = env.from_collection([{"payer": "x", "paid": 120}], uid="payments")
+        >>> orders.connect(payments).key_by("customer", "payer").first.key_columns
+        ('customer',)
+        """
         streams = [one.stream if isinstance(one, KeyedStream) else one for one in (self.first, self.second)]
         columns = [[one] if isinstance(one, str) else list(one) for one in (first, second)]
         keyed = [stream.key_by(*names) for stream, names in zip(streams, columns, strict=True)]
@@ -109,7 +126,16 @@ class ConnectedStreams:
         name: str = "co_process_batches",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Keyed streams, batch by batch over state in columns."""
+        """Keyed streams, batch by batch over state in columns, for a KeyedCoBatchProcessFunction.
+
+        >>> payments = env.from_collection([{"payer": "x", "paid": 120}], uid="payments")
+        >>> class Both(sl.KeyedCoBatchProcessFunction):
+        ...     def process_batch1(self, keys, batch, state):
+        ...         return keys.columns
+        ...     def process_batch2(self, keys, batch, state):
+        ...         return None
+        >>> _ = orders.connect(payments).key_by("customer", "payer").process_batches(Both(), uid="both")
+        """
         return self._add(function, KeyedCoBatchProcessFunction, uid, name, schema, batches=True)
 
     def _add(
@@ -137,7 +163,12 @@ def connect_streams(first: DataStream, second: DataStream) -> ConnectedStreams:
 
 @dataclass(frozen=True)
 class BroadcastStream:
-    """Rows that reach all subtasks, with the states that keep them (Flink: BroadcastStream)."""
+    """Rows that reach all subtasks, with the descriptors of the states that keep them (Flink: BroadcastStream).
+
+    >>> rules = env.from_collection([{"shop": "a", "factor": 2}], uid="rules")
+    >>> rules.broadcast_state(sl.MapStateDescriptor("factors", pa.string(), pa.int64())).descriptors[0].name
+    'factors'
+    """
 
     stream: DataStream
     descriptors: tuple[MapStateDescriptor, ...]
@@ -152,7 +183,17 @@ def broadcast_stream(stream: DataStream, descriptors: Sequence[MapStateDescripto
 
 @dataclass(frozen=True)
 class BroadcastConnectedStream:
-    """A keyed stream, and rules (Flink: BroadcastConnectedStream)."""
+    """A keyed stream, and rules that reach all its subtasks (Flink: BroadcastConnectedStream).
+
+    >>> FACTORS = sl.MapStateDescriptor("factors", pa.string(), pa.int64())
+    >>> class Multiplied(sl.KeyedBroadcastProcessFunction):
+    ...     def process_element(self, row, context):
+    ...         yield {"cents": row["cents"] * context.get_broadcast_state(FACTORS).get(row["shop"], 1)}
+    ...     def process_broadcast_element(self, row, context):
+    ...         context.get_broadcast_state(FACTORS)[row["shop"]] = row["factor"]
+    >>> rules = env.from_collection([{"shop": "a", "factor": 2}], uid="rules").broadcast_state(FACTORS)
+    >>> _ = orders.key_by("shop").connect(rules).process(Multiplied(), uid="multiplied")
+    """
 
     keyed: KeyedStream
     rules: BroadcastStream

@@ -55,7 +55,13 @@ def absolute_path(path: str) -> str:
 
 
 class StreamExecutionEnvironment:
-    """Gathers the operators of one job (Flink: StreamExecutionEnvironment)."""
+    """Gathers the operators of one job, and runs it (Flink: StreamExecutionEnvironment).
+
+    >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
+    >>> env = env.set_parallelism(2).configure("job.name-of-nobody", 1)
+    Traceback (most recent call last):
+    snapline.dataflow.config.ConfigurationError: unknown setting 'job.name-of-nobody'...
+    """
 
     def __init__(self, configuration: Configuration, weaker: Mapping[str, Setting] | None = None) -> None:
         """Use `get_execution_environment`. `weaker` are settings that Spark conf may still override."""
@@ -67,7 +73,12 @@ class StreamExecutionEnvironment:
 
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
-        """A new environment; `conf` wins over the process environment. Raises ConfigurationError for an unknown key."""
+        """A new environment; `conf` wins over the process environment. Raises ConfigurationError for an unknown key.
+
+        >>> env = sl.StreamExecutionEnvironment.get_execution_environment({"parallelism.default": 2})
+        >>> env.configuration["parallelism.default"]
+        '2'
+        """
         print_errors_in_one_line()
         given = {key: text_of(value) for key, value in (conf or {}).items()}
         environment = cls(Configuration(given), default_layers(os.environ))
@@ -84,7 +95,11 @@ class StreamExecutionEnvironment:
 
     @property
     def configuration(self) -> Configuration:
-        """All settings known so far; Spark conf (`spark.snapline.*`) joins them in `execute`."""
+        """All settings known so far; Spark conf (`spark.snapline.*`) joins them in `execute`.
+
+        >>> env.configure("parallelism.default", 3).configuration["parallelism.default"]
+        '3'
+        """
         return self.configuration_with({})
 
     def configuration_with(self, spark: Mapping[str, Setting]) -> Configuration:
@@ -95,19 +110,30 @@ class StreamExecutionEnvironment:
         return resolved.with_values({key: absolute_path(value) for key, value in places.items() if value})
 
     def configure(self, key: str, value: object) -> StreamExecutionEnvironment:
-        """Set one key. Raises ConfigurationError when it is unknown or the value cannot be read."""
+        """Set one key of the settings page; what `get_execution_environment` says of layers holds. Raises ConfigurationError when it is unknown, and names the nearest.
+
+        >>> _ = env.configure("restart-strategy.type", "none")
+        """
         check_key(key)
         self.explicit = self.explicit.with_values({key: text_of(value)})
         return self
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Parallelism of operators that set none."""
+        """Number of subtasks of operators that set none, at least 1. Raises JobDefinitionError for others.
+
+        >>> env.set_parallelism(4).configuration["parallelism.default"]
+        '4'
+        """
         if not isinstance(parallelism, int) or parallelism < 1:
             raise JobDefinitionError(f"parallelism must be a whole number, at least 1, got {parallelism!r}")
         return self.configure(PARALLELISM_DEFAULT.key, parallelism)
 
     def enable_checkpointing(self, interval_ms: int, mode: str = "EXACTLY_ONCE") -> StreamExecutionEnvironment:
-        """Take a checkpoint every `interval_ms` milliseconds."""
+        """Take a checkpoint every `interval_ms` milliseconds, at least 10; `env.checkpointing` has all else. Raises ConfigurationError.
+
+        >>> env.enable_checkpointing(1_000).configuration["execution.checkpointing.interval"]
+        '1000 ms'
+        """
         if not isinstance(interval_ms, int) or interval_ms < 10:
             raise ConfigurationError(
                 f"{CHECKPOINTING_INTERVAL.key} must be whole milliseconds, at least 10, got {interval_ms!r}"
@@ -117,23 +143,40 @@ class StreamExecutionEnvironment:
 
     @property
     def checkpointing(self) -> Checkpointing:
-        """What people set about checkpoints and state, as methods with types: `env.checkpointing.interval(1_000).unaligned()`."""
+        """What people set about checkpoints and state, as methods with types.
+
+        >>> _ = env.checkpointing.interval(1_000).unaligned().backend("rocksdb").incremental()
+        """
         return Checkpointing(self)
 
     def set_checkpoint_dir(self, directory: str) -> StreamExecutionEnvironment:
-        """Base directory of checkpoints."""
+        """Base directory of checkpoints, as `env.checkpointing.directory`.
+
+        >>> env.set_checkpoint_dir("/checkpoints").configuration["execution.checkpointing.dir"]
+        '/checkpoints'
+        """
         return self.configure(CHECKPOINTS_DIRECTORY.key, directory)
 
     def restore_from(
         self, path: str, *, allow_non_restored_state: bool = False, claim: bool = False
     ) -> StreamExecutionEnvironment:
-        """Start from this savepoint or retained checkpoint. A relative path is one of this process's directory."""
+        """Start from this savepoint or retained checkpoint. A relative path is one of this process's directory.
+        `allow_non_restored_state`: state of operators that the job has not any more is left behind, not refused. `claim`: the snapshot belongs to the job
+        from now on, which deletes it when it is not needed any more.
+
+        >>> env.restore_from("s3://bucket/savepoints/one", claim=True).savepoint_restore.path
+        's3://bucket/savepoints/one'
+        """
         self.savepoint_restore = SavepointRestoreSettings(absolute_path(path), allow_non_restored_state, claim)
         return self
 
     def add_python_module(self, module: ModuleType) -> StreamExecutionEnvironment:
         """Send this module's (or package's) functions and classes with the job: executors need not be able to import it. Modules
-        beside the job script are sent anyway."""
+        beside the job script are sent anyway.
+
+        >>> import json
+        >>> _ = env.add_python_module(json)
+        """
         self.python_modules.append(module)
         return self
 
@@ -147,7 +190,12 @@ class StreamExecutionEnvironment:
         uid: str = "",
         name: str = "",
     ) -> DataStream:
-        """Read a source. Its splits are enumerated now, so that a missing input is an error here and not in a task."""
+        """Read a source. Its splits are enumerated now, so that a missing input is an error here and not in a task. With a watermark strategy
+        the rows have event time. Raises JobDefinitionError, and what the source raises.
+
+        >>> env.from_source(sl.GeneratorSource(rows=100, keys=10), uid="numbers").schema.names
+        ['key', 'value']
+        """
         if not isinstance(source, Source):
             raise JobDefinitionError(
                 f"from_source({source!r}): that is no Source, such as ParquetSource('file.parquet')"
@@ -169,7 +217,16 @@ class StreamExecutionEnvironment:
         name: str = "",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Run a push-style SourceFunction."""
+        """Run a push-style SourceFunction, one in each subtask; `schema` is that of the rows that it emits.
+
+        >>> class Ticks(sl.SourceFunction):
+        ...     def run(self, context):
+        ...         context.collect({"tick": 1})
+        ...     def cancel(self):
+        ...         pass
+        >>> env.add_source(Ticks(), uid="ticks", schema=pa.schema([("tick", pa.int64())])).schema.names
+        ['tick']
+        """
         label = name or type(function).__name__
         spec = SourceFunctionSpec(function, watermark_strategy)
         node = self.graph.add(label, spec, stateful=hasattr(function, "snapshot_state"))
@@ -177,7 +234,11 @@ class StreamExecutionEnvironment:
         return self._with_time(DataStream(self, (StreamEdge(node.node_id),), schema), watermark_strategy, label)
 
     def from_collection(self, rows: Sequence[dict[str, object]], *, uid: str = "collection") -> DataStream:
-        """Rows given here; for tests and first steps."""
+        """Rows given here, dictionaries with equal names and types; for tests and first steps. Raises ConnectorError for rows that do not fit together.
+
+        >>> env.from_collection([{"word": "a", "n": 1}, {"word": "b", "n": 2}]).schema.names
+        ['word', 'n']
+        """
         from snapline.connectors.builtin.collection import CollectionSource
 
         return self.from_source(CollectionSource.of_rows(rows), uid=uid)
@@ -194,7 +255,13 @@ class StreamExecutionEnvironment:
     def translate(
         self, job_name: str = "snapline job", job_id: str = "", configuration: Configuration | None = None
     ) -> Translation:
-        """The JobGraph, without running it. Raises JobDefinitionError that names the operator."""
+        """The job's graph, without running it: `job_graph` is what would be submitted, `warnings` what is said about it. Raises
+        JobDefinitionError that names the operator.
+
+        >>> _ = orders.sink_to(sl_connectors.DiscardingSink(), uid="nowhere")
+        >>> [vertex.name for vertex in env.translate("example").job_graph.vertices]
+        ['orders -> DiscardingSink']
+        """
         with pickled_by_value([*self.python_modules, *modules_beside_script()]):
             return translate(
                 self.graph,
@@ -205,7 +272,11 @@ class StreamExecutionEnvironment:
             )
 
     def execute(self, job_name: str = "snapline job") -> JobExecutionResult:
-        """Run the job and wait for its end. Raises JobFailed with the failure of the task that caused it."""
+        """Run the job and wait for its end: on the coordinator at `jobmanager.rpc.address`, or beside this process and in its Spark application.
+
+        Raises JobFailed with the failure of the task that caused it, JobDefinitionError for a job that cannot run, and SnaplineError for what is
+        missing, in one line each.
+        """
         from snapline.execution import execute
 
         return execute(self, job_name)

@@ -53,7 +53,11 @@ def translating_only() -> Iterator[list[Translation]]:
 
 @dataclass(frozen=True, slots=True)
 class JobExecutionResult:
-    """How a job went (Flink: JobExecutionResult)."""
+    """How a job went (Flink: JobExecutionResult).
+
+    >>> sl.JobExecutionResult("0f3a", "flights", "FINISHED", 1_500, 1, 3, 1_000).summary
+    'FINISHED in 1.5 s: 1,000 rows read, 3 checkpoints, 1 restarts'
+    """
 
     job_id: JobID
     name: str

@@ -41,7 +41,19 @@ def _check_how(how: str, allowed: Sequence[str], name: str) -> None:
 
 @dataclass(frozen=True)
 class JoinedStreams:
-    """Two keyed streams, before it is said what belongs together."""
+    """Two keyed streams, before it is said what belongs together (Flink: JoinedStreams, IntervalJoin). The columns of both must be known; those of
+    the right stream that the left has, too, get `_right` behind their names.
+
+    >>> strategy = sl.WatermarkStrategy.for_monotonous_timestamps("paid_at")
+    >>> payments = env.from_collection([{"payer": "x", "paid": 120, "paid_at": 7}], uid="payments")
+    >>> payments = payments.assign_timestamps_and_watermarks(strategy, uid="paid-at")
+    >>> both = orders.key_by("customer").join(payments.key_by("payer"))
+    >>> both.between(0, 60_000, uid="paid-within-a-minute").schema.names
+    ['shop', 'customer', 'cents', 'coupon', 'at', 'payer', 'paid', 'paid_at']
+    >>> _ = both.window(sl.TumblingEventTimeWindows(60_000), how="full", uid="same-minute")
+    >>> _ = both.as_of(how="left", uid="latest-payment")
+    >>> _ = both.unbounded(uid="all")
+    """
 
     left: KeyedStream
     right: KeyedStream

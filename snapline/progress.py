@@ -33,7 +33,15 @@ def rows_expected(job_graph: JobGraph) -> int | None:
 
 
 class RowsRead:
-    """Rows that sources emitted, over all attempts: what is read again after a restart counts again."""
+    """Rows that sources emitted, over all attempts: what is read again after a restart counts again.
+
+    >>> from snapline.client import JobDetails
+    >>> from snapline.sidecar import RowsRead
+    >>> rows = RowsRead()
+    >>> rows.note(JobDetails())
+    >>> rows.total
+    0
+    """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int, int], int] = {}

@@ -159,7 +159,13 @@ def _spark_secret(context: Any) -> str:
 
 
 def slots_required(job_graph: JobGraph) -> int:
-    """Slots that the job takes: per slot sharing group, the highest parallelism."""
+    """Slots that the job takes: per slot sharing group, the highest parallelism.
+
+    >>> from snapline.sidecar import slots_required
+    >>> _ = orders.sink_to(sl_connectors.DiscardingSink(), uid="nowhere")
+    >>> slots_required(env.set_parallelism(3).translate("example").job_graph)
+    3
+    """
     groups: dict[str, int] = {}
     for vertex in job_graph.vertices:
         groups[vertex.slot_sharing_group] = max(groups.get(vertex.slot_sharing_group, 0), vertex.parallelism)

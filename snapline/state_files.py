@@ -26,7 +26,12 @@ from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 
 class StateWriteError(SnaplineError):
-    """The data cannot become state as asked, or not there."""
+    """The data cannot become state as asked, or not there.
+
+    >>> sl_state.SavepointWriter.new_savepoint().with_operator("n", pa.table({"k": [1]}), key="k").write(f"{tmp}/n")
+    Traceback (most recent call last):
+    snapline.state_files.StateWriteError: operator 'n': the data has no column beside the key, so there is no state
+    """
 
 
 @dataclass(frozen=True)

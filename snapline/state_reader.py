@@ -43,12 +43,23 @@ _DIFF_KEY_GROUPS = 16
 
 
 class StateReadError(SnaplineError):
-    """There is no such state, or it cannot be read so."""
+    """There is no such state, or it cannot be read so.
+
+    >>> savepoint = sl_state.SavepointWriter.new_savepoint()
+    >>> path = savepoint.with_operator("n", pa.table({"k": [1], "n": [2]}), key="k").write(f"{tmp}/n")
+    >>> sl_state.open_state(path).table("m")
+    Traceback (most recent call last):
+    snapline.state_reader.StateReadError: ... holds no keyed state of an operator 'm'; there is some of 'n'
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """One state of an operator."""
+    """One state of an operator.
+
+    >>> sl_state.StateColumn("total", "value", pa.int64()).ttl_ms is None
+    True
+    """
 
     name: str
     kind: str
@@ -60,7 +71,13 @@ class StateColumn:
 
 @dataclass(frozen=True, slots=True)
 class KeyedTable:
-    """The keyed state of one operator."""
+    """The keyed state of one operator.
+
+    >>> savepoint = sl_state.SavepointWriter.new_savepoint()
+    >>> path = savepoint.with_operator("n", pa.table({"k": [1], "n": [2]}), key="k").write(f"{tmp}/n")
+    >>> sl_state.open_state(path).table("n").schema.names
+    ['k', 'n']
+    """
 
     uid: str
     name: str
@@ -85,7 +102,18 @@ class _File:
 
 
 class StateReader:
-    """A snapshot, open for reading."""
+    """A snapshot, open for reading.
+
+    >>> savepoint = sl_state.SavepointWriter.new_savepoint()
+    >>> path = savepoint.with_operator("n", pa.table({"k": [1, 2], "n": [2, 3]}), key="k").write(f"{tmp}/n")
+    >>> reader = sl_state.StateReader(path)
+    >>> [table.uid for table in reader.tables()], reader.table("n").max_parallelism
+    (['n'], 128)
+    >>> reader.read("n", key=[2]).to_pylist()
+    [{'k': 2, 'n': 3}]
+    >>> sum(batch.num_rows for batch in reader.read_batches("n"))
+    2
+    """
 
     def __init__(self, path: str, storages: StateStorages | None = None) -> None:
         """`path`: directory of a savepoint or checkpoint, or its `_metadata`. Raises SnaplineError when there is none."""
@@ -188,13 +216,26 @@ class StateReader:
 
 
 def open_state(path: str) -> StateReader:
-    """The state of a savepoint or checkpoint."""
+    """The state of a savepoint or checkpoint.
+
+    >>> sl_state.open_state(f"{tmp}/none")
+    Traceback (most recent call last):
+    snapline...: ...
+    """
     return StateReader(path)
 
 
 def diff(before: StateReader, after: StateReader, uid: str) -> Iterator[pa.RecordBatch]:
     """Rows of the keys that are not the same in both: as they are in `after`, those that are gone as they were in `before`;
-    the first column says which. StateReadError when the keys are of other types or the key groups are others."""
+    the first column says which. StateReadError when the keys are of other types or the key groups are others.
+
+    >>> def written(name, n):
+    ...     data = pa.table({"k": [1, 2], "n": [2, n]})
+    ...     return sl_state.SavepointWriter.new_savepoint().with_operator("n", data, key="k").write(f"{tmp}/{name}")
+    >>> before, after = sl_state.open_state(written("before", 3)), sl_state.open_state(written("after", 4))
+    >>> [row for batch in sl_state.diff(before, after, "n") for row in batch.to_pylist()]
+    [{'change': 'changed', 'k': 2, 'n': 4}]
+    """
     left, right = before.table(uid), after.table(uid)
     if left.key_schema != right.key_schema or left.max_parallelism != right.max_parallelism:
         raise StateReadError(f"the state of {uid!r} cannot be compared: it is keyed, or cut into key groups, otherwise")

@@ -56,7 +56,15 @@ class _Bootstrap:
 
 @dataclass
 class SavepointWriter:
-    """Gathers operators, then writes. Make one with `new_savepoint` or `from_existing`."""
+    """Gathers operators, then writes. Make one with `new_savepoint` or `from_existing`.
+
+    >>> totals = pa.table({"customer": ["x", "y"], "total": [120, 80]})
+    >>> writer = sl_state.SavepointWriter.new_savepoint(max_parallelism=128)
+    >>> path = writer.with_operator("total", totals, key="customer").write(f"{tmp}/start")
+    >>> sl_state.open_state(path).read("total").num_rows
+    2
+    >>> others = sl_state.SavepointWriter.from_existing(path).remove_operator("total")
+    """
 
     max_parallelism: int
     checkpoint_id: int = 1

@@ -66,9 +66,16 @@ PROCESS_METHODS: dict[type, str] = {KeyedProcessSpec: "process_element", KeyedBa
 
 @dataclass(frozen=True)
 class DataStream:
-    """Batches of rows (Flink: DataStream).
+    """Batches of rows (Flink: DataStream). Every method that adds an operator returns the stream that the operator puts out.
 
     `schema` is None where it is not known before the job runs; `event_time_column` is empty until watermarks are assigned.
+
+    >>> orders.schema.names
+    ['shop', 'customer', 'cents', 'coupon', 'at']
+    >>> orders.event_time_column
+    'at'
+    >>> orders.node.name
+    'orders'
     """
 
     environment: StreamExecutionEnvironment
@@ -87,24 +94,42 @@ class DataStream:
         return self.environment.graph.nodes[self.edges[0].source]
 
     def uid(self, uid: str) -> DataStream:
-        """Name under which the operator's state is found again."""
+        """Name under which the operator's state is found again after the program has changed; unique in the job. Needed by every operator with
+        state once checkpoints are on.
+
+        >>> orders.filter(lambda batch: pc.greater(batch["cents"], 100)).uid("dear").node.uid
+        'dear'
+        """
         self.node.uid = uid
         return self
 
     def name(self, name: str) -> DataStream:
-        """Name for people: logs, the graph, metrics."""
+        """Name for people: in logs, the graph and metrics. Nothing is found by it.
+
+        >>> orders.map_batches(lambda batch: batch).name("as it is").node.name
+        'as it is'
+        """
         self.node.name = name
         return self
 
     def set_parallelism(self, parallelism: int) -> DataStream:
-        """Number of subtasks."""
+        """Number of subtasks of the operator, at least 1; else that of the environment. Raises JobDefinitionError for less.
+
+        >>> orders.map_batches(lambda batch: batch).set_parallelism(4).node.parallelism
+        4
+        """
         if parallelism < 1:
             raise JobDefinitionError(f"operator {self.node.name!r}: parallelism must be at least 1, got {parallelism}")
         self.node.parallelism = parallelism
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> DataStream:
-        """Number of key groups: the parallelism can never be higher while the state is kept."""
+        """Number of key groups, 1 to 32,768: the parallelism can never be higher while the state is kept. Raises JobDefinitionError for others.
+
+        >>> totals = orders.key_by("shop").running_aggregate(n=sl.count())
+        >>> totals.set_max_parallelism(256).node.max_parallelism
+        256
+        """
         if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
             raise JobDefinitionError(
                 f"operator {self.node.name!r}: max parallelism must be 1 to {UPPER_BOUND_MAX_PARALLELISM}, got {max_parallelism}"
@@ -113,17 +138,29 @@ class DataStream:
         return self
 
     def slot_sharing_group(self, group: str) -> DataStream:
-        """Subtasks of different groups never share a slot."""
+        """Put the operator's subtasks into slots of this group: subtasks of different groups never share a slot.
+
+        >>> orders.map_batches(lambda batch: batch).slot_sharing_group("heavy").node.slot_sharing_group
+        'heavy'
+        """
         self.node.slot_sharing_group = group
         return self
 
     def start_new_chain(self) -> DataStream:
-        """Do not chain the operator to its input."""
+        """Do not chain the operator to its input: it gets a task, and a thread, of its own.
+
+        >>> orders.map_batches(lambda batch: batch).start_new_chain().node.starts_new_chain
+        True
+        """
         self.node.starts_new_chain = True
         return self
 
     def disable_chaining(self) -> DataStream:
-        """Do not chain the operator to anything."""
+        """Do not chain the operator to anything, neither before nor behind it.
+
+        >>> orders.map_batches(lambda batch: batch).disable_chaining().node.chainable
+        False
+        """
         self.node.chainable = False
         return self
 
@@ -132,20 +169,35 @@ class DataStream:
     def map_batches(
         self, function: BatchFunction, *, uid: str = "", name: str = "map_batches", schema: pa.Schema | None = None
     ) -> DataStream:
-        """Apply `function(RecordBatch) -> RecordBatch | iterable of them | None`. `schema` is that of the result, if you
-        want columns downstream to be checked before the job starts."""
+        """Apply `function(RecordBatch) -> RecordBatch | iterable of them | None` to each batch. `schema` is that of the result: with it,
+        columns downstream are checked before the job starts, and event time goes on if its column is there. Raises JobDefinitionError for what cannot be called.
+
+        >>> cents = orders.map_batches(lambda batch: batch.select(["cents"]), schema=pa.schema([("cents", pa.int64())]))
+        >>> cents.schema.names
+        ['cents']
+        """
         return self.add_operator(name, MapBatchesSpec(function, schema), uid, schema=schema)
 
     def filter(
         self, predicate: Callable[[pa.RecordBatch], pa.Array], *, uid: str = "", name: str = "filter"
     ) -> DataStream:
-        """Keep the rows for which `predicate(batch)`, a boolean array, is true."""
+        """Keep the rows for which `predicate(batch)`, a boolean array with a value per row, is true; null counts as false.
+
+        >>> orders.filter(lambda batch: pc.greater(batch["cents"], 100)).schema == orders.schema
+        True
+        """
         return self.add_operator(name, FilterSpec(predicate), uid, schema=self.schema)
 
     def map(
         self, function: Callable[[Row], Row], *, uid: str = "", name: str = "map", schema: pa.Schema | None = None
     ) -> DataStream:
-        """Apply a function to every row. Slower than `map_batches`."""
+        """Apply a function to every row, a dictionary; it returns the new row. `schema` as in `map_batches`. It costs a Python call per row,
+        so take `map_batches` where you can.
+
+        >>> euros = pa.schema([("euros", pa.float64())])
+        >>> orders.map(lambda row: {"euros": row["cents"] / 100}, schema=euros).schema.names
+        ['euros']
+        """
         return self.add_operator(name, MapRowsSpec(function, schema), uid, schema=schema)
 
     def flat_map(
@@ -156,17 +208,29 @@ class DataStream:
         name: str = "flat_map",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Apply a function to every row; each of its results is a row."""
+        """Apply a function to every row; it returns (or yields) any number of rows, None for none. `schema` as in `map_batches`.
+
+        >>> _ = orders.flat_map(lambda row: [row] * (row["cents"] // 100), schema=orders.schema)
+        """
         return self.add_operator(name, FlatMapRowsSpec(function, schema), uid, schema=schema)
 
     def filter_rows(self, predicate: Callable[[Row], bool], *, uid: str = "", name: str = "filter_rows") -> DataStream:
-        """Keep the rows for which the function is true. Slower than `filter`."""
+        """Keep the rows, dictionaries, for which the function is true. `filter` does the same for whole batches.
+
+        >>> _ = orders.filter_rows(lambda row: row["coupon"] is not None)
+        """
         return self.add_operator(name, FilterRowsSpec(predicate), uid, schema=self.schema)
 
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy, *, uid: str = "", name: str = "watermarks"
     ) -> DataStream:
-        """Say which column is event time, and how late rows may be."""
+        """Say which column is event time and how far the watermark runs behind it, for a stream whose source does not. Raises
+        JobDefinitionError for a column that is no time, or a strategy with alignment, which is for sources.
+
+        >>> rows = env.from_collection([{"at": 0}, {"at": 5}])
+        >>> rows.assign_timestamps_and_watermarks(sl.WatermarkStrategy.for_monotonous_timestamps("at")).event_time_column
+        'at'
+        """
         self.check_event_time(strategy.column, f"watermark strategy of {name!r}")
         if strategy.alignment is not None:
             raise JobDefinitionError(
@@ -179,11 +243,20 @@ class DataStream:
     def transform(
         self, factory: Callable[[], object], *, uid: str = "", name: str = "transform", stateful: bool = False
     ) -> DataStream:
-        """Add a runtime operator of your own, built by `factory()` in the task."""
+        """Add a runtime operator of your own, built by `factory()` in the task: the way to what the other methods do not offer, over the
+        engine's own classes, which may change.
+
+        >>> _ = orders.transform(lambda: None, uid="own", stateful=True)
+        """
         return self.add_operator(name, CustomOperatorSpec(factory), uid, stateful=stateful, schema=None)
 
     def union(self, *others: DataStream) -> DataStream:
-        """All rows of all streams."""
+        """All rows of all streams, in no order between them. Raises JobDefinitionError for streams of different environments.
+
+        >>> more = env.from_collection([{"shop": "c", "customer": "y", "cents": 5, "coupon": None, "at": 9}], uid="more")
+        >>> len(orders.union(more).edges)
+        2
+        """
         for other in others:
             if other.environment is not self.environment:
                 raise JobDefinitionError("union of streams of different environments")
@@ -197,7 +270,13 @@ class DataStream:
         )
 
     def connect(self, other: DataStream) -> ConnectedStreams:
-        """Two streams into one function, without keys; `key_by` on the result keys both."""
+        """Two streams into one function, without keys; `key_by` on the result keys both.
+
+        >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
+        >>> keyed = orders.connect(payments).key_by("customer", "customer")
+        >>> keyed.second.key_columns
+        ('customer',)
+        """
         from snapline.connected import connect_streams
 
         return connect_streams(self, other)
@@ -211,8 +290,14 @@ class DataStream:
         uid: str = "",
         name: str = "enrich",
     ) -> DataStream:
-        """Add the columns of a static table: one in memory, a Parquet file or directory that every executor can read, or a
-        function that loads it. `on`: the key columns, {stream column: table column} where the names differ."""
+        """Add the columns of a static table, which every subtask loads when it opens: a table in memory, a Parquet file or directory that every
+        executor can read, or a function that loads one. `on`: the key columns, {stream column: table column} where the names differ. `how`: left (rows
+        without a match get nulls) or inner.
+
+        >>> towns = pa.table({"shop": ["a", "b"], "town": ["Aachen", "Bremen"]})
+        >>> orders.enrich(towns, "shop", how="inner").schema.names
+        ['shop', 'customer', 'cents', 'coupon', 'at', 'town']
+        """
         from snapline.joined import enriched
 
         return enriched(self, table, on, how, uid, name)
@@ -228,7 +313,18 @@ class DataStream:
         name: str = "async_wait",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Ask something outside for each row, up to `capacity` at a time (Flink: AsyncDataStream.orderedWait, unorderedWait)."""
+        """Ask something outside for each row, up to `capacity` requests at a time (Flink: AsyncDataStream.orderedWait, unorderedWait).
+
+        A request that takes longer than `timeout_ms` milliseconds is given up: `function.timeout(row)` says what leaves instead. `ordered`: results
+        leave in the order of their rows; otherwise as they come, but never across a watermark. Raises JobDefinitionError for a capacity or timeout
+        below 1.
+
+        >>> class Price(sl.AsyncFunction):
+        ...     async def async_invoke(self, row):
+        ...         return [{"cents": row["cents"]}]
+        >>> orders.async_wait(Price(), capacity=10, uid="price", schema=pa.schema([("cents", pa.int64())])).schema.names
+        ['cents']
+        """
         if capacity < 1 or timeout_ms < 1:
             raise JobDefinitionError(
                 f"operator {name!r}: capacity and timeout_ms must be positive, got {capacity} and {timeout_ms}"
@@ -238,7 +334,14 @@ class DataStream:
 
     def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
         """The rows that the operator emitted to the side output `tag`. Raises JobDefinitionError where it can be known that there
-        is none of this name; a function of yours can emit to any."""
+        is none of this name; a function of yours can emit to any.
+
+        >>> def split(batch):
+        ...     yield batch
+        ...     yield sl.SideOutput("copy", batch)
+        >>> orders.map_batches(split).get_side_output("copy", orders.schema).schema == orders.schema
+        True
+        """
         for node in (self.environment.graph.nodes[edge.source] for edge in self.edges):
             if why := why_no_side_output(node.spec, tag):
                 raise JobDefinitionError(f"get_side_output of {node.uid or node.name!r}: {why}")
@@ -292,31 +395,57 @@ class DataStream:
         return KeyedStream(replace(self, edges=tuple(edges), schema=result), keys.names)
 
     def broadcast_state(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
-        """Send every row to every subtask of a keyed stream's function, which keeps these broadcast states."""
+        """Send every row to every subtask of a keyed stream's function, which keeps the broadcast states of these descriptors.
+
+        >>> rules = env.from_collection([{"shop": "a", "factor": 2}], uid="rules")
+        >>> factors = sl.MapStateDescriptor("factors", pa.string(), pa.int64())
+        >>> orders.key_by("shop").connect(rules.broadcast_state(factors)).keyed.key_columns
+        ('shop',)
+        """
         from snapline.connected import broadcast_stream
 
         return broadcast_stream(self, descriptors)
 
     def rebalance(self) -> DataStream:
-        """Spread batches evenly over all subtasks of the next operator."""
+        """Spread batches evenly over all subtasks of the next operator, in turn.
+
+        >>> orders.rebalance().edges[0].partitioning.name
+        'REBALANCE'
+        """
         return self._partitioned(Partitioning.REBALANCE)
 
     def rescale(self) -> DataStream:
-        """Spread batches over the nearest subtasks of the next operator."""
+        """Spread batches over the nearest subtasks of the next operator, so that fewer of them cross machines than with `rebalance`.
+
+        >>> orders.rescale().edges[0].partitioning.name
+        'RESCALE'
+        """
         return self._partitioned(Partitioning.RESCALE)
 
     def broadcast(self) -> DataStream:
-        """Send every batch to every subtask of the next operator."""
+        """Send every batch to every subtask of the next operator.
+
+        >>> orders.broadcast().edges[0].partitioning.name
+        'BROADCAST'
+        """
         return self._partitioned(Partitioning.BROADCAST)
 
     def forward(self) -> DataStream:
-        """Send subtask i to subtask i; both need equal parallelism."""
+        """Send the batches of subtask i to subtask i of the next operator; both need equal parallelism, or the job is refused.
+
+        >>> orders.forward().edges[0].partitioning.name
+        'FORWARD'
+        """
         return self._partitioned(Partitioning.FORWARD)
 
     # --- sinks ---------------------------------------------------------------------------------------------------------
 
     def sink_to(self, sink: Sink, *, uid: str = "", name: str = "") -> DataStreamSink:
-        """Write to a sink. `sink.validate()` runs now."""
+        """Write to a sink. Its `validate()` runs now, so a target that cannot work is an error here. Raises JobDefinitionError for what is no Sink.
+
+        >>> orders.sink_to(sl_connectors.DiscardingSink(), uid="nowhere").stream.node.uid
+        'nowhere'
+        """
         if not isinstance(sink, Sink):
             raise JobDefinitionError(f"sink_to({sink!r}): that is no Sink, such as ParquetSink('directory')")
         sink.validate()
@@ -333,8 +462,14 @@ class DataStream:
     def add_sink(
         self, function: SinkFunction, *, row_wise: bool = False, uid: str = "", name: str = ""
     ) -> DataStreamSink:
-        """Hand every batch (or row) to a function of your own; a TwoPhaseCommitSinkFunction makes it exactly-once (Flink:
-        DataStream.addSink)."""
+        """Hand every batch (with `row_wise` every row) to a function of your own; a TwoPhaseCommitSinkFunction makes it exactly-once (Flink:
+        DataStream.addSink).
+
+        >>> class Printed(sl.SinkFunction):
+        ...     def invoke(self, value):
+        ...         print(value.num_rows)
+        >>> _ = orders.add_sink(Printed(), uid="printed")
+        """
         stream = self.add_operator(
             name or type(function).__name__,
             SinkFunctionSpec(function, row_wise),
@@ -411,7 +546,12 @@ class DataStream:
 
 @dataclass(frozen=True)
 class DataStreamSink:
-    """The end of a stream."""
+    """The end of a stream; what can be set of its operator is set here.
+
+    >>> end = orders.sink_to(sl_connectors.DiscardingSink())
+    >>> end.uid("nowhere").name("forget").set_parallelism(1).stream.node.name
+    'forget'
+    """
 
     stream: DataStream
 
@@ -433,7 +573,11 @@ class DataStreamSink:
 
 @dataclass(frozen=True)
 class KeyedStream:
-    """A stream partitioned by key (Flink: KeyedStream)."""
+    """A stream partitioned by key (Flink: KeyedStream): rows with equal keys meet in one subtask, which keeps their state.
+
+    >>> orders.key_by("shop", "customer").key_columns
+    ('shop', 'customer')
+    """
 
     stream: DataStream
     key_columns: tuple[str, ...]
@@ -441,8 +585,19 @@ class KeyedStream:
     def process(
         self, function: KeyedProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
     ) -> DataStream:
-        """Row by row over keyed state and timers. `schema` is that of the emitted rows; required, unless it can be taken
-        from the first rows that are emitted."""
+        """Call a KeyedProcessFunction row by row, over keyed state and timers. `schema` is that of the rows that it emits; without it, it is taken
+        from the first that are emitted, and columns downstream are not checked. Raises JobDefinitionError for a class instead of an object.
+
+        >>> class Seen(sl.KeyedProcessFunction):
+        ...     def open(self, context):
+        ...         self.n = context.get_state(sl.ValueStateDescriptor("n", pa.int64()))
+        ...     def process_element(self, row, context):
+        ...         self.n.update((self.n.value() or 0) + 1)
+        ...         yield {"shop": context.current_key, "n": self.n.value()}
+        >>> counts = pa.schema([("shop", pa.string()), ("n", pa.int64())])
+        >>> orders.key_by("shop").process(Seen(), uid="seen", schema=counts).schema.names
+        ['shop', 'n']
+        """
         spec = KeyedProcessSpec(self.key_columns, function, schema, self.stream.event_time_column)
         return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
 
@@ -454,7 +609,14 @@ class KeyedStream:
         passthrough: Sequence[str] = (),
         **aggregates: Aggregate,
     ) -> DataStream:
-        """For every row, its key's aggregates so far: `running_aggregate(total=sl.sum("value"), n=sl.count())`."""
+        """For every row its key's aggregates so far, that row included. The result has the key columns, those of `passthrough`, and one for
+        each keyword. Raises JobDefinitionError for a column that is not there or that cannot be aggregated so.
+
+        >>> _ = orders.key_by("shop").running_aggregate(uid="sums", passthrough=["at"], n=sl.count(), cents=sl.sum("cents"))
+        >>> orders.key_by("shop").running_aggregate(total=sl.sum("customer"))
+        Traceback (most recent call last):
+        snapline.dataflow.errors.JobDefinitionError: aggregate of 'running_aggregate': sum() as 'total': column 'customer' is string, which cannot be added up here; cast it to an integer or a float before
+        """
         chosen = self.named_aggregates(aggregates, name, passthrough)
         self.stream.check_columns(passthrough, f"passthrough of {name!r}")
         spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough), self.stream.schema)
@@ -468,28 +630,52 @@ class KeyedStream:
         name: str = "process_batches",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Batch by batch over keyed state and timers in columns; the fast form of `process`."""
+        """Call a KeyedBatchProcessFunction batch by batch, over keyed state and timers in columns; the fast form of `process`.
+
+        >>> class Count(sl.KeyedBatchProcessFunction):
+        ...     rows = sl.ValueStateDescriptor("rows", pa.int64())
+        ...     def process_batch(self, keys, batch, state):
+        ...         before = state.get(self.rows).fill_null(0)
+        ...         state.put(self.rows, pc.add(before, pa.array(np.bincount(keys.rows, minlength=len(keys)))))
+        >>> _ = orders.key_by("shop").process_batches(Count(), uid="count")
+        """
         spec = KeyedBatchProcessSpec(self.key_columns, function, schema, self.stream.event_time_column)
         return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream:
-        """Group by window: tumbling, sliding, sessions, or all rows with a count trigger."""
+        """Group the rows of each key by window: tumbling, sliding, sessions, or all rows with a count trigger. Raises JobDefinitionError for windows
+        of event time over a stream that has none.
+
+        >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).aggregate(uid="minutes", n=sl.count())
+        """
         from snapline.windowed import windowed
 
         return windowed(self, assigner)
 
     def count_window(self, size: int) -> WindowedStream:
-        """Every `size` rows of a key (Flink: countWindow)."""
+        """A window of every `size` rows of a key, emptied when it fires (Flink: countWindow).
+
+        >>> _ = orders.key_by("shop").count_window(100).aggregate(uid="hundreds", cents=sl.sum("cents"))
+        """
         return self.window(GlobalWindows(CountTrigger(size, purge=True)))
 
     def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
-        """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks."""
+        """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks. Raises JobDefinitionError for keys of other types.
+
+        >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
+        >>> _ = orders.key_by("customer").connect(payments.key_by("customer"))
+        """
         from snapline.connected import connect_keyed
 
         return connect_keyed(self, other)
 
     def join(self, other: KeyedStream) -> JoinedStreams:
-        """Rows of both that have the same key: say next within what (`window`, `between`, `as_of`, `unbounded`)."""
+        """Rows of both streams that have the same key; say next within what (`window`, `between`, `as_of`, `unbounded`).
+
+        >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
+        >>> orders.key_by("customer").join(payments.key_by("customer")).unbounded(uid="paid").schema.names
+        ['shop', 'customer', 'cents', 'coupon', 'at', 'customer_right', 'paid']
+        """
         from snapline.joined import JoinedStreams
 
         return JoinedStreams(self, other)

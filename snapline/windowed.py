@@ -51,7 +51,12 @@ def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:
 
 @dataclass(frozen=True)
 class WindowedStream:
-    """A keyed stream in windows (Flink: WindowedStream)."""
+    """A keyed stream in windows (Flink: WindowedStream). What is computed of a window decides the result's columns.
+
+    >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
+    >>> minutes.aggregate(uid="minutes", n=sl.count()).event_time_column
+    'window_end'
+    """
 
     keyed: KeyedStream
     assigner: WindowAssigner
@@ -59,17 +64,30 @@ class WindowedStream:
     late_tag: str = ""
 
     def allowed_lateness(self, lateness_ms: int) -> WindowedStream:
-        """Keep windows this long after their end, and emit them again for late rows."""
+        """Keep windows this many milliseconds after their end, and emit them again for late rows. Raises JobDefinitionError for less than 0.
+
+        >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
+        >>> _ = minutes.allowed_lateness(5_000).aggregate(uid="minutes", n=sl.count())
+        """
         if lateness_ms < 0:
             raise JobDefinitionError(f"allowed lateness must not be negative, got {lateness_ms} ms")
         return replace(self, allowed_lateness_ms=lateness_ms)
 
     def side_output_late_data(self, tag: str) -> WindowedStream:
-        """Send rows that come too late to the side output `tag` instead of dropping them."""
+        """Send rows that come too late to the side output `tag` instead of dropping them.
+
+        >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).side_output_late_data("late")
+        >>> late = minutes.aggregate(uid="minutes", n=sl.count()).get_side_output("late")
+        """
         return replace(self, late_tag=tag)
 
     def aggregate(self, *, uid: str = "", name: str = "window", **aggregates: Aggregate) -> DataStream:
-        """One row per key and window: key columns, window_start, window_end, and a column per aggregate."""
+        """One row per key and window: key columns, window_start and window_end (not for count windows), and a column per keyword. Raises
+        JobDefinitionError for a column that is not there or that cannot be aggregated so.
+
+        >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
+        >>> _ = minutes.aggregate(uid="minutes", orders=sl.count(), cents=sl.sum("cents"), dearest=sl.max("cents"))
+        """
         beside = () if isinstance(self.assigner, GlobalWindows) else ("window_start", "window_end")
         chosen = self.keyed.named_aggregates(aggregates, name, beside)
         stream = self.keyed.stream
@@ -94,7 +112,14 @@ class WindowedStream:
         schema: pa.Schema | None = None,
         event_time_column: str = "",
     ) -> DataStream:
-        """All rows of a key's window at once, as dicts. `event_time_column`: which column of the result is event time."""
+        """All rows of a key's window at once, as dictionaries, for a ProcessWindowFunction. `event_time_column`: which column of the result is event time.
+
+        >>> class Spread(sl.ProcessWindowFunction):
+        ...     def process(self, key, context, rows):
+        ...         cents = [row["cents"] for row in rows]
+        ...         yield {"shop": key, "spread": max(cents) - min(cents)}
+        >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).process(Spread(), uid="spread")
+        """
         return self._process(function, "rows", uid, name, schema, event_time_column)
 
     def process_batches(
@@ -106,11 +131,22 @@ class WindowedStream:
         schema: pa.Schema | None = None,
         event_time_column: str = "",
     ) -> DataStream:
-        """All rows of a key's window in one batch: `function(key, window, batch) -> RecordBatch | iterable of them | None`."""
+        """All rows of a key's window in one batch: `function(key, window, batch) -> RecordBatch | iterable of them | None`.
+
+        >>> def largest(shop, window, batch):
+        ...     return batch.sort_by([("cents", "descending")]).slice(0, 3)
+        >>> windows = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
+        >>> _ = windows.process_batches(largest, uid="largest", schema=orders.schema)
+        """
         return self._process(function, "batches", uid, name, schema, event_time_column)
 
     def reduce(self, function: Callable[[Row, Row], Row], *, uid: str = "", name: str = "window") -> DataStream:
-        """Combine the rows of a window two by two, as they come; the result has their columns, window_start and window_end."""
+        """Combine the rows of a window two by two, as they come; the result has their columns, window_start and window_end.
+
+        >>> def dearer(one, other):
+        ...     return one if one["cents"] >= other["cents"] else other
+        >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).reduce(dearer, uid="dearest")
+        """
         return self._process(function, "reduce", uid, name, None, "")
 
     def max_by(self, column: str, *, ties: str = "first", uid: str = "", name: str = "window") -> DataStream:
@@ -120,11 +156,16 @@ class WindowedStream:
         `"last"` (in the order of their arrival), or `"all"`. Rows whose value is null or NaN are left out. Windows hold nothing
         but the rows that may still be in the result. The event time of the result is `window_end`. Raises JobDefinitionError for a
         column that is not there or has no order. Mirrors Flink's `WindowedStream.maxBy(field, first)`.
+
+        >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).max_by("cents", uid="dearest")
         """
         return self._rows_by(RowsBy(column, largest=True, ties=ties), uid, name)
 
     def min_by(self, column: str, *, ties: str = "first", uid: str = "", name: str = "window") -> DataStream:
-        """The row of each key and window with the least value of `column`; see `max_by`, which says all else."""
+        """The row of each key and window with the least value of `column`; see `max_by`, which says all else.
+
+        >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).min_by("cents", ties="all", uid="cheapest")
+        """
         return self._rows_by(RowsBy(column, largest=False, ties=ties), uid, name)
 
     def _rows_by(self, by: RowsBy, uid: str, name: str) -> DataStream:

@@ -31,7 +31,12 @@ BATCH_ROWS = 1024
 
 
 class CollectionSource(Source):
-    """Batches that the program holds."""
+    """Batches that the program holds.
+
+    >>> source = sl_connectors.CollectionSource.of_rows([{"n": 1}, {"n": 2}], splits=2)
+    >>> source.schema().names, len(source.enumerate_splits())
+    (['n'], 2)
+    """
 
     def __init__(self, batches: Sequence[pa.RecordBatch], *, splits: int = 1, schema: pa.Schema | None = None) -> None:
         """Batch i belongs to split i modulo `splits`."""
@@ -130,7 +135,13 @@ class CollectSink(Sink):
     """Gathers what was committed in this process, under a name; exactly once, like the sinks that write files.
 
     For jobs whose tasks run in the test's own process. Tasks in Spark executors are other processes: use a ParquetSink
-    into a temporary directory there."""
+    into a temporary directory there.
+
+    >>> _ = orders.sink_to(sl_connectors.CollectSink("here"), uid="here")
+    >>> sl_connectors.CollectSink.rows("here"), sl_connectors.CollectSink.batches("here")
+    ([], [])
+    >>> sl_connectors.CollectSink.clear("here")
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name

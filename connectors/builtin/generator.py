@@ -37,7 +37,12 @@ UInt64Array = npt.NDArray[np.uint64]
 
 
 class GeneratorSource(Source):
-    """Numbered events, rate-limited or as fast as possible, without end or `rows` of them."""
+    """Numbered events, rate-limited or as fast as possible, without end or `rows` of them.
+
+    >>> source = sl.GeneratorSource(keys=10, rows=1_000, rows_per_second=500, event_time_column="at")
+    >>> env.from_source(source, sl.WatermarkStrategy.for_monotonous_timestamps("at"), uid="events").schema.names
+    ['key', 'value', 'at']
+    """
 
     def __init__(
         self,

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class RateLimiter:
-    """Permits of one subtask. The first call starts the count."""
+    """Permits of one subtask. The first call starts the count.
+
+    >>> limiter = sl_connectors.RateLimiter(rows_per_second=1_000)
+    >>> limiter.permitted(now_ms=0, wanted=100), limiter.permitted(now_ms=50, wanted=100)
+    (0, 50)
+    >>> limiter.wake_at_ms(now_ms=50, wanted=100)
+    70
+    """
 
     rows_per_second: float
     interval_ms: int = 20

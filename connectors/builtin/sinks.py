@@ -27,7 +27,10 @@ BUCKETS = 40 * BUCKETS_PER_OCTAVE
 
 
 class PrintSink(Sink):
-    """Prints every row on the standard output of the task's process, after its subtask's number."""
+    """Prints every row on the standard output of the task's process, after its subtask's number.
+
+    >>> _ = orders.sink_to(sl_connectors.PrintSink("orders"), uid="print")
+    """
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -57,7 +60,10 @@ class PrintWriter(SinkWriter):
 
 
 class DiscardingSink(Sink):
-    """Counts rows and forgets them."""
+    """Counts rows and forgets them.
+
+    >>> _ = orders.sink_to(sl_connectors.DiscardingSink(), uid="nowhere")
+    """
 
     def __init__(self, *, report_directory: str | os.PathLike[str] = "", created_at_column: str = "") -> None:
         """`report_directory`: append figures to `<operator uid>-<subtask>-<attempt>.jsonl` there, at every checkpoint and at the

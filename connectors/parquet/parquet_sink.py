@@ -41,7 +41,10 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 
 
 class ParquetSink(Sink):
-    """Writes Parquet files into a directory; rows are visible once their checkpoint is complete."""
+    """Writes Parquet files into a directory; rows are visible once their checkpoint is complete.
+
+    >>> _ = orders.sink_to(sl.ParquetSink(f"{tmp}/orders", compression="snappy"), uid="orders-sink")
+    """
 
     def __init__(
         self,

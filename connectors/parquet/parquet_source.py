@@ -43,7 +43,14 @@ PathLike = str | os.PathLike[str]
 
 
 class ParquetSource(Source):
-    """Reads Parquet files on a local disk, in an object store or in HDFS."""
+    """Reads Parquet files on a local disk, in an object store or in HDFS.
+
+    >>> import pyarrow.parquet as pq
+    >>> pq.write_table(pa.table({"n": [1, 2, 3], "word": ["a", "b", "c"]}), f"{tmp}/words.parquet")
+    >>> source = sl.ParquetSource(f"{tmp}/*.parquet", columns=["word"], rows_per_second=10)
+    >>> source.schema().names, len(source.enumerate_splits())
+    (['word'], 1)
+    """
 
     def __init__(
         self,

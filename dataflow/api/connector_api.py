@@ -19,7 +19,11 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class SourceSplit:
-    """A part of the input and how far it was read. `description` and `position` are JSON-like, for the snapshot."""
+    """A part of the input and how far it was read. `description` and `position` are JSON-like, for the snapshot.
+
+    >>> sl.SourceSplit("part-0", {"path": "a.csv"}, position={"line": 12}).finished
+    False
+    """
 
     split_id: str
     description: dict[str, Any] = field(default_factory=dict)
@@ -32,7 +36,11 @@ class SourceSplit:
 
 
 class InputStatus(Enum):
-    """What a reader can say after a poll (Flink: InputStatus)."""
+    """What a reader can say after a poll (Flink: InputStatus).
+
+    >>> [status.name for status in sl.InputStatus]
+    ['MORE_AVAILABLE', 'NOTHING_AVAILABLE', 'END_OF_INPUT']
+    """
 
     MORE_AVAILABLE = "more_available"
     NOTHING_AVAILABLE = "nothing_available"
@@ -41,7 +49,11 @@ class InputStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """Answer of `SourceReader.poll_next`."""
+    """Answer of `SourceReader.poll_next`.
+
+    >>> sl.Polled(sl.InputStatus.NOTHING_AVAILABLE, wake_at_ms=1_000).batch is None
+    True
+    """
 
     status: InputStatus
     batch: pa.RecordBatch | None = None
@@ -54,7 +66,12 @@ class Polled:
 
 
 class SourceContextInfo(Protocol):
-    """What a reader or writer may know of its subtask."""
+    """What a reader or writer may know of its subtask.
+
+    >>> def name_of_a_file(context: sl.SourceContextInfo) -> str:
+    ...     place = f"{context.job_id}-{context.operator_uid}-{context.subtask_index}-of-{context.parallelism}"
+    ...     return f"{place}-{context.attempt_number}-{context.execution_attempt}"
+    """
 
     @property
     def subtask_index(self) -> int:
@@ -88,7 +105,24 @@ class SourceContextInfo(Protocol):
 
 
 class SourceReader(ABC):
-    """Reads the splits of one subtask, on the task's own thread; never blocks for long."""
+    """Reads the splits of one subtask, on the task's own thread; never blocks for long.
+
+    >>> class LineReader(sl.SourceReader):
+    ...     def add_splits(self, splits):
+    ...         self.splits = list(splits)
+    ...     def poll_next(self, now_ms):
+    ...         return sl.Polled(sl.InputStatus.END_OF_INPUT)
+    ...     def pause_splits(self, split_ids):
+    ...         self.paused = set(split_ids)
+    ...     def snapshot_splits(self, checkpoint_id):
+    ...         return self.splits
+    ...     def notify_checkpoint_complete(self, checkpoint_id):
+    ...         print("publish the positions of checkpoint", checkpoint_id)
+    ...     def notify_checkpoint_aborted(self, checkpoint_id):
+    ...         pass
+    ...     def close(self):
+    ...         self.splits = []
+    """
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -118,7 +152,30 @@ class SourceReader(ABC):
 
 
 class Source(ABC):
-    """A source as the user constructs it; pickled into the job."""
+    """A source as the user constructs it; pickled into the job. Its reader does the reading, in the task.
+
+    >>> class Ones(sl.Source):
+    ...     bounded = True
+    ...     def schema(self):
+    ...         return pa.schema([("n", pa.int64())])
+    ...     def enumerate_splits(self):
+    ...         return [sl.SourceSplit("all")]
+    ...     def create_reader(self, context):
+    ...         return OnesReader()
+    >>> class OnesReader(sl.SourceReader):
+    ...     def add_splits(self, splits):
+    ...         self.left = [split for split in splits if not split.finished]
+    ...     def poll_next(self, now_ms):
+    ...         if not self.left:
+    ...             return sl.Polled(sl.InputStatus.END_OF_INPUT)
+    ...         split = self.left.pop()
+    ...         batch = pa.RecordBatch.from_pydict({"n": [1, 1, 1]})
+    ...         return sl.Polled(sl.InputStatus.MORE_AVAILABLE, batch, finished_splits=(split.split_id,))
+    ...     def snapshot_splits(self, checkpoint_id):
+    ...         return self.left
+    >>> env.from_source(Ones(), uid="ones").schema.names
+    ['n']
+    """
 
     @property
     def bounded(self) -> bool:
@@ -140,13 +197,35 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Committable:
-    """What a writer pre-committed: JSON-like, so that it can lie in a snapshot and be committed by another process."""
+    """What a writer pre-committed: JSON-like, so that it can lie in a snapshot and be committed by another process.
+
+    >>> sl.Committable({"path": "part-0.parquet"}).data["path"]
+    'part-0.parquet'
+    """
 
     data: dict[str, Any]
 
 
 class SinkWriter(ABC):
-    """Writes the rows of one subtask so that nobody can see them yet."""
+    """Writes the rows of one subtask so that nobody can see them yet.
+
+    >>> class Lines(sl.SinkWriter):
+    ...     def __init__(self):
+    ...         self.rows = []
+    ...     def write(self, batch):
+    ...         self.rows += batch.to_pylist()
+    ...     def prepare_commit(self, checkpoint_id):
+    ...         rows, self.rows = self.rows, []
+    ...         return [sl.Committable({"checkpoint": checkpoint_id, "rows": rows})]
+    ...     def snapshot_state(self, checkpoint_id):
+    ...         return []
+    ...     def close(self):
+    ...         self.rows = []
+    >>> writer = Lines()
+    >>> writer.write(pa.RecordBatch.from_pydict({"n": [1]}))
+    >>> writer.prepare_commit(7)
+    [Committable(data={'checkpoint': 7, 'rows': [{'n': 1}]})]
+    """
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -166,7 +245,19 @@ class SinkWriter(ABC):
 
 
 class Committer(ABC):
-    """Makes pre-committed output visible. Must be idempotent: after a crash, the same committables come again."""
+    """Makes pre-committed output visible. Must be idempotent: after a crash, the same committables come again.
+
+    >>> class Publish(sl.Committer):
+    ...     def commit(self, committables):
+    ...         for one in committables:
+    ...             print("visible:", one.data["path"])
+    ...     def clean_up(self, committed_and_pending):
+    ...         pass
+    ...     def close(self):
+    ...         pass
+    >>> Publish().commit([sl.Committable({"path": "part-0"})])
+    visible: part-0
+    """
 
     @abstractmethod
     def commit(self, committables: Sequence[Committable]) -> None:
@@ -181,7 +272,24 @@ class Committer(ABC):
 
 
 class Sink(ABC):
-    """A sink as the user constructs it; pickled into the job."""
+    """A sink as the user constructs it; pickled into the job. Its writer writes, and its committer makes visible, both in the task.
+
+    >>> class Counting(sl.Sink):
+    ...     two_phase = False
+    ...     def validate(self):
+    ...         pass
+    ...     def create_writer(self, context, restored):
+    ...         return CountingWriter()
+    ...     def create_committer(self, context):
+    ...         return None
+    >>> class CountingWriter(sl.SinkWriter):
+    ...     rows = 0
+    ...     def write(self, batch):
+    ...         self.rows += batch.num_rows
+    ...     def prepare_commit(self, checkpoint_id):
+    ...         return []
+    >>> _ = orders.sink_to(Counting(), uid="counting")
+    """
 
     @property
     def two_phase(self) -> bool:

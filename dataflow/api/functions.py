@@ -37,7 +37,21 @@ Row = dict[str, Any]
 
 
 class RuntimeContext(Protocol):
-    """What a function may ask about the subtask that it runs in (Flink: RuntimeContext)."""
+    """What a function may ask about the subtask that it runs in (Flink: RuntimeContext).
+
+    >>> class Where(sl.KeyedProcessFunction):
+    ...     def open(self, context: sl.RuntimeContext):
+    ...         self.place = f"{context.task_name} {context.subtask_index + 1}/{context.parallelism}"
+    ...         self.attempt = context.attempt_number
+    ...         self.value = context.get_state(sl.ValueStateDescriptor("value", pa.int64()))
+    ...         self.list = context.get_list_state(sl.ListStateDescriptor("list", pa.int64()))
+    ...         self.map = context.get_map_state(sl.MapStateDescriptor("map", pa.string(), pa.int64()))
+    ...         self.most = context.get_reducing_state(sl.ReducingStateDescriptor("most", max, pa.int64()))
+    ...         # context.get_aggregating_state(sl.AggregatingStateDescriptor(...)) likewise
+    ...     def process_element(self, row, context):
+    ...         yield {"place": self.place}
+    >>> _ = orders.key_by("shop").process(Where(), uid="where")
+    """
 
     @property
     def task_name(self) -> str:
@@ -81,7 +95,17 @@ class RuntimeContext(Protocol):
 
 
 class Function:
-    """Optional life cycle of every user function. Subclassing is optional too: a plain callable is a function."""
+    """Optional life cycle of every user function. Subclassing is optional too: a plain callable is a function.
+
+    >>> class Connected(sl.Function):
+    ...     def open(self, context):
+    ...         self.connection = {"a": 1}
+    ...     def __call__(self, batch):
+    ...         return batch
+    ...     def close(self):
+    ...         self.connection.clear()
+    >>> _ = orders.map_batches(Connected(), uid="connected")
+    """
 
     def open(self, context: RuntimeContext) -> None:
         """Called once in the task, after state was restored and before the first row."""
@@ -91,7 +115,19 @@ class Function:
 
 
 class OperatorListState(Protocol):
-    """A named list of bytes-serialisable elements that is redistributed element by element (Flink: ListState)."""
+    """A named list of bytes-serialisable elements that is redistributed element by element (Flink: ListState).
+
+    >>> class Buffered(sl.SinkFunction):
+    ...     def initialize_state(self, context: sl.FunctionInitializationContext):
+    ...         self.state: sl.OperatorListState = context.operator_state_store.get_list_state("buffer")
+    ...         self.buffer = list(self.state.get())
+    ...     def snapshot_state(self, context):
+    ...         self.state.update(self.buffer[:-1])
+    ...         self.state.add(self.buffer[-1])
+    ...     def invoke(self, value):
+    ...         self.buffer += value.to_pylist()
+    >>> _ = orders.add_sink(Buffered(), uid="buffered")
+    """
 
     def get(self) -> list[Any]:
         """All elements that this subtask holds."""
@@ -107,8 +143,20 @@ class OperatorListState(Protocol):
 
 
 class OperatorStateStore(Protocol):
-    """Operator state by name (Flink: OperatorStateStore). Elements are JSON-like values or bytes; a named serializer
-    registered with `snapline.register_serializer` admits others."""
+    """Operator state by name (Flink: OperatorStateStore). Elements are JSON-like values or bytes; a named serializer registered with
+    `snapline.register_serializer` admits others.
+
+    >>> class Rules(sl.SinkFunction):
+    ...     def initialize_state(self, context):
+    ...         store: sl.OperatorStateStore = context.operator_state_store
+    ...         self.own = store.get_list_state("own")
+    ...         self.all_subtasks = store.get_union_list_state("rules")
+    ...     def snapshot_state(self, context):
+    ...         self.own.update([1])
+    ...     def invoke(self, value):
+    ...         pass
+    >>> _ = orders.add_sink(Rules(), uid="rules")
+    """
 
     def get_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
         """Split evenly over the subtasks on a rescale."""
@@ -120,7 +168,19 @@ class OperatorStateStore(Protocol):
 
 
 class FunctionInitializationContext(Protocol):
-    """Handed to `initialize_state` (Flink: FunctionInitializationContext)."""
+    """Handed to `initialize_state` (Flink: FunctionInitializationContext).
+
+    >>> class Numbered(sl.SinkFunction):
+    ...     def initialize_state(self, context: sl.FunctionInitializationContext):
+    ...         self.state = context.operator_state_store.get_list_state("next")
+    ...         self.next = max(self.state.get(), default=0) if context.is_restored else 0
+    ...         self.from_checkpoint = context.restored_checkpoint_id
+    ...     def snapshot_state(self, context):
+    ...         self.state.update([self.next])
+    ...     def invoke(self, value):
+    ...         self.next += value.num_rows
+    >>> _ = orders.add_sink(Numbered(), uid="numbered")
+    """
 
     @property
     def is_restored(self) -> bool:
@@ -139,7 +199,17 @@ class FunctionInitializationContext(Protocol):
 
 
 class FunctionSnapshotContext(Protocol):
-    """Handed to `snapshot_state` (Flink: FunctionSnapshotContext)."""
+    """Handed to `snapshot_state` (Flink: FunctionSnapshotContext).
+
+    >>> class Marked(sl.SinkFunction):
+    ...     def initialize_state(self, context):
+    ...         self.state = context.operator_state_store.get_list_state("marks")
+    ...     def snapshot_state(self, context: sl.FunctionSnapshotContext):
+    ...         self.state.update([[context.checkpoint_id, context.checkpoint_timestamp_ms]])
+    ...     def invoke(self, value):
+    ...         pass
+    >>> _ = orders.add_sink(Marked(), uid="marked")
+    """
 
     @property
     def checkpoint_id(self) -> int:
@@ -154,7 +224,21 @@ class FunctionSnapshotContext(Protocol):
 
 @runtime_checkable
 class CheckpointedFunction(Protocol):
-    """A function with operator state of its own (Flink: CheckpointedFunction)."""
+    """A function with operator state of its own (Flink: CheckpointedFunction).
+
+    >>> class Counted:
+    ...     def initialize_state(self, context):
+    ...         self.state = context.operator_state_store.get_list_state("rows")
+    ...         self.rows = sum(self.state.get())
+    ...     def snapshot_state(self, context):
+    ...         self.state.update([self.rows])
+    ...     def __call__(self, batch):
+    ...         self.rows += batch.num_rows
+    ...         return batch
+    >>> isinstance(Counted(), sl.CheckpointedFunction)
+    True
+    >>> _ = orders.map_batches(Counted(), uid="counted")
+    """
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
         """Bring the list states up to date; they are written after this returns."""
@@ -170,6 +254,16 @@ class CheckpointListener(Protocol):
     """A function that is told of the fate of checkpoints (Flink: CheckpointListener).
 
     Notifications can be lost, when a process dies, and are never repeated; the next one covers all earlier ones.
+
+    >>> class Published(sl.SinkFunction):
+    ...     def notify_checkpoint_complete(self, checkpoint_id):
+    ...         print("durable:", checkpoint_id)
+    ...     def notify_checkpoint_aborted(self, checkpoint_id):
+    ...         pass
+    ...     def invoke(self, value):
+    ...         pass
+    >>> isinstance(Published(), sl.CheckpointListener)
+    True
     """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -182,7 +276,19 @@ class CheckpointListener(Protocol):
 
 
 class SourceContext(Protocol):
-    """How a push-style SourceFunction emits (Flink: SourceFunction.SourceContext)."""
+    """How a push-style SourceFunction emits (Flink: SourceFunction.SourceContext).
+
+    >>> class Numbers(sl.SourceFunction):
+    ...     def run(self, context: sl.SourceContext):
+    ...         with context.get_checkpoint_lock():
+    ...             context.collect({"n": 1})
+    ...             context.collect_batch(pa.RecordBatch.from_pylist([{"n": 2}]))
+    ...         context.emit_watermark(2)
+    ...         context.mark_as_temporarily_idle()
+    ...     def cancel(self):
+    ...         pass
+    >>> _ = env.add_source(Numbers(), uid="numbers", schema=pa.schema([("n", pa.int64())]))
+    """
 
     def collect(self, row: Row) -> None:
         """Emit one row; rows are gathered into batches."""
@@ -206,7 +312,23 @@ class SourceContext(Protocol):
 
 
 class SourceFunction(Function, ABC):
-    """A source with a loop of its own, run on its own thread (Flink: SourceFunction, the legacy push style)."""
+    """A source with a loop of its own, run on its own thread (Flink: SourceFunction, the legacy push style).
+
+    >>> class Counter(sl.SourceFunction):
+    ...     def initialize_state(self, context):
+    ...         self.state = context.operator_state_store.get_list_state("next")
+    ...         self.next, self.running = max(self.state.get(), default=0), True
+    ...     def snapshot_state(self, context):
+    ...         self.state.update([self.next])
+    ...     def run(self, context):
+    ...         while self.running and self.next < 1_000:
+    ...             with context.get_checkpoint_lock():
+    ...                 context.collect({"n": self.next})
+    ...                 self.next += 1
+    ...     def cancel(self):
+    ...         self.running = False
+    >>> _ = env.add_source(Counter(), uid="counter", schema=pa.schema([("n", pa.int64())])).set_parallelism(1)
+    """
 
     @abstractmethod
     def run(self, context: SourceContext) -> None:
@@ -218,7 +340,20 @@ class SourceFunction(Function, ABC):
 
 
 class TimerService(Protocol):
-    """Timers of the current key (Flink: TimerService). Times are milliseconds since the epoch."""
+    """Timers of the current key (Flink: TimerService). Times are milliseconds since the epoch.
+
+    >>> class Reminder(sl.KeyedProcessFunction):
+    ...     def process_element(self, row, context):
+    ...         timers: sl.TimerService = context.timer_service
+    ...         timers.delete_event_time_timer(row["at"] + 60_000)
+    ...         timers.register_event_time_timer(row["at"] + 60_000)
+    ...         timers.delete_processing_time_timer(0)
+    ...         timers.register_processing_time_timer(timers.current_processing_time() + 1_000)
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         if timestamp_ms <= context.timer_service.current_watermark():
+    ...             yield {"customer": context.current_key, "silent_since": timestamp_ms - 60_000}
+    >>> _ = orders.key_by("customer").process(Reminder(), uid="reminder")
+    """
 
     def current_processing_time(self) -> int:
         """The task's clock."""
@@ -246,7 +381,17 @@ class TimerService(Protocol):
 
 
 class ProcessContext(Protocol):
-    """Handed to KeyedProcessFunction (Flink: KeyedProcessFunction.Context)."""
+    """Handed to KeyedProcessFunction (Flink: KeyedProcessFunction.Context).
+
+    >>> class Checked(sl.KeyedProcessFunction):
+    ...     def process_element(self, row, context: sl.ProcessContext):
+    ...         if row["cents"] < 0:
+    ...             context.output("negative", {"customer": context.current_key, "at": context.timestamp_ms})
+    ...         else:
+    ...             context.timer_service.register_event_time_timer(context.timestamp_ms + 1_000)
+    ...             yield row
+    >>> negative = orders.key_by("customer").process(Checked(), uid="checked").get_side_output("negative")
+    """
 
     @property
     def timestamp_ms(self) -> int | None:
@@ -269,7 +414,22 @@ class ProcessContext(Protocol):
 
 
 class KeyedProcessFunction(Function, ABC):
-    """Row by row over keyed state and timers (Flink: KeyedProcessFunction)."""
+    """Row by row over keyed state and timers (Flink: KeyedProcessFunction).
+
+    State is asked for in `open`, and is always that of the row's (or the timer's) key.
+
+    >>> class Silent(sl.KeyedProcessFunction):
+    ...     def open(self, context):
+    ...         self.last = context.get_state(sl.ValueStateDescriptor("last", pa.int64()))
+    ...     def process_element(self, row, context):
+    ...         self.last.update(row["at"])
+    ...         context.timer_service.register_event_time_timer(row["at"] + 60_000)
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         if timestamp_ms == self.last.value() + 60_000:
+    ...             yield {"customer": context.current_key, "since": self.last.value()}
+    >>> silent = pa.schema([("customer", pa.string()), ("since", pa.int64())])
+    >>> _ = orders.key_by("customer").process(Silent(), uid="silent", schema=silent)
+    """
 
     @abstractmethod
     def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
@@ -282,14 +442,29 @@ class KeyedProcessFunction(Function, ABC):
 
 @dataclass(frozen=True, slots=True)
 class SideOutput:
-    """What a function over batches returns (or yields) beside its batches: rows for the side output `tag`."""
+    """What a function over batches returns (or yields) beside its batches: rows for the side output `tag`.
+
+    >>> def split(batch):
+    ...     cheap = pc.less(batch["cents"], 100)
+    ...     yield batch.filter(pc.invert(cheap))
+    ...     yield sl.SideOutput("cheap", batch.filter(cheap))
+    >>> cheap = orders.map_batches(split, schema=orders.schema).get_side_output("cheap", orders.schema)
+    """
 
     tag: str
     batch: pa.RecordBatch
 
 
 class WindowContext(Protocol):
-    """Handed to ProcessWindowFunction (Flink: ProcessWindowFunction.Context)."""
+    """Handed to ProcessWindowFunction (Flink: ProcessWindowFunction.Context).
+
+    >>> class Counted(sl.ProcessWindowFunction):
+    ...     def process(self, key, context: sl.WindowContext, rows):
+    ...         if context.current_watermark > context.window.end_ms + 60_000:
+    ...             context.output("late", {"shop": key, "start": context.window.start_ms})
+    ...         yield {"shop": key, "n": len(rows)}
+    >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).process(Counted(), uid="counted")
+    """
 
     @property
     def window(self) -> TimeWindow:
@@ -307,7 +482,14 @@ class WindowContext(Protocol):
 
 
 class ProcessWindowFunction(Function, ABC):
-    """All rows of a key's window at once, when it fires (Flink: ProcessWindowFunction)."""
+    """All rows of a key's window at once, when it fires (Flink: ProcessWindowFunction).
+
+    >>> class Median(sl.ProcessWindowFunction):
+    ...     def process(self, key, context, rows):
+    ...         cents = sorted(row["cents"] for row in rows)
+    ...         yield {"shop": key, "median": cents[len(cents) // 2]}
+    >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).process(Median(), uid="median")
+    """
 
     @abstractmethod
     def process(self, key: Any, context: WindowContext, rows: Sequence[Row]) -> Iterable[Row] | None:
@@ -315,7 +497,14 @@ class ProcessWindowFunction(Function, ABC):
 
 
 class BatchKeys(Protocol):
-    """Handed to KeyedBatchProcessFunction: the keys of a batch, each once."""
+    """Handed to KeyedBatchProcessFunction: the keys of a batch, each once; its length is the number of distinct keys.
+
+    >>> class Counts(sl.KeyedBatchProcessFunction):
+    ...     def process_batch(self, keys: sl.BatchKeys, batch, state):
+    ...         counts = pa.array(np.bincount(keys.rows, minlength=len(keys)))
+    ...         return keys.columns.append_column("n", counts)
+    >>> _ = orders.key_by("shop").process_batches(Counts(), uid="counts")
+    """
 
     @property
     def columns(self) -> pa.RecordBatch:
@@ -334,7 +523,26 @@ class BatchKeys(Protocol):
 
 class BatchState(Protocol):
     """Handed to KeyedBatchProcessFunction: state of the batch's keys, in columns; one value per distinct key, in the order of
-    `keys.columns`, unless said otherwise. A state is named by its descriptor."""
+    `keys.columns`, unless said otherwise. A state is named by its descriptor.
+
+    >>> TOTAL = sl.ValueStateDescriptor("total", pa.int64())
+    >>> LAST = sl.ListStateDescriptor("last", pa.int64())
+    >>> PRICES = sl.MapStateDescriptor("prices", pa.string(), pa.int64())
+    >>> class Many(sl.KeyedBatchProcessFunction):
+    ...     def process_batch(self, keys, batch, state: sl.BatchState):
+    ...         sums = np.bincount(keys.rows, weights=batch["cents"], minlength=len(keys)).astype(np.int64)
+    ...         state.put(TOTAL, pc.add(state.get(TOTAL).fill_null(0), pa.array(sums)))
+    ...         state.append(LAST, batch["cents"])
+    ...         known = state.lookup(PRICES, batch["shop"]).fill_null(0)
+    ...         state.put_entries(PRICES, batch["shop"], pc.max_element_wise(known, batch["cents"]))
+    ...         late = state.event_times_ms < state.watermark_ms
+    ...         state.delete_event_time_timers(state.event_times_ms[late], keys.rows[late])
+    ...         state.register_event_time_timers(state.event_times_ms + 60_000, keys.rows)
+    ...     def on_timers(self, keys, times_ms, state):
+    ...         state.clear(LAST)
+    ...         return keys.columns
+    >>> _ = orders.key_by("customer").process_batches(Many(), uid="many")
+    """
 
     @property
     def watermark_ms(self) -> int:
@@ -385,7 +593,19 @@ BatchResult: TypeAlias = pa.RecordBatch | SideOutput | Iterable["pa.RecordBatch 
 
 
 class KeyedBatchProcessFunction(Function, ABC):
-    """Batch by batch over keyed state in columns; the fast form of KeyedProcessFunction. No counterpart in Flink."""
+    """Batch by batch over keyed state in columns; the fast form of KeyedProcessFunction. No counterpart in Flink.
+
+    >>> class First(sl.KeyedBatchProcessFunction):
+    ...     first = sl.ValueStateDescriptor("first", pa.int64())
+    ...     def process_batch(self, keys, batch, state):
+    ...         new = np.full(len(keys), np.iinfo(np.int64).max)
+    ...         np.minimum.at(new, keys.rows, batch["at"].to_numpy())
+    ...         state.put(self.first, pc.min_element_wise(state.get(self.first), pa.array(new)))
+    ...         state.register_event_time_timers(new + 60_000, np.arange(len(keys), dtype=np.int32))
+    ...     def on_timers(self, keys, times_ms, state):
+    ...         return keys.columns.append_column("first", state.get(self.first))
+    >>> _ = orders.key_by("customer").process_batches(First(), uid="first")
+    """
 
     @abstractmethod
     def process_batch(self, keys: BatchKeys, batch: pa.RecordBatch, state: BatchState) -> BatchResult:
@@ -397,7 +617,22 @@ class KeyedBatchProcessFunction(Function, ABC):
 
 
 class KeyedCoProcessFunction(Function, ABC):
-    """Two keyed inputs, row by row, over one state and its timers (Flink: KeyedCoProcessFunction)."""
+    """Two keyed inputs, row by row, over one state and its timers (Flink: KeyedCoProcessFunction).
+
+    >>> class Owed(sl.KeyedCoProcessFunction):
+    ...     def open(self, context):
+    ...         self.owed = context.get_state(sl.ValueStateDescriptor("owed", pa.int64()))
+    ...     def process_element1(self, row, context):
+    ...         self.owed.update((self.owed.value() or 0) + row["cents"])
+    ...         context.timer_service.register_event_time_timer(row["at"] + 60_000)
+    ...     def process_element2(self, row, context):
+    ...         self.owed.update((self.owed.value() or 0) - row["paid"])
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         if self.owed.value():
+    ...             yield {"customer": context.current_key, "owed": self.owed.value()}
+    >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
+    >>> _ = orders.key_by("customer").connect(payments.key_by("customer")).process(Owed(), uid="owed")
+    """
 
     @abstractmethod
     def process_element1(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
@@ -413,7 +648,20 @@ class KeyedCoProcessFunction(Function, ABC):
 
 
 class KeyedCoBatchProcessFunction(Function, ABC):
-    """Two keyed inputs, batch by batch, over one state in columns."""
+    """Two keyed inputs, batch by batch, over one state in columns.
+
+    >>> class Rows(sl.KeyedCoBatchProcessFunction):
+    ...     rows = sl.ValueStateDescriptor("rows", pa.int64())
+    ...     def process_batch1(self, keys, batch, state):
+    ...         counts = pa.array(np.bincount(keys.rows, minlength=len(keys)))
+    ...         state.put(self.rows, pc.add(state.get(self.rows).fill_null(0), counts))
+    ...     def process_batch2(self, keys, batch, state):
+    ...         return self.process_batch1(keys, batch, state)
+    ...     def on_timers(self, keys, times_ms, state):
+    ...         return keys.columns.append_column("rows", state.get(self.rows))
+    >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
+    >>> _ = orders.connect(payments).key_by("customer", "customer").process_batches(Rows(), uid="rows")
+    """
 
     @abstractmethod
     def process_batch1(self, keys: BatchKeys, batch: pa.RecordBatch, state: BatchState) -> BatchResult:
@@ -429,7 +677,16 @@ class KeyedCoBatchProcessFunction(Function, ABC):
 
 
 class CoProcessFunction(Function, ABC):
-    """Two inputs that are not keyed, batch by batch."""
+    """Two inputs that are not keyed, batch by batch.
+
+    >>> class Both(sl.CoProcessFunction):
+    ...     def process_batch1(self, batch):
+    ...         return batch.select(["customer"])
+    ...     def process_batch2(self, batch):
+    ...         return batch.select(["customer"])
+    >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
+    >>> _ = orders.connect(payments).process(Both(), schema=pa.schema([("customer", pa.string())]))
+    """
 
     @abstractmethod
     def process_batch1(self, batch: pa.RecordBatch) -> BatchResult:
@@ -442,7 +699,18 @@ class CoProcessFunction(Function, ABC):
 
 class BroadcastContext(ProcessContext, Protocol):
     """Handed to KeyedBroadcastProcessFunction. There is no current key, no timer and no event time in
-    `process_broadcast_element`."""
+    `process_broadcast_element`.
+
+    >>> LIMITS = sl.MapStateDescriptor("limits", pa.string(), pa.int64())
+    >>> class Limited(sl.KeyedBroadcastProcessFunction):
+    ...     def process_element(self, row, context: sl.BroadcastContext):
+    ...         if row["cents"] <= context.get_broadcast_state(LIMITS).get(row["shop"], 0):
+    ...             yield row
+    ...     def process_broadcast_element(self, row, context):
+    ...         context.get_broadcast_state(LIMITS)[row["shop"]] = row["limit"]
+    >>> limits = env.from_collection([{"shop": "a", "limit": 2}], uid="limits").broadcast_state(LIMITS)
+    >>> _ = orders.key_by("shop").connect(limits).process(Limited(), uid="limited")
+    """
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MutableMapping[Any, Any]:
         """The broadcast state, the same in all subtasks; only `process_broadcast_element` may change it."""
@@ -450,7 +718,21 @@ class BroadcastContext(ProcessContext, Protocol):
 
 
 class KeyedBroadcastProcessFunction(Function, ABC):
-    """A keyed input, and rules that reach all subtasks (Flink: same name)."""
+    """A keyed input, and rules that reach all subtasks (Flink: same name).
+
+    >>> BLOCKED = sl.MapStateDescriptor("blocked", pa.string(), pa.bool_())
+    >>> class Unblocked(sl.KeyedBroadcastProcessFunction):
+    ...     def process_element(self, row, context):
+    ...         context.timer_service.register_event_time_timer(row["at"] + 1_000)
+    ...         if not context.get_broadcast_state(BLOCKED).get(row["shop"]):
+    ...             yield row
+    ...     def process_broadcast_element(self, row, context):
+    ...         context.get_broadcast_state(BLOCKED)[row["shop"]] = True
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         return None
+    >>> blocked = env.from_collection([{"shop": "a"}], uid="blocked").broadcast_state(BLOCKED)
+    >>> _ = orders.key_by("customer").connect(blocked).process(Unblocked(), uid="unblocked")
+    """
 
     @abstractmethod
     def process_element(self, row: Row, context: BroadcastContext) -> Iterable[Row] | None:
@@ -466,7 +748,16 @@ class KeyedBroadcastProcessFunction(Function, ABC):
 
 
 class AsyncFunction(Function, ABC):
-    """Ask something outside for each row without waiting for one before the next (Flink: AsyncFunction)."""
+    """Ask something outside for each row without waiting for one before the next (Flink: AsyncFunction).
+
+    >>> class Lookup(sl.AsyncFunction):
+    ...     async def async_invoke(self, row):
+    ...         return [{**row, "town": "Aachen"}]
+    ...     def timeout(self, row):
+    ...         return [{**row, "town": None}]
+    >>> towns = pa.schema([*orders.schema, ("town", pa.string())])
+    >>> _ = orders.async_wait(Lookup(), capacity=50, timeout_ms=2_000, uid="towns", schema=towns)
+    """
 
     @abstractmethod
     async def async_invoke(self, row: Row) -> Iterable[Row] | None:

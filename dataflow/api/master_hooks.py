@@ -21,7 +21,26 @@ StateT = TypeVar("StateT")
 
 
 class MasterTriggerRestoreHook(ABC, Generic[StateT]):
-    """One hook. Its methods are called one after the other, on one thread; what they raise fails the checkpoint, or the restore."""
+    """One hook. Its methods are called one after the other, on one thread; what they raise fails the checkpoint, or the restore.
+
+    >>> class Subscription(sl.MasterTriggerRestoreHook):
+    ...     identifier = "subscription"
+    ...     def trigger_checkpoint(self, checkpoint_id, timestamp_ms):
+    ...         return {"offset": checkpoint_id}
+    ...     def restore_checkpoint(self, checkpoint_id, state):
+    ...         self.offset = 0 if state is None else state["offset"]
+    ...     def reset(self):
+    ...         self.offset = 0
+    ...     def close(self):
+    ...         pass
+    ...     def serialize(self, state):
+    ...         return str(state["offset"]).encode()
+    ...     def deserialize(self, version, data):
+    ...         return {"offset": int(data)}
+    >>> hook = Subscription()
+    >>> hook.deserialize(1, hook.serialize(hook.trigger_checkpoint(3, 0)))
+    {'offset': 3}
+    """
 
     serializer_version = 1
     """Stored with the state; `deserialize` gets the one that it was written with."""
@@ -60,7 +79,19 @@ class MasterTriggerRestoreHook(ABC, Generic[StateT]):
 
 
 class WithMasterCheckpointHook(ABC):
-    """A source, sink or function that brings a hook."""
+    """A source, sink or function that brings a hook.
+
+    >>> class Subscribed(sl.SinkFunction, sl.WithMasterCheckpointHook):
+    ...     def invoke(self, value):
+    ...         pass
+    ...     def create_master_trigger_restore_hook(self):
+    ...         return Hook()
+    >>> class Hook(sl.MasterTriggerRestoreHook):
+    ...     identifier = "subscription"
+    ...     def trigger_checkpoint(self, checkpoint_id, timestamp_ms):
+    ...         return b"position"
+    >>> _ = orders.add_sink(Subscribed(), uid="subscribed")
+    """
 
     @abstractmethod
     def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[object]:

@@ -27,7 +27,12 @@ MIGRATED_METADATA = b"snapline.state.migrated"
 
 
 class StateError(SnaplineError):
-    """State cannot be declared, used or restored as asked."""
+    """State cannot be declared, used or restored as asked.
+
+    >>> sl.ValueStateDescriptor("total")
+    Traceback (most recent call last):
+    snapline.dataflow.api.state.StateError: ...
+    """
 
 
 class StateKind(Enum):
@@ -43,7 +48,11 @@ class StateKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NamedSerializer:
-    """Objects to bytes and back. The name stands in snapshots, so it must keep its meaning."""
+    """Objects to bytes and back. The name stands in snapshots, so it must keep its meaning.
+
+    >>> sl.register_serializer("text", str.encode, bytes.decode).name
+    'text'
+    """
 
     name: str
     dumps: Callable[[Any], bytes]
@@ -54,7 +63,13 @@ _SERIALIZERS: dict[str, NamedSerializer] = {}
 
 
 def register_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> NamedSerializer:
-    """Make a serializer known under a name, in this process; import the module that does so in the job's functions."""
+    """Make a serializer known under a name, in this process; register it in a module that the job's functions import. The name stands in
+    snapshots. Raises StateError for an empty name.
+
+    >>> _ = sl.register_serializer("text", str.encode, bytes.decode)
+    >>> sl.ValueStateDescriptor("note", serializer="text").element_type
+    DataType(large_binary)
+    """
     if not name:
         raise StateError("a serializer needs a name")
     named = NamedSerializer(name, dumps, loads)
@@ -81,7 +96,20 @@ register_serializer("json", _json_dumps, json.loads)
 
 
 class AggregateFunction(ABC):
-    """Folds values into an accumulator (Flink: AggregateFunction). Accumulators are treated as immutable."""
+    """Folds values into an accumulator (Flink: AggregateFunction). Accumulators are treated as immutable.
+
+    >>> class Average(sl.AggregateFunction):
+    ...     def create_accumulator(self):
+    ...         return {"n": 0, "total": 0}
+    ...     def add(self, value, accumulator):
+    ...         return {"n": accumulator["n"] + 1, "total": accumulator["total"] + value}
+    ...     def get_result(self, accumulator):
+    ...         return accumulator["total"] / accumulator["n"]
+    ...     def merge(self, left, right):
+    ...         return {"n": left["n"] + right["n"], "total": left["total"] + right["total"]}
+    >>> pair = pa.struct([("n", pa.int64()), ("total", pa.int64())])
+    >>> _ = sl.AggregatingStateDescriptor("average", Average(), pair)
+    """
 
     @abstractmethod
     def create_accumulator(self) -> Any:
@@ -107,7 +135,12 @@ the two differ, and only then."""
 
 
 class StateDescriptor(ABC):
-    """Name, kind and types of a keyed state."""
+    """Name, kind and types of a keyed state; the base of the five kinds.
+
+    >>> state = sl.ListStateDescriptor("last", pa.int64())
+    >>> state.storage_type, state.to_field().name
+    (LargeListType(large_list<item: int64>), 'last')
+    """
 
     __slots__ = ()
 
@@ -163,7 +196,12 @@ def _declared_type(name: str, what: str, declared: ValueType, serializer: str) -
 
 @dataclass(frozen=True, slots=True)
 class ValueStateDescriptor(StateDescriptor):
-    """One value per key."""
+    """One value per key: an Arrow type, or a schema for a struct, or the name of a serializer. Raises StateError unless exactly one is given.
+
+    >>> state = sl.ValueStateDescriptor("total", pa.int64())
+    >>> state.element_type, state.storage_type
+    (DataType(int64), DataType(int64))
+    """
 
     kind: ClassVar[StateKind] = StateKind.VALUE
     name: str
@@ -189,7 +227,12 @@ class ValueStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class ListStateDescriptor(StateDescriptor):
-    """A list per key."""
+    """A list per key; the type is that of an element. Raises StateError unless exactly one of type and serializer is given.
+
+    >>> state = sl.ListStateDescriptor("last", pa.float64())
+    >>> state.element_type, state.storage_type
+    (DataType(double), LargeListType(large_list<item: double>))
+    """
 
     kind: ClassVar[StateKind] = StateKind.LIST
     name: str
@@ -215,7 +258,12 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class MapStateDescriptor(StateDescriptor):
-    """A map per key. Map keys are of a type that a stream can be keyed by."""
+    """A map per key. Map keys are of a type that a stream can be keyed by. Raises StateError without one.
+
+    >>> state = sl.MapStateDescriptor("prices", pa.string(), pa.int64())
+    >>> state.element_type, state.storage_type
+    (DataType(int64), MapType(map<string, int64>))
+    """
 
     kind: ClassVar[StateKind] = StateKind.MAP
     name: str
@@ -253,7 +301,12 @@ ReduceFunction = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class ReducingStateDescriptor(StateDescriptor):
-    """One value per key, combined by a function of two values."""
+    """One value per key, combined by a function of two values.
+
+    >>> state = sl.ReducingStateDescriptor("most", max, pa.int64())
+    >>> state.element_type, state.storage_type
+    (DataType(int64), DataType(int64))
+    """
 
     kind: ClassVar[StateKind] = StateKind.REDUCING
     name: str
@@ -282,7 +335,19 @@ class ReducingStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class AggregatingStateDescriptor(StateDescriptor):
-    """One accumulator per key; `value_type` is the accumulator's."""
+    """One accumulator per key, of an AggregateFunction; `value_type` is the accumulator's.
+
+    >>> class Count(sl.AggregateFunction):
+    ...     def create_accumulator(self):
+    ...         return 0
+    ...     def add(self, value, accumulator):
+    ...         return accumulator + 1
+    ...     def get_result(self, accumulator):
+    ...         return accumulator
+    >>> state = sl.AggregatingStateDescriptor("n", Count(), pa.int64())
+    >>> state.element_type, state.storage_type
+    (DataType(int64), DataType(int64))
+    """
 
     kind: ClassVar[StateKind] = StateKind.AGGREGATING
     name: str
@@ -384,7 +449,17 @@ def descriptor_of(column: pa.Field) -> StateDescriptor:
 
 
 class ValueState(Protocol):
-    """One value of the current key (Flink: ValueState)."""
+    """One value of the current key (Flink: ValueState); `RuntimeContext.get_state` gives it.
+
+    >>> class Total(sl.KeyedProcessFunction):
+    ...     def open(self, context):
+    ...         self.total: sl.ValueState = context.get_state(sl.ValueStateDescriptor("total", pa.int64()))
+    ...     def process_element(self, row, context):
+    ...         self.total.update((self.total.value() or 0) + row["cents"])
+    ...         if self.total.value() > 10_000:
+    ...             self.total.clear()
+    >>> _ = orders.key_by("customer").process(Total(), uid="total")
+    """
 
     def value(self) -> Any:
         """The value, None if there is none."""
@@ -400,7 +475,19 @@ class ValueState(Protocol):
 
 
 class ListState(Protocol):
-    """A list of the current key (Flink: ListState)."""
+    """A list of the current key (Flink: ListState); `RuntimeContext.get_list_state` gives it.
+
+    >>> class LastThree(sl.KeyedProcessFunction):
+    ...     def open(self, context):
+    ...         self.last: sl.ListState = context.get_list_state(sl.ListStateDescriptor("last", pa.int64()))
+    ...     def process_element(self, row, context):
+    ...         self.last.add(row["cents"])
+    ...         self.last.update(self.last.get()[-3:])
+    ...         if row["coupon"] == "forget":
+    ...             self.last.clear()
+    ...             self.last.add_all([0, 0])
+    >>> _ = orders.key_by("customer").process(LastThree(), uid="last")
+    """
 
     def get(self) -> list[Any]:
         """All elements, in the order in which they were added."""
@@ -424,7 +511,25 @@ class ListState(Protocol):
 
 
 class MapState(Protocol):
-    """A map of the current key (Flink: MapState)."""
+    """A map of the current key (Flink: MapState); `RuntimeContext.get_map_state` gives it.
+
+    >>> class Bought(sl.KeyedProcessFunction):
+    ...     def open(self, context):
+    ...         prices = sl.MapStateDescriptor("prices", pa.string(), pa.int64())
+    ...         self.prices: sl.MapState = context.get_map_state(prices)
+    ...     def process_element(self, row, context):
+    ...         if not self.prices.contains(row["shop"]):
+    ...             self.prices.put(row["shop"], row["cents"])
+    ...         known = self.prices.get(row["shop"])
+    ...         yield {"shops": len(list(self.prices.keys())), "least": min(self.prices.values()), "known": known}
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         for shop, cents in list(self.prices.items()):
+    ...             self.prices.remove(shop)
+    ...         if self.prices.is_empty():
+    ...             self.prices.put_all({"none": 0})
+    ...         self.prices.clear()
+    >>> _ = orders.key_by("customer").process(Bought(), uid="bought")
+    """
 
     def get(self, key: Any) -> Any:
         """The value under the key, None if there is none."""
@@ -468,7 +573,19 @@ class MapState(Protocol):
 
 
 class ReducingState(Protocol):
-    """A combined value of the current key (Flink: ReducingState)."""
+    """A combined value of the current key (Flink: ReducingState); `RuntimeContext.get_reducing_state` gives it.
+
+    >>> class Most(sl.KeyedProcessFunction):
+    ...     def open(self, context):
+    ...         most = sl.ReducingStateDescriptor("most", max, pa.int64())
+    ...         self.most: sl.ReducingState = context.get_reducing_state(most)
+    ...     def process_element(self, row, context):
+    ...         self.most.add(row["cents"])
+    ...         yield {"most": self.most.get()}
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         self.most.clear()
+    >>> _ = orders.key_by("customer").process(Most(), uid="most")
+    """
 
     def get(self) -> Any:
         """The value so far, None if nothing was added."""
@@ -484,7 +601,26 @@ class ReducingState(Protocol):
 
 
 class AggregatingState(Protocol):
-    """An aggregate of the current key (Flink: AggregatingState)."""
+    """An aggregate of the current key (Flink: AggregatingState); `RuntimeContext.get_aggregating_state` gives it.
+
+    >>> class Count(sl.AggregateFunction):
+    ...     def create_accumulator(self):
+    ...         return 0
+    ...     def add(self, value, accumulator):
+    ...         return accumulator + 1
+    ...     def get_result(self, accumulator):
+    ...         return accumulator
+    >>> class Counted(sl.KeyedProcessFunction):
+    ...     def open(self, context):
+    ...         count = sl.AggregatingStateDescriptor("n", Count(), pa.int64())
+    ...         self.n: sl.AggregatingState = context.get_aggregating_state(count)
+    ...     def process_element(self, row, context):
+    ...         self.n.add(row)
+    ...         yield {"n": self.n.get()}
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         self.n.clear()
+    >>> _ = orders.key_by("customer").process(Counted(), uid="counted")
+    """
 
     def get(self) -> Any:
         """The result so far, None if nothing was added."""

@@ -20,19 +20,36 @@ VALUE_FIELD, TOUCHED_FIELD = "value", "touched"
 
 
 class TtlUpdate(Enum):
-    """What renews a value (Flink: StateTtlConfig.UpdateType)."""
+    """What renews a value (Flink: StateTtlConfig.UpdateType).
+
+    >>> sl.StateTtlConfig(timedelta(hours=1), sl.TtlUpdate.ON_READ_AND_WRITE).renews_on_read
+    True
+    """
 
     ON_CREATE_AND_WRITE = "on_create_and_write"
     ON_READ_AND_WRITE = "on_read_and_write"
 
 
 class TtlError(SnaplineError):
-    """A time-to-live cannot be what it is declared as."""
+    """A time-to-live cannot be what it is declared as.
+
+    >>> sl.StateTtlConfig(3600)
+    Traceback (most recent call last):
+    snapline.dataflow.api.state_ttl.TtlError: a time-to-live is a datetime.timedelta of at least one millisecond, not 3600...
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StateTtlConfig:
-    """`ttl` after it was last touched a value is gone."""
+    """`ttl` after it was last touched a value is gone; the clock is the task's. Raises TtlError for less than a millisecond.
+
+    >>> ttl = sl.StateTtlConfig(timedelta(days=1))
+    >>> ttl.ttl_ms, ttl.renews_on_read
+    (86400000, False)
+    >>> sl.StateTtlConfig.from_metadata(ttl.to_metadata()) == ttl
+    True
+    >>> _ = sl.ValueStateDescriptor("seen", pa.bool_(), ttl=ttl)
+    """
 
     ttl: dt.timedelta
     update: TtlUpdate = TtlUpdate.ON_CREATE_AND_WRITE

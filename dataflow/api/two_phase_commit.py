@@ -30,7 +30,16 @@ STATE_NAME = "two-phase-commit-state"
 
 class SinkFunction(Function, ABC):
     """Consumes what a stream brings (Flink: SinkFunction, RichSinkFunction). May be a CheckpointedFunction and a
-    CheckpointListener as well."""
+    CheckpointListener as well.
+
+    >>> class Printed(sl.SinkFunction):
+    ...     def invoke(self, value):
+    ...         print(value.num_rows, "rows")
+    ...     def finish(self):
+    ...         print("no more")
+    >>> Printed().invoke(pa.RecordBatch.from_pydict({"n": [1, 2]}))
+    2 rows
+    """
 
     @abstractmethod
     def invoke(self, value: Any) -> None:
@@ -58,6 +67,36 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
     A transaction handle must be JSON-like: it lies in snapshots, and another process commits by it. After `pre_commit` the
     outside system must be able to commit even if this process is gone; `commit` must be idempotent, because a crash right
     after it repeats it.
+
+    >>> class Files(sl.TwoPhaseCommitSinkFunction):
+    ...     staged, visible = {}, {}
+    ...     def begin_transaction(self):
+    ...         name = f"t{len(self.staged)}"
+    ...         self.staged[name] = []
+    ...         return name
+    ...     def invoke_transaction(self, transaction, value):
+    ...         self.staged[transaction] += value.to_pylist()
+    ...     def pre_commit(self, transaction):
+    ...         print("flushed", transaction)
+    ...     def commit(self, transaction):
+    ...         self.visible[transaction] = self.staged[transaction]
+    ...     def abort(self, transaction):
+    ...         self.staged.pop(transaction, None)
+    ...     def recover_and_commit(self, transaction):
+    ...         self.commit(transaction)
+    ...     def recover_and_abort(self, transaction):
+    ...         self.abort(transaction)
+    ...     def initialize_user_context(self):
+    ...         return {"of": "nobody"}
+    ...     def finish_recovering_context(self, handled):
+    ...         print(self.user_context, handled)
+    ...     def finish_processing(self, transaction):
+    ...         pass
+    ...     def warn(self, message):
+    ...         print(message)
+    >>> _ = orders.add_sink(Files(transaction_timeout_ms=60_000), uid="files")
+    >>> Files().current_transaction, Files().pending_transactions
+    (None, ())
     """
 
     def __init__(
@@ -147,6 +186,7 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
     # --- life -------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
+        """For the engine: begins the first transaction, and finishes those of a restored snapshot. A subclass that overrides it calls it."""
         self._state = context.operator_state_store.get_list_state(STATE_NAME)
         recovered_context = False
         for element in self._state.get() if context.is_restored else ():
@@ -157,16 +197,19 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
         self._current = self._begin()
 
     def invoke(self, value: Any) -> None:
+        """For the engine: hands a batch (or row) to `invoke_transaction`."""
         if self._current is None:
             raise RuntimeError(f"{type(self).__name__}: no transaction is open; was initialize_state called?")
         self.invoke_transaction(self._current.handle, value)
 
     def finish(self) -> None:
+        """For the engine: the input has ended."""
         self._finished = True
         if self._current is not None:
             self.finish_processing(self._current.handle)
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        """For the engine: pre-commits the open transaction, and begins the next."""
         if self._state is None:
             raise RuntimeError(f"{type(self).__name__}: snapshot before initialize_state")
         if self._current is not None:

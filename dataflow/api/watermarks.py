@@ -12,7 +12,11 @@ from snapline.dataflow.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class WatermarkAlignmentParams:
-    """Which sources keep step, and how closely (Flink: same name)."""
+    """Which sources keep step, and how closely (Flink: same name).
+
+    >>> sl.WatermarkStrategy("at").with_watermark_alignment("orders", 60_000).alignment
+    WatermarkAlignmentParams(group='orders', max_drift_ms=60000, update_interval_ms=1000)
+    """
 
     group: str
     max_drift_ms: int
@@ -21,7 +25,14 @@ class WatermarkAlignmentParams:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
-    """Event time lies in `column`: timestamp of any unit (read as UTC) or int64 milliseconds since the epoch."""
+    """Event time lies in `column`: timestamp of any unit (read as UTC) or int64 milliseconds since the epoch.
+
+    >>> sl.WatermarkStrategy.for_monotonous_timestamps("at")
+    WatermarkStrategy(column='at', max_out_of_orderness_ms=0, idle_timeout_ms=0, per_split=True, alignment=None)
+    >>> late = sl.WatermarkStrategy.for_bounded_out_of_orderness("at", 5_000).with_idleness(60_000)
+    >>> late.with_watermark_alignment("orders", 60_000).idle_timeout_ms
+    60000
+    """
 
     column: str
     max_out_of_orderness_ms: int = 0

@@ -23,6 +23,12 @@ class Aggregate:
 
     Nulls are skipped, as in SQL; the sum, min, max and mean of no values is null, and `count` with an empty `column` counts
     rows. Sums of integers are int64, of floats float64; means are float64.
+
+    >>> sl.Aggregate("total", "sum", "cents") == sl.Aggregate("total", "sum", column="cents")
+    True
+    >>> sl.Aggregate("total", "median", "cents")
+    Traceback (most recent call last):
+    snapline.dataflow.errors.InvalidArgument: unknown aggregate 'median' for 'total': one of count, sum, min, max, mean
     """
 
     name: str
@@ -63,7 +69,11 @@ def _check_milliseconds(what: str, value: Any, *, positive: bool = True) -> None
 
 @dataclass(frozen=True, slots=True)
 class TumblingEventTimeWindows:
-    """Windows [n * size + offset, (n + 1) * size + offset) of event time, milliseconds."""
+    """Windows [n * size + offset, (n + 1) * size + offset) of event time, milliseconds. Raises InvalidArgument for a size that is not positive.
+
+    >>> sl.TumblingEventTimeWindows(86_400_000)  # a day, of UTC
+    TumblingEventTimeWindows(size_ms=86400000, offset_ms=0)
+    """
 
     size_ms: int
     offset_ms: int = 0
@@ -77,7 +87,10 @@ class TumblingEventTimeWindows:
 @dataclass(frozen=True, slots=True)
 class SlidingEventTimeWindows:
     """Windows [n * slide + offset, n * slide + offset + size) of event time; a row belongs to size / slide of them. Rows are
-    folded into panes of the greatest common divisor of size and slide, once each."""
+    folded into panes of the greatest common divisor of size and slide, once each.
+
+    >>> _ = orders.key_by("shop").window(sl.SlidingEventTimeWindows(60_000, 10_000)).aggregate(uid="w", n=sl.count())
+    """
 
     size_ms: int
     slide_ms: int
@@ -93,7 +106,10 @@ class SlidingEventTimeWindows:
 @dataclass(frozen=True, slots=True)
 class TumblingProcessingTimeWindows:
     """Windows of the task's clock: a row belongs to the one in which it arrives. Fired by the clock, and at the end of the
-    input; results depend on when rows come."""
+    input; results depend on when rows come.
+
+    >>> _ = orders.key_by("shop").window(sl.TumblingProcessingTimeWindows(1_000)).aggregate(uid="w", n=sl.count())
+    """
 
     size_ms: int
     offset_ms: int = 0
@@ -110,6 +126,9 @@ class EventTimeSessionWindows:
 
     Rows that are just the gap apart belong to two sessions. In Flink, windows that touch are merged if the first has not fired
     when the second begins, so that such a result depends on where watermarks fall between rows.
+
+    >>> sessions = orders.key_by("customer").window(sl.EventTimeSessionWindows(30 * 60_000))
+    >>> _ = sessions.aggregate(uid="visits", n=sl.count())
     """
 
     gap_ms: int
@@ -121,7 +140,11 @@ class EventTimeSessionWindows:
 
 @dataclass(frozen=True, slots=True)
 class CountTrigger:
-    """Fire whenever a key's window has got `count` more rows; with `purge` the window is emptied then."""
+    """Fire whenever a key's window has got `count` more rows; with `purge` the window is emptied then.
+
+    >>> sl.CountTrigger(100, purge=True)
+    CountTrigger(count=100, purge=True)
+    """
 
     count: int
     purge: bool = False
@@ -134,7 +157,10 @@ class CountTrigger:
 
 @dataclass(frozen=True, slots=True)
 class GlobalWindows:
-    """One window per key, without an end: it fires by its trigger only, and its rest never comes out."""
+    """One window per key, without an end: it fires by its trigger only, and its rest never comes out.
+
+    >>> _ = orders.key_by("shop").window(sl.GlobalWindows(sl.CountTrigger(100))).aggregate(uid="w", n=sl.count())
+    """
 
     trigger: CountTrigger
 
@@ -148,7 +174,11 @@ class GlobalWindows:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """[start_ms, end_ms), as window functions see it."""
+    """[start_ms, end_ms) in milliseconds since the epoch, as window functions see it.
+
+    >>> sl.TimeWindow(0, 60_000).end_ms
+    60000
+    """
 
     start_ms: int
     end_ms: int

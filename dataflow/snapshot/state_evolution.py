@@ -31,7 +31,11 @@ _WAY_OUT = (
 
 def with_default(field: pa.Field, value: object) -> pa.Field:
     """The field, for a column that a state did not have before: values that are restored have this in it. StateError for a
-    type that has no spelling as text, or a value of another type."""
+    type that has no spelling as text, or a value of another type.
+
+    >>> tier = sl.with_default(pa.field("tier", pa.string()), "basic")
+    >>> _ = sl.ValueStateDescriptor("customer", pa.schema([pa.field("name", pa.string()), tier]))
+    """
     try:
         text = pa.array([value], field.type).cast(pa.string())
         text.cast(field.type)
