@@ -67,7 +67,10 @@ def compute_default_max_parallelism(parallelism: int) -> int:
 
 
 def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int, key_group: int) -> int:
-    """The subtask that owns a key group."""
+    """The subtask that owns a key group. Raises ValueError for a parallelism that cannot be."""
+    check_parallelism(max_parallelism, parallelism)
+    if not 0 <= key_group < max_parallelism:
+        raise ValueError(f"key group {key_group} does not lie between 0 and {max_parallelism - 1}")
     return key_group * parallelism // max_parallelism
 
 
@@ -86,7 +89,9 @@ def compute_key_group_range_for_operator_index(
 def redistribute_key_groups(
     max_parallelism: int, old_ranges: Sequence[KeyGroupRange], parallelism: int
 ) -> list[list[tuple[int, KeyGroupRange]]]:
-    """For each new subtask what to read: (index into old_ranges, key groups), in order (StateAssignmentOperation)."""
+    """For each new subtask what to read: (index into old_ranges, key groups), in order (StateAssignmentOperation). Raises ValueError
+    for a parallelism that cannot be."""
+    check_parallelism(max_parallelism, parallelism)
     plan: list[list[tuple[int, KeyGroupRange]]] = []
     for index in range(parallelism):
         own = compute_key_group_range_for_operator_index(max_parallelism, parallelism, index)

@@ -14,8 +14,12 @@ from dataclasses import dataclass, field, replace
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
+from snapline.dataflow.key_groups import check_parallelism
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.runtime.cores.machine import InvariantViolation, check
+
+MAX_SUBTASKS = 1 << 17
+"""Of one job: an execution of each takes a kilobyte, in this coordinator and in every one that follows."""
 
 _TERMINAL = frozenset(state for state in ExecutionState if state.is_terminal)
 
@@ -260,12 +264,16 @@ def check_job_graph(job_graph: JobGraph) -> None:
     for vertex in job_graph.vertices:
         if vertex.vertex_id in seen:
             raise ValueError(f"job {job_graph.name!r}: two vertices have the id {vertex.vertex_id}")
-        if vertex.parallelism < 1 or vertex.parallelism > vertex.max_parallelism:
-            raise ValueError(
-                f"vertex {vertex.name!r}: parallelism {vertex.parallelism} must be between 1 and its max parallelism "
-                f"{vertex.max_parallelism}"
-            )
+        try:
+            check_parallelism(vertex.max_parallelism, vertex.parallelism)
+        except ValueError as error:
+            raise ValueError(f"vertex {vertex.name!r}: {error}") from error
         seen[vertex.vertex_id] = vertex
+    subtasks = sum(vertex.parallelism for vertex in job_graph.vertices)
+    if subtasks > MAX_SUBTASKS:
+        raise ValueError(
+            f"job {job_graph.name!r} has {subtasks} subtasks, and a coordinator takes {MAX_SUBTASKS} at most: lower the parallelism"
+        )
     position = {vertex_id: index for index, vertex_id in enumerate(seen)}
     edge_ids: set[str] = set()
     for edge in job_graph.edges:

@@ -274,7 +274,11 @@ class SlotManager:
         if slot.state is SlotState.FREE:
             return
         job_id = slot.job_id
-        self._jobs[job_id].held.pop(slot.allocation_id, None)
+        needs = self._jobs.get(job_id)
+        if (
+            needs is not None and needs.held.get(slot.allocation_id) == slot.slot_id
+        ):  # two slots may claim one allocation
+            del needs.held[slot.allocation_id]
         slot.state, slot.job_id, slot.allocation_id = SlotState.FREE, JobID(""), AllocationID("")
         task_manager.in_use -= 1
         self._free_slots += 1
@@ -287,6 +291,6 @@ class SlotManager:
             task_manager.idle_since_ms = now_ms
 
     def _forget_if_done(self, job_id: JobID) -> None:
-        needs = self._jobs[job_id]
-        if not needs.required and not needs.held:
+        needs = self._jobs.get(job_id)
+        if needs is not None and not needs.required and not needs.held:
             del self._jobs[job_id]

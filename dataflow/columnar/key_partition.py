@@ -95,6 +95,7 @@ def owners_of(columns: Sequence[Column], max_parallelism: int, parallelism: int)
 
 def assign_to_key_groups(columns: Sequence[Column], max_parallelism: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """The key group of each row."""
+    check_parallelism(max_parallelism)
     return hash_columns(columns) % np.uint32(max_parallelism)
 
 

@@ -19,6 +19,7 @@ from snapline.dataflow.wire.messages import (
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
+from snapline.dataflow.wire.number_bounds import check_number
 from snapline.dataflow.wire.reflection_codec import Codec, enum_tables, refuse_enum
 from snapline.dataflow.wire.state_codec import decode_task_state, encode_task_state
 from snapline.dataflow.wire.wire_errors import WireError
@@ -51,7 +52,9 @@ def decode_attempt_id(message: Any) -> ExecutionAttemptID:
     graph, vertex = message.execution_graph_id, message.vertex_id
     if not graph or not vertex:
         raise WireError(f"ExecutionAttemptID.{'vertex_id' if graph else 'execution_graph_id'} is missing")
-    return ExecutionAttemptID(graph, vertex, message.subtask_index, message.attempt_number)
+    index = check_number("ExecutionAttemptID.subtask_index", message.subtask_index)
+    number = check_number("ExecutionAttemptID.attempt_number", message.attempt_number)
+    return ExecutionAttemptID(graph, vertex, index, number)
 
 
 def _addressed(message: Any) -> tuple[JobID, ExecutionAttemptID, CheckpointID]:

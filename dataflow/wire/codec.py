@@ -153,7 +153,10 @@ def decode_control_message(message: cluster_pb2.ControlMessage) -> Any:
     decoder = _decoders.get(field)
     if decoder is None:
         decoder = _decoders[field] = _codec(CONTROL_MESSAGES[field]).decode
-    return decoder(getattr(message, field))
+    try:
+        return decoder(getattr(message, field))
+    except (ValueError, TypeError, KeyError) as error:  # a value refused its own content
+        raise WireError(f"{field} makes no sense: {error}") from error
 
 
 def encode_envelope(leader_session_id: LeaderSessionID, messages: Iterable[Any]) -> cluster_pb2.Envelope:
@@ -193,7 +196,10 @@ def encode_job_graph(value: JobGraph) -> job_pb2.JobGraph:
 
 def decode_job_graph(message: job_pb2.JobGraph) -> JobGraph:
     """A job as it was submitted. Raises WireError; says nothing about whether the job makes sense."""
-    return decode(JobGraph, message)
+    try:
+        return decode(JobGraph, message)
+    except (ValueError, TypeError, KeyError) as error:
+        raise WireError(f"JobGraph makes no sense: {error}") from error
 
 
 _STATUS = client_pb2.JobOverview.DESCRIPTOR.fields_by_name["status"]

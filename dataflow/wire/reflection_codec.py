@@ -9,7 +9,8 @@ those whose shape differs on the two sides are written by hand in `wire_state` a
 
 Rules: a message field has to be present unless the .proto marks it `optional`; then absence stands for None, or for
 the default of the dataclass. An identity without a default must not be empty. An enum travels by name, as
-`<TYPE>_<NAME>`; 0 and numbers that this version does not know are refused.
+`<TYPE>_<NAME>`; 0 and numbers that this version does not know are refused. A number has to lie within the bounds of its field
+(`number_bounds`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from snapline.dataflow.wire.number_bounds import bounds_of, out_of_bounds
 from snapline.dataflow.wire.wire_errors import WireError
 
 Encode = Callable[[Any, Any], None]
@@ -127,6 +129,18 @@ def _scalar(field: FieldDescriptor, *, required: bool) -> tuple[Setter, Getter]:
 
     def get(message: Any) -> Any:
         return getattr(message, name)
+
+    bits = {FieldDescriptor.TYPE_INT32: 32, FieldDescriptor.TYPE_INT64: 64}.get(field.type, 0)
+    bounds = bounds_of(label, bits) if bits else None
+
+    def get_bounded(message: Any) -> Any:
+        value = getattr(message, name)
+        if bounds is not None and not bounds[0] <= value <= bounds[1]:
+            raise out_of_bounds(label, value, bounds)
+        return value
+
+    if bounds is not None:
+        return put, get_bounded
 
     def get_required(message: Any) -> Any:
         value = getattr(message, name)

@@ -24,6 +24,7 @@ from snapline.dataflow.snapshot.handles import (
     StreamStateHandle,
     TaskStateSnapshot,
 )
+from snapline.dataflow.wire.number_bounds import check_number
 from snapline.dataflow.wire.reflection_codec import enum_tables, refuse_enum
 from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import checkpoint_pb2 as pb
@@ -81,9 +82,9 @@ def _decode_keyed(message: Any) -> KeyedStateHandle:
     if not message.HasField("key_group_range"):
         raise WireError("KeyedStateHandle.key_group_range is missing")
     key_groups = message.key_group_range
-    return KeyedStateHandle(
-        KeyGroupRange(key_groups.start, key_groups.end), decode_stream_handle(message.handle), message.shared_key
-    )
+    start = check_number("KeyGroupRange.start", key_groups.start)
+    end = check_number("KeyGroupRange.end", key_groups.end)
+    return KeyedStateHandle(KeyGroupRange(start, end), decode_stream_handle(message.handle), message.shared_key)
 
 
 def _encode_operator_handle(value: OperatorStateHandle, message: Any) -> int:

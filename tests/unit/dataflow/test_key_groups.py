@@ -58,6 +58,20 @@ def test_impossible_parallelism_is_named(most: int, parallelism: int, message: s
     """The refusal says which number is wrong."""
     with pytest.raises(ValueError, match=message):
         compute_key_group_range_for_operator_index(most, parallelism, 0)
+    with pytest.raises(ValueError, match=message):
+        compute_operator_index_for_key_group(most, parallelism, 0)
+    with pytest.raises(ValueError, match=message):
+        redistribute_key_groups(most, [KeyGroupRange(0, 1)], parallelism)
+    with pytest.raises(ValueError, match=message):
+        partition_by_key([pa.array([1, 2])], most, parallelism)
+
+
+def test_a_key_group_that_is_not_there_has_no_owner() -> None:
+    """There are as many as the max parallelism says."""
+    with pytest.raises(ValueError, match="key group 128 does not lie between 0 and 127"):
+        compute_operator_index_for_key_group(128, 4, 128)
+    with pytest.raises(ValueError, match="not 32769"):
+        assign_to_key_groups([pa.array([1, 2])], 32_769)
 
 
 def test_ranges_intersect() -> None:

@@ -131,8 +131,13 @@ FORWARD = Partitioning.FORWARD
     ("graph", "message"),
     [
         (job("x", [], []), "has no vertices"),
-        (job("x", [vertex("a", 0)], []), "parallelism 0 must be between 1"),
-        (job("x", [vertex("a", 9, max_parallelism=8)], []), "its max parallelism 8"),
+        (job("x", [vertex("a", 0)], []), "parallelism 0 does not lie between 1"),
+        (job("x", [vertex("a", 9, max_parallelism=8)], []), "the max parallelism 8"),
+        (job("x", [vertex("a", 1, max_parallelism=32_769)], []), "between 1 and 32768, not 32769"),
+        (
+            job("x", [vertex(name, 32_768, max_parallelism=32_768) for name in "abcde"], []),
+            "job 'x' has 163840 subtasks, and a coordinator takes 131072 at most",
+        ),
         (job("x", [vertex("a", 1), vertex("a", 1)], []), "two vertices have the id a"),
         (job("x", [vertex("a", 1)], [edge("a", "b", FORWARD)]), "'a->b' connects a vertex that is not in the job"),
         (job("x", [vertex("a", 1), vertex("b", 1)], [edge("b", "a", FORWARD)]), "goes backwards"),

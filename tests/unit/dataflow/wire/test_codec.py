@@ -47,6 +47,7 @@ from snapline.dataflow.wire.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
+from snapline.dataflow.wire.number_bounds import bounds_of
 from snapline.protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
 
 JOB = JobID("a" * 32)
@@ -61,7 +62,7 @@ SMALL_INTS = st.integers(0, 2**31 - 1)
 POSITIVE = {"checkpoint_id", "restore_checkpoint_id"}
 
 
-def values(hint: Any, name: str = "") -> st.SearchStrategy:
+def values(hint: Any, name: str = "", of: str = "") -> st.SearchStrategy:
     """A strategy for anything that a field may be declared as."""
     if hint is StreamStateHandle:
         segments = st.builds(SegmentStateHandle, NAMES.filter(bool), SMALL_INTS, SMALL_INTS)
@@ -80,7 +81,8 @@ def values(hint: Any, name: str = "") -> st.SearchStrategy:
     if hint is bool:
         return st.booleans()
     if hint is int:
-        return st.integers(1, 2**31 - 1) if name in POSITIVE else SMALL_INTS
+        least, most = bounds_of(f"{of}.{name}", 32) or (0, 0)
+        return st.integers(max(least, name in POSITIVE), min(most, 2**31 - 1))
     if hint is str:
         return NAMES.filter(bool) if name == "execution_graph_id" else NAMES
     if hint is bytes:
@@ -89,7 +91,7 @@ def values(hint: Any, name: str = "") -> st.SearchStrategy:
         return st.sampled_from(hint)
     hints = typing.get_type_hints(hint)
     names = hint._fields if hasattr(hint, "_fields") else [f.name for f in dataclasses.fields(hint)]
-    return st.builds(hint, **{field: values(hints[field], field) for field in names})
+    return st.builds(hint, **{field: values(hints[field], field, hint.__name__) for field in names})
 
 
 @pytest.mark.parametrize("message_type", wire.CONTROL_MESSAGES.values(), ids=wire.CONTROL_MESSAGES)
@@ -197,6 +199,16 @@ def test_an_acknowledgement_without_state_carries_none():
     assert not message.acknowledge_checkpoint.HasField("metrics")
 
 
+@pytest.mark.parametrize("field", ["parallelism", "max_parallelism"])
+def test_a_job_of_five_million_subtasks_is_refused_where_it_is_decoded(field):
+    """84 bytes would take the memory of one leader after another."""
+    vertex = {"vertex_id": "v", "parallelism": 1, "max_parallelism": 128, field: 5_000_000}
+    message = job_pb2.JobGraph(job_id="j", vertices=[vertex], savepoint_restore={})
+
+    with pytest.raises(wire.WireError, match=f"JobVertex.{field} has to lie between 1 and 32768, not 5000000"):
+        wire.decode_job_graph(message)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +232,8 @@ def state_with(handle: checkpoint_pb2.KeyedStateHandle) -> checkpoint_pb2.TaskSt
 
 NO_RANGE = checkpoint_pb2.KeyedStateHandle(handle={"inline": {"data": b""}})
 NO_PLACE = checkpoint_pb2.KeyedStateHandle(key_group_range={"start": 0, "end": 1})
+BACKWARDS = checkpoint_pb2.KeyedStateHandle(key_group_range={"start": -5, "end": 1}, handle={"inline": {"data": b""}})
+FAR_OFF = checkpoint_pb2.ExecutionAttemptID(execution_graph_id="g", vertex_id="v", subtask_index=5_000_000)
 NEGATIVE = checkpoint_pb2.KeyedStateHandle(
     key_group_range={"start": 0, "end": 1}, handle={"segment": {"path": "p", "offset": -1, "size": 3}}
 )
@@ -241,6 +255,21 @@ NEGATIVE = checkpoint_pb2.KeyedStateHandle(
         (acknowledgement(state=state_with(NO_RANGE)), "KeyedStateHandle.key_group_range is missing"),
         (acknowledgement(state=state_with(NO_PLACE)), "StreamStateHandle.location is missing"),
         (acknowledgement(state=state_with(NEGATIVE)), "SegmentStateHandle.offset of p is negative"),
+        (acknowledgement(state=state_with(BACKWARDS)), "KeyGroupRange.start has to lie between 0 and 32767, not -5"),
+        (
+            acknowledgement(attempt_id=FAR_OFF),
+            "ExecutionAttemptID.subtask_index has to lie between 0 and 32767, not 5000000",
+        ),
+        (
+            cluster_pb2.ControlMessage(declare_required_slots={"job_id": "j", "required": -1}),
+            "DeclareRequiredSlots.required has to lie between 0 and 1048576, not -1",
+        ),
+        (
+            cluster_pb2.ControlMessage(
+                register_task_executor={"info": {"resource_id": "tm", "slots": 20_000_000}},
+            ),
+            "TaskManagerInfo.slots has to lie between 1 and 16384, not 20000000",
+        ),
         (cluster_pb2.ControlMessage(cancel_task={}), "CancelTask.attempt_id is missing"),
         (cluster_pb2.ControlMessage(slot_report={}), "SlotReport.resource_id is missing"),
         (cluster_pb2.ControlMessage(register_task_executor={}), "RegisterTaskExecutor.info is missing"),
