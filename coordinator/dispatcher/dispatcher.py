@@ -115,13 +115,14 @@ class Dispatcher:
         match event:
             case DispatcherStarted(recovered):
                 self._is_leader = True
-                for graph in recovered:
+                graphs = [graph.without_secrets() for graph in recovered]  # an older version stored them
+                for graph in graphs:
                     self._jobs[graph.job_id] = _Job(graph, JobPhase.RUNNING, JobStatus.CREATED, now_ms)
-                return [StartJobMaster(graph, recovered=True) for graph in recovered]
+                return [StartJobMaster(graph, recovered=True) for graph in graphs]
             case DispatcherSuspended(reason):
                 return self._suspend(reason)
             case SubmitJob(request_id, graph):
-                return self._submit(request_id, graph, now_ms)
+                return self._submit(request_id, graph.without_secrets(), now_ms)
             case JobGraphStored(job_id):
                 return self._stored(job_id)
             case JobGraphChanged(graph):

@@ -7,8 +7,9 @@ never looks into an operator's payload. Mirrors Flink's JobGraph, JobVertex, Job
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from snapline.dataflow.config import is_secret
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
 from snapline.dataflow.partitioning import Partitioning
 
@@ -101,3 +102,8 @@ class JobGraph:
     master_hooks: tuple[bytes, ...] = ()
     """cloudpickled functions that bring a master hook (`snapline.dataflow.api.master_hooks`); the coordinator creates the hooks, and looks into
     nothing else."""
+
+    def without_secrets(self) -> JobGraph:
+        """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of them needs any."""
+        kept = {key: value for key, value in self.configuration.items() if not is_secret(key)}
+        return self if len(kept) == len(self.configuration) else replace(self, configuration=kept)

@@ -107,7 +107,7 @@ def translate(
             for function in functions_with_hooks(item.node.spec)
         ),
     )
-    return Translation(job_graph, tuple(warnings))
+    return Translation(job_graph.without_secrets(), tuple(warnings))
 
 
 def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[str]) -> list[_Resolved]:

@@ -2,7 +2,8 @@
 
 Decides what durable means there: a file is written under a hidden temporary name, synced, moved into place, and its
 directory synced; so is the parent of every directory that had to be made. Conditional create is a hard link, which the
-kernel refuses when the name is taken. Not through obstore, whose local store syncs neither. Mirrors Flink's
+kernel refuses when the name is taken. What is made belongs to its owner alone: state is what a job's users gave it, and a job graph is
+code that a coordinator runs. Not through obstore, whose local store syncs neither. Mirrors Flink's
 LocalFileSystem and FsCheckpointStateOutputStream.
 """
 
@@ -26,6 +27,8 @@ from snapline.runtime.storage.storage_port import (
 )
 
 KNOWN_DIRECTORIES_MAX = 1024
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
 WRITEV_PARTS_MAX = 512
 """Below IOV_MAX, which is 1024 on Linux."""
 
@@ -165,10 +168,10 @@ class LocalStorage:
             self._make_directory(directory)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            descriptor = os.open(temporary, flags, 0o666)
+            descriptor = os.open(temporary, flags, FILE_MODE)
         except FileNotFoundError:  # somebody deleted the directory since
             self._make_directory(directory)
-            descriptor = os.open(temporary, flags, 0o666)
+            descriptor = os.open(temporary, flags, FILE_MODE)
         try:
             _write_all(descriptor, parts)
             os.fsync(descriptor)
@@ -188,7 +191,7 @@ class LocalStorage:
             above = above.parent
         for each in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                each.mkdir()
+                each.mkdir(DIRECTORY_MODE)
             _sync_directory(each.parent)
         if not missing and directory != self._base:  # made by somebody who may not have synced it yet
             _sync_directory(directory.parent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from snapline.coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher
@@ -61,6 +63,24 @@ def test_a_job_is_acknowledged_when_it_is_durable() -> None:
     assert core.handle(SubmitJob(R, GRAPH), 0) == [StoreJobGraph(GRAPH)]
     assert core.handle(JobGraphStored(JOB), 1) == [StartJobMaster(GRAPH, False), Reply(R, JobSubmitted(JOB))]
     assert core.handle(JobGraphStored(JOB), 2) == []
+
+
+SECRETS = {
+    "security.auth.token": "hunter2",
+    "s3.access-key": "hunter2",
+    "s3.secret-key": "hunter2",
+    "high-availability.zookeeper.client.credentials": "me:hunter2",
+}
+
+
+def test_no_secret_of_a_submission_is_stored_or_run_with() -> None:
+    """Whoever lists jobs, reads HA storage or writes a user function would have the cluster."""
+    graph = replace(GRAPH, configuration={**SECRETS, "parallelism.default": "2"})
+    kept = replace(GRAPH, configuration={"parallelism.default": "2"})
+    core = started()
+
+    assert core.handle(SubmitJob(R, graph), 0) == [StoreJobGraph(kept)]
+    assert Dispatcher().handle(DispatcherStarted((graph,)), 0) == [StartJobMaster(kept, recovered=True)]
 
 
 def test_a_store_that_fails_leaves_nothing() -> None:

@@ -47,6 +47,19 @@ def test_forward_operators_of_equal_parallelism_become_one_chain():
     assert [(Partitioning.HASH, ("k",))] == [(e.partitioning, e.key_columns) for e in graph.edges]
 
 
+def test_a_job_carries_no_secret_of_its_client():
+    """Coordinator and TaskManagers have their own; a job graph is stored and listed."""
+    env = environment(parallelism__default=2)
+    source(env)
+    secrets = {"security.auth.token": "hunter2", "s3.access-key": "hunter2", "s3.secret-key": "hunter2"}
+
+    graph = env.translate("job", configuration=env.configuration.with_values(secrets)).job_graph
+
+    assert {"parallelism.default": "2"} == {
+        k: v for k, v in graph.configuration.items() if k in {*secrets, "parallelism.default"}
+    }
+
+
 def test_other_parallelism_breaks_the_chain_and_rebalances():
     """A forward edge needs equal parallelism; without one, batches are spread."""
     env = environment(parallelism__default=2)

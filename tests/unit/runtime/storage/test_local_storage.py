@@ -39,6 +39,23 @@ def test_a_file_is_synced_then_its_directory_then_new_parents(tmp_path: Path, sy
     assert directory == str(base / "chk-1")
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_what_is_written_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    """Files 0600, directories 0700, whatever the umask: nobody else reads state, or writes a job graph."""
+    storage = LocalStorage(str(tmp_path / "base"))
+    before = os.umask(umask)
+    try:
+        storage.create("jobs/a", b"x")
+        storage.put("jobs/b", b"x")
+        storage.put_parts("jobs/c", (b"x", b"y"))
+    finally:
+        os.umask(before)
+
+    modes = {path.relative_to(tmp_path).as_posix(): oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*")}
+    files = dict.fromkeys(("base/jobs/a", "base/jobs/b", "base/jobs/c"), "0o600")
+    assert {**files, "base": "0o700", "base/jobs": "0o700"} == modes
+
+
 def test_a_directory_made_by_another_process_is_synced_once(tmp_path: Path, synced: list[str]) -> None:
     """The other may have died between mkdir and fsync."""
     (tmp_path / "chk-1").mkdir()
