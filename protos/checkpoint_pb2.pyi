@@ -182,18 +182,20 @@ class AcknowledgeCheckpoint(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[ExecutionAttemptID, _Mapping]] = ..., checkpoint_id: _Optional[int] = ..., metrics: _Optional[_Union[CheckpointMetrics, _Mapping]] = ..., state: _Optional[_Union[TaskStateSnapshot, _Mapping]] = ..., state_size_bytes: _Optional[int] = ...) -> None: ...
 
 class DeclineCheckpoint(_message.Message):
-    __slots__ = ("job_id", "attempt_id", "checkpoint_id", "reason", "detail")
+    __slots__ = ("job_id", "attempt_id", "checkpoint_id", "reason", "detail", "timestamp_ms")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt_id: ExecutionAttemptID
     checkpoint_id: int
     reason: CheckpointFailureReason
     detail: str
-    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[ExecutionAttemptID, _Mapping]] = ..., checkpoint_id: _Optional[int] = ..., reason: _Optional[_Union[CheckpointFailureReason, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+    timestamp_ms: int
+    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[ExecutionAttemptID, _Mapping]] = ..., checkpoint_id: _Optional[int] = ..., reason: _Optional[_Union[CheckpointFailureReason, str]] = ..., detail: _Optional[str] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class NotifyCheckpointComplete(_message.Message):
     __slots__ = ("job_id", "attempt_id", "checkpoint_id", "timestamp_ms", "last_subsumed_id")

@@ -154,6 +154,7 @@ def encode_decline(value: DeclineCheckpoint, message: Any) -> None:
     _address(value, message)
     message.reason = _REASON_TO_NUMBER[value.reason]
     message.detail = value.detail
+    message.timestamp_ms = value.timestamp_ms
 
 
 def decode_decline(message: Any) -> DeclineCheckpoint:
@@ -161,7 +162,7 @@ def decode_decline(message: Any) -> DeclineCheckpoint:
     reason: Any = _REASON_FROM_NUMBER.get(message.reason)
     if reason is None:
         raise refuse_enum("DeclineCheckpoint.reason", message.reason)
-    return DeclineCheckpoint(*_addressed(message), reason, message.detail)
+    return DeclineCheckpoint(*_addressed(message), reason, message.detail, message.timestamp_ms)
 
 
 def encode_complete(value: NotifyCheckpointComplete, message: Any) -> None:

@@ -93,6 +93,9 @@ class DeclineCheckpoint:
     checkpoint_id: CheckpointID
     reason: CheckpointFailureReason
     detail: str = ""
+    """What happened, in the task's own words."""
+    timestamp_ms: int = 0
+    """When the checkpoint was triggered; 0: the task has not seen its trigger, or a barrier of it."""
 
 
 @dataclass(frozen=True, slots=True)

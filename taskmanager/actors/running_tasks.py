@@ -83,6 +83,7 @@ class RunningTasks:
                 thread.wake_up,
                 lambda event: self._note(descriptor.task_name, environment, event),
                 lambda: self._ended(attempt_id),
+                self._logger,
                 local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
             )
             task = StreamTask(descriptor, environment)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from snapline.dataflow.config import FILE_THRESHOLD
+from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.snapshot.handles import StreamStateHandle
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
@@ -20,6 +21,7 @@ from snapline.dataflow.wire.messages import (
     TaskStateChanged,
 )
 from snapline.runtime.clock import Clock
+from snapline.runtime.logs import Logger
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.executor.events import TaskEnteredState, TaskSaid
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
@@ -47,6 +49,7 @@ class TaskEnvironment:
         wake_up: Callable[[], None],
         tell_executor: Callable[[Any], None],
         on_terminal_state: Callable[[], None],
+        logger: Logger,
         local: JobLocalRecovery | None = None,
     ) -> None:
         """`on_terminal_state` is called before the TaskExecutor learns that the task has ended."""
@@ -63,6 +66,7 @@ class TaskEnvironment:
         self._wake_up = wake_up
         self._tell = tell_executor
         self._on_terminal_state = on_terminal_state
+        self._logger = logger
 
     @property
     def exchange(self) -> Exchange:
@@ -114,7 +118,15 @@ class TaskEnvironment:
         self._tell(TaskSaid(message))
 
     def decline_checkpoint(self, message: DeclineCheckpoint) -> None:
-        """To the JobMaster."""
+        """To the JobMaster. That a newer checkpoint has skipped one is worth a warning: it was waited for in vain."""
+        skipped = message.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED
+        (self._logger.warning if skipped else self._logger.info)(
+            "checkpoint skipped, a newer one has overtaken it" if skipped else "checkpoint declined",
+            task=self._descriptor.task_name,
+            checkpoint_id=message.checkpoint_id,
+            reason=message.reason.name,
+            detail=message.detail,
+        )
         self._tell(TaskSaid(message))
 
     def end_of_data_reached(self, message: EndOfDataReached) -> None:

@@ -97,10 +97,17 @@ class CheckpointBarrierHandler(ABC):
             ),
         )
 
-    def _abort(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason | None) -> AbortCheckpointOnBarrier:
+    def _abort(
+        self,
+        checkpoint_id: CheckpointID,
+        reason: CheckpointFailureReason | None,
+        detail: str = "",
+        barrier: CheckpointBarrier | None = None,
+    ) -> AbortCheckpointOnBarrier:
         if checkpoint_id >= self._alignment.checkpoint_id:
             self._alignment.reset()
-        return AbortCheckpointOnBarrier(checkpoint_id, reason)
+        timestamp_ms = 0 if barrier is None else barrier.timestamp_ms
+        return AbortCheckpointOnBarrier(checkpoint_id, reason, detail, timestamp_ms)
 
 
 class AlignmentMeter:

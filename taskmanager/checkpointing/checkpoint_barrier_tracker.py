@@ -40,6 +40,10 @@ class _BarrierCount:
         self.is_aborted = barrier is None
         self._channels = {channel}
 
+    def has(self, channel: InputChannelInfo) -> bool:
+        """Whether the channel was counted."""
+        return channel in self._channels
+
     def mark_channel_aligned(self, channel: InputChannelInfo) -> bool:
         """Count the channel; whether all have come."""
         self._channels.add(channel)
@@ -82,8 +86,14 @@ class CheckpointBarrierTracker(CheckpointBarrierHandler):
                 self._pending.popleft()
             return effects
         position = self._position(barrier.checkpoint_id)
-        if position is not None and self._pending[position].mark_channel_aligned(channel):
-            effects.extend(self._complete(position, now_ms))
+        if position is not None:
+            count = self._pending[position]
+            check(
+                not count.has(channel),
+                f"stream corrupt: a second barrier of checkpoint {count.checkpoint_id} on {channel}",
+            )
+            if count.mark_channel_aligned(channel):
+                effects.extend(self._complete(position, now_ms))
         return effects
 
     def process_barrier_announcement(
@@ -96,20 +106,22 @@ class CheckpointBarrierTracker(CheckpointBarrierHandler):
     ) -> list[BarrierHandlerEffect]:
         cancelled_id = marker.checkpoint_id
         reason = CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
+        detail = f"{channel} brought its cancellation."
+        overtaken = f"{channel} brought the cancellation of checkpoint {cancelled_id}."
         if cancelled_id > self._latest_id and len(self._open) == 1:
-            effects = self._abort_pending_below(cancelled_id, reason)
+            effects = self._abort_pending_below(cancelled_id, reason, overtaken)
             self._latest_id = cancelled_id
-            return [*effects, self._abort(cancelled_id, reason)]
-        effects = self._abort_pending_below(cancelled_id, reason)
+            return [*effects, self._abort(cancelled_id, reason, detail)]
+        effects = self._abort_pending_below(cancelled_id, reason, overtaken)
         first = self._pending[0] if self._pending else None
         if first is not None and first.checkpoint_id == cancelled_id:
             if first.mark_aborted():
-                effects.append(self._abort(cancelled_id, reason))
+                effects.append(self._abort(cancelled_id, reason, detail, first.barrier))
             if first.mark_channel_aligned(channel):
                 self._pending.popleft()
         elif cancelled_id > self._latest_id:
             self._latest_id = cancelled_id
-            effects.append(self._abort(cancelled_id, reason))
+            effects.append(self._abort(cancelled_id, reason, detail))
             # everything older has just been removed; kept to swallow the barriers that still come
             self._pending.append(_BarrierCount(cancelled_id, None, channel, len(self._open)))
         return effects
@@ -121,7 +133,7 @@ class CheckpointBarrierTracker(CheckpointBarrierHandler):
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
             aborted = [count for count in self._pending if count.mark_aborted()]
             self._pending.clear()
-            return [self._abort(count.checkpoint_id, reason) for count in aborted]
+            return [self._abort(count.checkpoint_id, reason, f"{channel} ended.", count.barrier) for count in aborted]
         # Counted for all; the newest that waited for this channel only is triggered and subsumes the older ones.
         complete = [position for position, count in enumerate(self._pending) if count.mark_channel_aligned(channel)]
         return self._complete(complete[-1], now_ms) if complete else []
@@ -159,11 +171,11 @@ class CheckpointBarrierTracker(CheckpointBarrierHandler):
         return [TriggerCheckpointOnBarrier(count.barrier, CheckpointMetrics())]
 
     def _abort_pending_below(
-        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str
     ) -> list[BarrierHandlerEffect]:
         effects: list[BarrierHandlerEffect] = []
         while self._pending and self._pending[0].checkpoint_id < checkpoint_id:
             count = self._pending.popleft()
             if count.mark_aborted():
-                effects.append(self._abort(count.checkpoint_id, reason))
+                effects.append(self._abort(count.checkpoint_id, reason, detail, count.barrier))
         return effects

@@ -123,6 +123,21 @@ class AbortCheckpointOnBarrier:
     checkpoint_id: CheckpointID
     reason: CheckpointFailureReason | None
     """None: the JobMaster has given it up."""
+    detail: str = field(default="", compare=False)
+    """What happened here, in words for people."""
+    timestamp_ms: int = field(default=0, compare=False)
+    """When the checkpoint was triggered; 0: no barrier of it was here."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineOvertakenCheckpoint:
+    """The cancellation of a newer checkpoint came while this one still waited for barriers, and its AbortCheckpointOnBarrier, which
+    follows, ends this one here, too: the JobMaster is told."""
+
+    checkpoint_id: CheckpointID
+    timestamp_ms: int
+    """When it was triggered."""
+    detail: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +162,7 @@ TaskEffect = (
     TriggerCheckpointOnBarrier
     | AllBarriersReceived
     | AbortCheckpointOnBarrier
+    | DeclineOvertakenCheckpoint
     | InputChannelStateCompleted
     | InputsRecovered
     | StartTimer
@@ -248,7 +264,9 @@ class CheckpointableTask(Protocol):
         """Send AcknowledgeCheckpoint."""
         ...
 
-    def decline(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "") -> None:
+    def decline(
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "", timestamp_ms: int = 0
+    ) -> None:
         """Send DeclineCheckpoint."""
         ...
 

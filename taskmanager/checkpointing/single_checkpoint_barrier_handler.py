@@ -3,10 +3,11 @@
 Decides which barrier is new, current or obsolete, when all have come (the end of a channel stands for its barrier, unless
 checkpoints after the end of tasks are switched off), and what a newer barrier or a cancellation does to the current
 checkpoint. What a barrier means for its channel is decided by the state (`barrier_states`). It does not know data, queues
-or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with four differences: a cancellation also ends a checkpoint
-that is only known by an announcement (there it waits for the next one), an unaligned snapshot waits for channels that
-nothing may overtake, a barrier that finds its channel counted already does not restart the measured alignment, and a checkpoint
-that the JobMaster has given up blocks nothing any more.
+or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with five differences: a cancellation also ends a checkpoint
+that is only known by an announcement (there it waits for the next one), and declines the one that it overtakes, as a newer barrier does
+(there nobody hears of that one until it times out); an unaligned snapshot waits for channels that nothing may overtake; a second
+barrier of one checkpoint on a channel is an error, as it was in Flink's first handlers; and a checkpoint that the JobMaster has given
+up blocks nothing any more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from snapline.taskmanager.checkpointing.checkpointing_contract import (
     CheckpointStarted,
     CheckpointStopped,
     ConvertToPriority,
+    DeclineOvertakenCheckpoint,
     HoldConsumption,
     ReleaseConsumption,
     ResumeConsumption,
@@ -91,12 +93,16 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             if barrier.options.needs_alignment:
                 self._emit(ResumeConsumption(channel))
             return self._take_effects()
-        self._check_new_checkpoint(barrier)
+        self._check_new_checkpoint(barrier, channel)
         if barrier.checkpoint_id in self._given_up:
             self._abort_internal(barrier.checkpoint_id, None)
             if barrier.options.needs_alignment:
                 self._emit(ResumeConsumption(channel))
             return self._take_effects()
+        check(
+            channel not in self._aligned,
+            f"stream corrupt: a second barrier of checkpoint {barrier.checkpoint_id} on {channel}",
+        )
         self._time_alignment(barrier)
         self._mark_channel_aligned(channel, barrier, BarrierEvent.BARRIER)
         return self._take_effects()
@@ -106,7 +112,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
     ) -> list[BarrierHandlerEffect]:
         self._now_ms = now_ms
         if not self._is_obsolete(barrier.checkpoint_id) and barrier.checkpoint_id not in self._given_up:
-            self._check_new_checkpoint(barrier)
+            self._check_new_checkpoint(barrier, channel)
             self._time_alignment(barrier)
             state = STATES[self._state]
             self._go(BarrierEvent.ANNOUNCEMENT, state.announcement_received(self, channel, sequence_number))
@@ -118,7 +124,14 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._now_ms = now_ms
         cancelled_id = marker.checkpoint_id
         if cancelled_id > self._current_id or (cancelled_id == self._current_id and self.is_checkpoint_pending):
-            self._abort_internal(cancelled_id, CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
+            if cancelled_id > self._current_id and self.is_checkpoint_pending:
+                overtaken = self.pending_barrier
+                detail = self._newer_came(f"the cancellation of checkpoint {cancelled_id}", channel)
+                self._emit(DeclineOvertakenCheckpoint(overtaken.checkpoint_id, overtaken.timestamp_ms, detail))
+            reason = CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
+            self._abort_internal(
+                cancelled_id, reason, f"input {channel.gate_index}/{channel.channel_index} brought its cancellation."
+            )
         return self._take_effects()
 
     def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> list[BarrierHandlerEffect]:
@@ -142,7 +155,9 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
                 self._mark_channel_aligned(channel, self.pending_barrier, BarrierEvent.END_OF_PARTITION)
             else:
                 reason = CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
-                self._abort_internal(self._current_id, reason)
+                self._abort_internal(
+                    self._current_id, reason, f"Input {channel.gate_index}/{channel.channel_index} ended."
+                )
         return self._take_effects()
 
     def timer_fired(self, key: Hashable, now_ms: int) -> list[BarrierHandlerEffect]:
@@ -269,15 +284,20 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             self._current_id == checkpoint_id and not self.is_checkpoint_pending
         )
 
-    def _check_new_checkpoint(self, barrier: CheckpointBarrier) -> None:
+    def _check_new_checkpoint(self, barrier: CheckpointBarrier, channel: InputChannelInfo) -> None:
         if self._current_id >= barrier.checkpoint_id:
             return
         if self.is_checkpoint_pending:
-            self._abort_internal(self._current_id, CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED)
+            detail = self._newer_came(f"checkpoint {barrier.checkpoint_id}", channel)
+            self._abort_internal(self._current_id, CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED, detail)
         self._current_id = barrier.checkpoint_id
         self._pending_barrier = barrier
         self._aligned.clear()
         self._target_count = len(self._open)
+
+    def _newer_came(self, newer: str, channel: InputChannelInfo) -> str:
+        """Why the current checkpoint will not get its last barriers."""
+        return f"input {channel.gate_index}/{channel.channel_index} brought {newer} when {len(self._aligned)} of {self._target_count} inputs had brought this one."
 
     def _time_alignment(self, barrier: CheckpointBarrier) -> None:
         """The first barrier of a checkpoint says whether it has a timeout; one that is FORCED_ALIGNED does not know, the next one does."""
@@ -308,8 +328,12 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             self._pending_barrier = None
             self._reset_timer()
 
-    def _abort_internal(self, cancelled_id: CheckpointID, reason: CheckpointFailureReason | None) -> None:
+    def _abort_internal(
+        self, cancelled_id: CheckpointID, reason: CheckpointFailureReason | None, detail: str = ""
+    ) -> None:
         """`reason`: None when the JobMaster knows."""
+        barrier = self._pending_barrier
+        seen = barrier if barrier is not None and barrier.checkpoint_id == cancelled_id else None
         self._current_id = max(cancelled_id, self._current_id)
         self._last_cancelled_or_completed_id = max(self._last_cancelled_or_completed_id, cancelled_id)
         self._pending_barrier = None
@@ -317,7 +341,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._target_count = 0
         self._reset_timer()
         self._go(BarrierEvent.ABORT, STATES[self._state].abort(self, cancelled_id))
-        self._emit(self._abort(cancelled_id, reason))
+        self._emit(self._abort(cancelled_id, reason, detail, seen))
         self._given_up = {known: None for known in self._given_up if known > self._current_id}
 
     def _reset_timer(self) -> None:

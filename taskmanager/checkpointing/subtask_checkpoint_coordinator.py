@@ -27,6 +27,7 @@ from snapline.taskmanager.checkpointing.checkpointing_contract import (
     ChannelState,
     CheckpointableTask,
     CheckpointedOperator,
+    DeclineOvertakenCheckpoint,
     FrozenState,
     InputChannelStateCompleted,
     InputsRecovered,
@@ -103,7 +104,8 @@ class SubtaskCheckpointCoordinator:
         """The JobMaster wants a checkpoint of a source, or of a task whose inputs have all ended. Raises OperatorFailure."""
         if not is_running:
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
-            self._task.decline(barrier.checkpoint_id, reason)
+            detail = "The task does not run yet, or not any more."
+            self._task.decline(barrier.checkpoint_id, reason, detail, barrier.timestamp_ms)
             self._task.broadcast_cancel_checkpoint_marker(barrier.checkpoint_id)
             return
         delay_ms = max(0, now_ms - barrier.timestamp_ms)
@@ -128,8 +130,11 @@ class SubtaskCheckpointCoordinator:
                     self.trigger_checkpoint_on_barrier(barrier, metrics, now_ms, is_running=is_running)
                 case AllBarriersReceived(checkpoint_id, duration_ms, size_bytes):
                     self.all_barriers_received(checkpoint_id, duration_ms, size_bytes)
-                case AbortCheckpointOnBarrier(checkpoint_id, reason):
-                    self.abort_checkpoint_on_barrier(checkpoint_id, reason)
+                case AbortCheckpointOnBarrier(checkpoint_id, reason, detail, timestamp_ms):
+                    self.abort_checkpoint_on_barrier(checkpoint_id, reason, detail, timestamp_ms)
+                case DeclineOvertakenCheckpoint(checkpoint_id, timestamp_ms, detail):
+                    overtaken = CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED
+                    self._task.decline(checkpoint_id, overtaken, detail, timestamp_ms)
                 case InputChannelStateCompleted(checkpoint_id, batches):
                     self.finish_input(checkpoint_id, batches)
                 case InputsRecovered(is_last):
@@ -166,7 +171,8 @@ class SubtaskCheckpointCoordinator:
             self._take_sync_part(pending, now_ms)
         except OperatorFailure as failure:
             self._drop(checkpoint_id)
-            self._task.decline(checkpoint_id, CheckpointFailureReason.TASK_CHECKPOINT_FAILURE, str(failure))
+            reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
+            self._task.decline(checkpoint_id, reason, str(failure), barrier.timestamp_ms)
             raise
         pending.sync_part_done = True
         duration_ms = max(0, self._task.clock_ms() - began_ms)
@@ -234,7 +240,8 @@ class SubtaskCheckpointCoordinator:
         if isinstance(result, BaseException):
             self._task.cancel_async_snapshot(checkpoint_id)
             detail = f"{type(result).__name__}: {result}"
-            self._task.decline(checkpoint_id, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, detail)
+            reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+            self._task.decline(checkpoint_id, reason, detail, pending.barrier.timestamp_ms)
             return
         metrics = replace(
             pending.metrics,
@@ -246,7 +253,13 @@ class SubtaskCheckpointCoordinator:
 
     # --- aborts and notifications -------------------------------------------------------------------------------------------
 
-    def abort_checkpoint_on_barrier(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason | None) -> None:
+    def abort_checkpoint_on_barrier(
+        self,
+        checkpoint_id: CheckpointID,
+        reason: CheckpointFailureReason | None,
+        detail: str = "",
+        timestamp_ms: int = 0,
+    ) -> None:
         """The barrier handler has given it up. Older ones that still wait for barriers never get them now, either. `reason`: None
         when it is the JobMaster who said so, and need not be told."""
         self._last_checkpoint_id = max(self._last_checkpoint_id, checkpoint_id)
@@ -256,7 +269,7 @@ class SubtaskCheckpointCoordinator:
             if pending_id == checkpoint_id or self._pending[pending_id].inputs is None:
                 self._drop(pending_id)
         if reason is not None:
-            self._task.decline(checkpoint_id, reason)
+            self._task.decline(checkpoint_id, reason, detail, timestamp_ms)
         self._task.broadcast_cancel_checkpoint_marker(checkpoint_id)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID, *, is_running: bool = True) -> None:

@@ -142,10 +142,13 @@ class CheckpointExecution:
         message = AcknowledgeCheckpoint(job_id, attempt_id, checkpoint_id, metrics, state)
         self._environment.acknowledge_checkpoint(message)
 
-    def decline(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "") -> None:
+    def decline(
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "", timestamp_ms: int = 0
+    ) -> None:
         """With the detail that the user gets to see."""
         job_id, attempt_id = self._descriptor.job_id, self._descriptor.attempt_id
-        self._environment.decline_checkpoint(DeclineCheckpoint(job_id, attempt_id, checkpoint_id, reason, detail))
+        message = DeclineCheckpoint(job_id, attempt_id, checkpoint_id, reason, detail, timestamp_ms)
+        self._environment.decline_checkpoint(message)
 
 
 def _collect(

@@ -311,6 +311,7 @@ class TaskManagerProcess(Process):
             thread.wake_up,
             self._tell,
             lambda: self._ended_task(attempt_id),
+            SilentLogger(),  # type: ignore[arg-type]
             local_recovery_of(descriptor, self._local, is_default=False),
         )
         environment.disk, environment.machine, environment.workers = self._disk, self.machine, self.workers

@@ -63,6 +63,8 @@ class InputGate:
         #: Place in the line of all and only the channels that stand in it.
         self._places: dict[int, _Line] = {}
         self._blocked: set[int] = set()
+        #: Their last barrier came before what it overtook, which follows it also when they are blocked.
+        self._overtaken: set[int] = set()
         #: Nothing of these is polled, whatever they have.
         self._held: set[int] = set()
         self._ended: set[int] = set()
@@ -162,10 +164,15 @@ class InputGate:
     def _take(self, channel_index: int, polled: BufferAndBacklog) -> BufferOrEvent:
         """An element has left its channel."""
         element = polled.element
+        check(
+            polled.is_priority or channel_index not in self._blocked or channel_index in self._overtaken,
+            f"stream corrupt: {self._infos[channel_index]} is blocked, and something was polled from it",
+        )
         persister = self._persisters[channel_index]
         if isinstance(element, pa.RecordBatch):
             persister.maybe_persist(element)
         elif isinstance(element, CheckpointBarrier):
+            (self._overtaken.add if polled.is_priority else self._overtaken.discard)(channel_index)
             kept = [early.element for early in self._early.get(channel_index, ())] if polled.is_priority else []
             early_batches = [batch for batch in kept if isinstance(batch, pa.RecordBatch)]
             overtaken = [*early_batches, *self._channels[channel_index].inflight_batches()]

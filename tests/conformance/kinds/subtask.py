@@ -206,7 +206,9 @@ class _Task:
         self.running_async.discard(checkpoint_id)
         self.actions.append({"acknowledge": checkpoint_id})
 
-    def decline(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "") -> None:
+    def decline(
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "", timestamp_ms: int = 0
+    ) -> None:
         """Noted."""
         self.actions.append({"decline": checkpoint_id})
 

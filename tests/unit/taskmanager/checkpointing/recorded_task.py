@@ -121,7 +121,9 @@ class RecordedTask:
         self.acknowledged.append((metrics, state))
         self.calls.append(f"acknowledge {checkpoint_id}")
 
-    def decline(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "") -> None:
+    def decline(
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "", timestamp_ms: int = 0
+    ) -> None:
         """Written down."""
         self.calls.append(f"decline {checkpoint_id}: {reason.name}{' ' + detail if detail else ''}")
 

@@ -341,7 +341,9 @@ class Task:
         snapshot = Snapshot(self.frozen.pop(checkpoint_id), self.uploading.pop(checkpoint_id))
         self.job.acknowledge(self, checkpoint_id, snapshot)
 
-    def decline(self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "") -> None:
+    def decline(
+        self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "", timestamp_ms: int = 0
+    ) -> None:
         """To the coordinator of the job."""
         self.job.declined.append((self.name, checkpoint_id, reason))
 

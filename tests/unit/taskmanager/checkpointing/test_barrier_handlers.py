@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from snapline.dataflow.config import ConfigurationError
@@ -16,6 +18,7 @@ from snapline.dataflow.failures import CheckpointFailureReason as Reason
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import CheckpointMetrics
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer
+from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AbortCheckpointOnBarrier,
@@ -24,6 +27,7 @@ from snapline.taskmanager.checkpointing.checkpointing_contract import (
     CheckpointStarted,
     CheckpointStopped,
     ConvertToPriority,
+    DeclineOvertakenCheckpoint,
     HoldConsumption,
     ReleaseConsumption,
     ResumeConsumption,
@@ -159,9 +163,62 @@ def test_abandoned_unaligned_checkpoint_forgets_its_data_in_flight() -> None:
     handler.process_barrier(barrier(1, UNALIGNED), C0, 0)
 
     assert handler.process_cancellation_barrier(cancel(3), C1, 0) == [
+        DeclineOvertakenCheckpoint(CheckpointID(1), 0),
         CheckpointStopped(CheckpointID(1), completed=False),
         AbortCheckpointOnBarrier(CheckpointID(3), Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
     ]
+
+
+@pytest.mark.parametrize("make", [checkpoint_barrier_aligner, alternating_checkpoint_barrier_handler])
+def test_checkpoint_that_a_newer_cancellation_overtakes_is_declined(
+    make: Callable[[list[InputChannelInfo]], SingleCheckpointBarrierHandler],
+) -> None:
+    """Nobody would hear of it until it times out; the decline says what happened, and when the checkpoint was triggered."""
+    handler = make([C0, C1])
+    handler.process_barrier(barrier(5, at_ms=70), C0, 80)
+
+    effects = handler.process_cancellation_barrier(cancel(6), C1, 90)
+
+    declined = effects[0]
+    assert isinstance(declined, DeclineOvertakenCheckpoint)
+    assert effects == [
+        DeclineOvertakenCheckpoint(CheckpointID(5), 70),
+        ResumeConsumption(C0),
+        AbortCheckpointOnBarrier(CheckpointID(6), Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
+    ]
+    expected = "input 0/1 brought the cancellation of checkpoint 6 when 1 of 2 inputs had brought this one."
+    assert expected == declined.detail
+
+
+def test_checkpoint_that_a_newer_barrier_skips_says_so_in_words() -> None:
+    """With the time of its trigger."""
+    handler = checkpoint_barrier_aligner([C0, C1])
+    handler.process_barrier(barrier(5, at_ms=70), C0, 80)
+
+    [*_, abort, _] = handler.process_barrier(barrier(6), C1, 90)
+
+    assert isinstance(abort, AbortCheckpointOnBarrier)
+    assert abort.timestamp_ms == 70
+    assert abort.detail == "input 0/1 brought checkpoint 6 when 1 of 2 inputs had brought this one."
+
+
+@pytest.mark.parametrize(
+    ("handler", "options"),
+    [
+        (checkpoint_barrier_aligner([C0, C1]), ALIGNED),
+        (checkpoint_barrier_unaligner([C0, C1]), UNALIGNED),
+        (alternating_checkpoint_barrier_handler([C0, C1]), SAVEPOINT),
+        (CheckpointBarrierTracker([C0, C1]), COUNTED),
+    ],
+)
+def test_second_barrier_of_a_checkpoint_on_a_channel_is_an_error(
+    handler: CheckpointBarrierHandler, options: CheckpointOptions
+) -> None:
+    """The stream is corrupt, and nothing that comes of it can be trusted."""
+    handler.process_barrier(barrier(1, options), C0, 0)
+
+    with pytest.raises(InvariantViolation, match="stream corrupt: a second barrier of checkpoint 1"):
+        handler.process_barrier(barrier(1, options), C0, 0)
 
 
 def test_savepoint_after_unaligned_checkpoint_subsumes_it() -> None:

@@ -166,7 +166,7 @@ def test_source_that_does_not_run_declines_and_tells_downstream() -> None:
     story = Story()
 
     assert story.trigger(1, is_running=False) == [
-        f"decline 1: {Reason.CHECKPOINT_DECLINED_TASK_NOT_READY.name}",
+        f"decline 1: {Reason.CHECKPOINT_DECLINED_TASK_NOT_READY.name} The task does not run yet, or not any more.",
         "cancel marker 1",
     ]
     assert story.coordinator.pending_checkpoint_ids == ()

@@ -108,6 +108,19 @@ def test_channel_with_a_priority_element_goes_first() -> None:
     assert drain(gate) == [barrier, 1, 11]
 
 
+def test_poll_from_a_blocked_channel_is_an_error() -> None:
+    """It has not stopped behind its barrier: what follows would be part of a snapshot that it does not belong to."""
+    gate, (first,) = gate_of(1)
+    first.arrive(
+        CheckpointBarrier(CheckpointID(1), 0, CheckpointOptions(alignment=AlignmentType.AT_LEAST_ONCE)), batch(1)
+    )
+    assert gate.poll_next() is not None
+    gate.block_consumption(0)
+
+    with pytest.raises(InvariantViolation, match="stream corrupt: .* is blocked"):
+        gate.poll_next()
+
+
 def test_a_held_channel_gives_nothing_and_keeps_what_its_barrier_overtook() -> None:
     """Not a barrier either; when it is released, it goes on where it was, and what was overtaken is in flight."""
     gate, (first, second) = gate_of(2)
