@@ -16,14 +16,14 @@ import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, TextIO
-
-import structlog
-from structlog.typing import FilteringBoundLogger
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from snapline.dataflow.config import is_secret
 
-Logger = FilteringBoundLogger
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+Logger: TypeAlias = "FilteringBoundLogger"
 
 REDACTED = "*********(redacted)"
 
@@ -41,6 +41,8 @@ def redact(values: Mapping[str, Any]) -> dict[str, Any]:
 def make_logger(name: str, level: str = "info", stream: TextIO | None = None, *, as_json: bool | None = None) -> Logger:
     """A logger that writes to `stream` (standard error). JSON unless the stream is a terminal. Raises ValueError for an
     unknown level."""
+    import structlog  # loads much, and a local run that has nothing to say does without
+
     if level.lower() not in LEVELS:
         raise ValueError(f"unknown log level {level!r}: one of {', '.join(LEVELS)}")
     out = sys.stderr if stream is None else stream
@@ -61,6 +63,8 @@ def silent_logger() -> Logger:
     >>> from snapline.sidecar import silent_logger
     >>> silent_logger().warning("nobody reads this")
     """
+    import structlog
+
     logger: Logger = structlog.wrap_logger(
         structlog.ReturnLogger(),
         processors=[lambda *_: ""],

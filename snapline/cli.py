@@ -30,6 +30,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
+from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
@@ -122,6 +123,8 @@ def relay(arguments: tuple[str, ...]) -> None:
 
 
 @cli.command()
+@click.option("--local", is_flag=True, help="in this process, without Java, Spark and a coordinator")
+@click.option("--threads", type=click.IntRange(min=1), help="of a local run; with more than one, each task has its own")
 @click.option("--detached", "-d", is_flag=True, help="return once the job is accepted")
 @click.option("--from-savepoint", "-s", default="", help="start from this savepoint or retained checkpoint")
 @click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
@@ -139,17 +142,26 @@ def run(
     script: Path,
     arguments: tuple[str, ...],
     *,
+    local: bool,
+    threads: int | None,
     detached: bool,
     from_savepoint: str,
     allow_non_restored_state: bool,
     drop_state_columns: bool,
     claim: bool,
 ) -> None:
-    """Run a job script against a coordinator: `snapline run job.py -- --its-own options`."""
+    """Run a job script against a coordinator, or with --local in this process: `snapline run job.py -- --its-own options`."""
+    if local and detached:
+        raise click.UsageError("--detached: a local run ends with its process, so there is nothing to return from")
+    if threads and not local:
+        raise click.UsageError("--threads is for local runs: give --local, too")
     prefix = ENVIRONMENT_PREFIX
-    os.environ[prefix + "jobmanager__rpc__address"] = target.configuration.get_option(COORDINATOR_ADDRESS)
+    if local:
+        os.environ[LOCAL_VARIABLE] = str(threads or 1)
+    else:
+        os.environ[prefix + "jobmanager__rpc__address"] = target.configuration.get_option(COORDINATOR_ADDRESS)
     token = target.configuration.get_option(SECURITY_TOKEN)
-    if token:
+    if token and not local:
         os.environ[prefix + "security__auth__token"] = token
     if detached:
         os.environ["SNAPLINE_DETACHED"] = "1"

@@ -364,8 +364,8 @@ def job_status(details: pb.JobDetails) -> str:
     return decode_job_status(details.overview.status).value
 
 
-def raise_unless_finished(details: pb.JobDetails) -> None:
-    """Raise JobFailed for a job that ended otherwise."""
+def raise_unless_finished(details: pb.JobDetails, cause: BaseException | None = None) -> None:
+    """Raise JobFailed for a job that ended otherwise; `cause`: what a task of this process has raised."""
     overview = details.overview
     status = decode_job_status(overview.status)
     if status is JobStatus.FINISHED:
@@ -373,7 +373,7 @@ def raise_unless_finished(details: pb.JobDetails) -> None:
     if status is JobStatus.CANCELED:
         raise JobFailed(f"job {overview.name!r} ({overview.job_id}) was cancelled", None)
     failure = decode(SerializedFailure, overview.failure) if overview.HasField("failure") else None
-    raise JobFailed(describe_failure(overview.name, failure), failure)
+    raise JobFailed(describe_failure(overview.name, failure), failure) from cause
 
 
 def describe_failure(job_name: str, failure: SerializedFailure | None) -> str:

@@ -271,12 +271,32 @@ class StreamExecutionEnvironment:
                 savepoint_restore=self.savepoint_restore,
             )
 
-    def execute(self, job_name: str = "snapline job") -> JobExecutionResult:
-        """Run the job and wait for its end: on the coordinator at `jobmanager.rpc.address`, or beside this process and in its Spark application.
+    def execute(
+        self, job_name: str = "snapline job", *, local: bool | None = None, threads: int | None = None
+    ) -> JobExecutionResult:
+        """Run the job and wait for its end: on the coordinator at `jobmanager.rpc.address`, beside this process and in its Spark application, or
+        in this process.
+
+        `local=True` runs it in this process, without Java, Spark and sockets, on this thread: breakpoints, `print` and profilers work
+        as in any program, and the exception of a user's function is the cause of JobFailed. `threads`: of a local run; with more than
+        one, each task has a thread of its own. None: as `snapline run --local` says, else on Spark or a coordinator, on one thread.
 
         Raises JobFailed with the failure of the task that caused it, JobDefinitionError for a job that cannot run, and SnaplineError for what is
         missing, in one line each.
+
+        >>> from snapline.connectors.builtin.sinks import PrintSink
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> sink = env.from_collection([{"x": 1}, {"x": 2}]).map(lambda row: {"y": row["x"] * 10}).sink_to(PrintSink())
+        >>> env.execute("tens", local=True).status
+        1> {'y': 10}
+        1> {'y': 20}
+        'FINISHED'
         """
         from snapline.execution import execute
+        from snapline.local.local_execution import execute_locally, is_local, threads_of
 
+        if is_local(local):
+            return execute_locally(self, job_name, threads_of(threads))
+        if threads is not None:
+            raise JobDefinitionError(f"threads={threads} is for local runs: give local=True, too, or leave it out")
         return execute(self, job_name)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snapline.client import ClusterClient, raise_unless_finished
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
@@ -20,12 +20,12 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_status
-from snapline.engine_state import check_engine_state
-from snapline.environment import StreamExecutionEnvironment
-from snapline.progress import ProgressDisplay, RowsRead, rows_expected
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.logs import make_logger
-from snapline.session import EmbeddedCluster, open_spark, slots_required
+from snapline.rows_read import RowsRead
+
+if TYPE_CHECKING:
+    from snapline.environment import StreamExecutionEnvironment
+    from snapline.session import EmbeddedCluster
 
 CHECK_INTERVAL_S = 0.5
 DETACHED_VARIABLE = "SNAPLINE_DETACHED"
@@ -79,12 +79,20 @@ class JobExecutionResult:
         )
 
 
+def hand_over_translation(environment: StreamExecutionEnvironment, job_name: str) -> None:
+    """Within `translating_only`, nothing is executed: raises ProgramAborted."""
+    if _translations:
+        _translations[-1].append(environment.translate(job_name, configuration=environment.configuration))
+        raise ProgramAborted
+
+
 def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecutionResult:
     """Run the environment's job. Raises JobFailed, or what stopped it from starting."""
+    hand_over_translation(environment, job_name)
+    from snapline.engine_state import check_engine_state
+    from snapline.session import EmbeddedCluster, open_spark, slots_required
+
     configuration = environment.configuration
-    if _translations:
-        _translations[-1].append(environment.translate(job_name, configuration=configuration))
-        raise ProgramAborted
     if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
@@ -125,6 +133,8 @@ def run_in(
         said = "goes on with the job that was left behind, as it was submitted then"
         cluster.logger.warning(said, job_id=left[0].job_id, job=job_graph.name)
         return _follow(client, replace(job_graph, job_id=JobID(left[0].job_id)), cluster.check, on_change)
+    from snapline.engine_state import check_engine_state
+
     check_engine_state(job_graph)
     client.submit(job_graph)
     return _follow(client, job_graph, cluster.check, on_change)
@@ -136,6 +146,8 @@ def _follow(
     check: Callable[[], None],
     on_change: Callable[[pb.JobDetails], None] | None = None,
 ) -> JobExecutionResult:
+    from snapline.progress import ProgressDisplay, rows_expected
+
     latest: list[pb.JobDetails] = []
     failure: list[BaseException] = []
     rows = RowsRead()
@@ -167,10 +179,11 @@ def _follow(
     if failure:
         raise failure[0]
     raise_unless_finished(latest[0])
-    return _result(latest[0], rows.total)
+    return result_of(latest[0], rows.total)
 
 
-def _result(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
+def result_of(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
+    """How the job went."""
     overview = details.overview
     return JobExecutionResult(
         job_id=JobID(overview.job_id),
@@ -185,6 +198,8 @@ def _result(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
 
 def _logger(configuration: Configuration, warnings: tuple[str, ...]) -> Any:
     """To standard error, from WARNING up unless `log.level` is set: what a user's program prints is its own."""
+    from snapline.runtime.logs import make_logger
+
     level = configuration.get_option(LOG_LEVEL) if LOG_LEVEL.key in configuration else "WARNING"
     logger = make_logger("snapline", level)
     for warning in warnings:

@@ -5,7 +5,7 @@ in one Spark application, or look at the cluster while a job runs, as `examples/
 """
 
 from snapline.execution import run_in
-from snapline.progress import RowsRead
+from snapline.rows_read import RowsRead
 from snapline.runtime.logs import silent_logger
 from snapline.session import EmbeddedCluster, SparkHandle, open_spark, slots_required
 

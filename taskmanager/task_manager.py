@@ -57,6 +57,7 @@ from snapline.taskmanager.snapshots.local_directories import LocalDirectories, d
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome, host_towards
+from snapline.taskmanager.threads.task_thread import TaskThread
 from snapline.taskmanager.threads.turns import Turns
 
 STOP_TASKS_SECONDS = 5.0
@@ -135,13 +136,14 @@ class TaskManager:
             self._crashed,
         )
         events = EventBatcher(self._actor)
+        turns = Turns(configuration.get_option(TASKMANAGER_TURNS), self._timers, self._clock)
         self._tasks = RunningTasks(
             self._exchange,
             self._uploader,
             self._storages,
             self._local,
             configuration.get_option(LOCAL_RECOVERY),
-            Turns(configuration.get_option(TASKMANAGER_TURNS), self._timers, self._clock),
+            lambda name: TaskThread(name, self._clock, turns),
             self._clock,
             events.add,
             logger,

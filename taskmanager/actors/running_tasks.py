@@ -1,6 +1,6 @@
 """The tasks that run in one TaskManager: starts, cancels and feeds them, and reads their counters.
 
-Performs the effects of the TaskExecutor that concern tasks. Each task has a thread of its own (`snapline.taskmanager.threads.task_thread`);
+Performs the effects of the TaskExecutor that concern tasks. Each task has a runner, a thread of its own or its turns on a loop;
 everything that goes to it is mail. A task that cannot even be built reports FAILED like one that failed later. Thread-safe.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from snapline.dataflow.config import LOCAL_RECOVERY
 from snapline.dataflow.failures import SerializedFailure
@@ -30,11 +30,28 @@ from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, Loca
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.stream_task import StreamTask
 from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
-from snapline.taskmanager.threads.task_thread import TaskThread
-from snapline.taskmanager.threads.turns import Turns
 
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""
+
+
+class TaskRunner(Protocol):
+    """What calls `StreamTask.step`: a thread (`snapline.taskmanager.threads.task_thread`), or the loop of a local run."""
+
+    name: str
+    task: StreamTask | None
+
+    def start(self, task: StreamTask) -> None:
+        """Run the task to its end."""
+        ...
+
+    def wake_up(self) -> None:
+        """Something has come; from any thread, and often."""
+        ...
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait for the end; whether it has come."""
+        ...
 
 
 class RunningTasks:
@@ -45,25 +62,26 @@ class RunningTasks:
         exchange: Exchange,
         uploader: SnapshotUploader,
         storages: StateStorages,
-        local: LocalRecovery,
+        local: LocalRecovery | None,
         is_local_by_default: bool,
-        turns: Turns,
+        make_runner: Callable[[str], TaskRunner],
         clock: Clock,
         tell_executor: Callable[[Any], None],
         logger: Logger,
     ) -> None:
-        """`is_local_by_default`: whether jobs that do not say so have local recovery."""
+        """`local`: None: there is no local recovery here. `is_local_by_default`: whether jobs that do not say so have it.
+        `make_runner`: for the task of this name."""
         self._exchange = exchange
         self._uploader = uploader
         self._storages = storages
         self._local = local
         self._is_local_by_default = is_local_by_default
-        self._turns = turns
+        self._make_runner = make_runner
         self._clock = clock
         self._tell = tell_executor
         self._logger = logger
         self._lock = threading.Lock()
-        self._running: dict[ExecutionAttemptID, TaskThread] = {}
+        self._running: dict[ExecutionAttemptID, TaskRunner] = {}
         self._sinks: dict[ExecutionAttemptID, TaskSnapshotSink] = {}
         """Of those that run, and of those that have ended and whose snapshots are not released yet."""
         self._final: OrderedDict[ExecutionAttemptID, TaskMetrics] = OrderedDict()
@@ -72,7 +90,7 @@ class RunningTasks:
     def start(self, descriptor: TaskDeploymentDescriptor) -> None:
         """Build the task and run it."""
         attempt_id = descriptor.attempt_id
-        thread = TaskThread(descriptor.task_name, self._clock, self._turns)
+        thread = self._make_runner(descriptor.task_name)
         try:
             environment = TaskEnvironment(
                 descriptor,
@@ -181,9 +199,9 @@ class RunningTasks:
 
 
 def local_recovery_of(
-    descriptor: TaskDeploymentDescriptor, local: LocalRecovery, *, is_default: bool
+    descriptor: TaskDeploymentDescriptor, local: LocalRecovery | None, *, is_default: bool
 ) -> JobLocalRecovery | None:
     """What the task's job says, else its TaskManager."""
     text = descriptor.configuration.get(LOCAL_RECOVERY.key)
     is_on = is_default if text is None else LOCAL_RECOVERY.read(text)
-    return local.of_job(descriptor.job_id) if is_on else None
+    return local.of_job(descriptor.job_id) if is_on and local is not None else None

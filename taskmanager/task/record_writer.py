@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import CheckpointBarrier, StreamElement, Watermark, WatermarkStatus
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
@@ -65,6 +64,11 @@ class RecordWriter:
         debloat_target_ms: int | None = None,
     ) -> None:
         """`debloat_target_ms`: what waits in a subpartition should take its consumer so long, about; None: never mind."""
+        if descriptor.partitioning is Partitioning.HASH:
+            # It brings a compiler, which others do without.
+            from snapline.dataflow.columnar.key_partition import split_batch
+
+            self._split_batch = split_batch
         check(
             len(subpartitions) == descriptor.subpartitions, "an edge has as many subpartitions as its descriptor says"
         )
@@ -141,7 +145,7 @@ class RecordWriter:
 
     def _split(self, batch: pa.RecordBatch) -> None:
         descriptor = self.descriptor
-        parts = split_batch(
+        parts = self._split_batch(
             batch, descriptor.key_columns, descriptor.target_max_parallelism, descriptor.target_parallelism
         )
         for lane, part in zip(self._lanes, parts, strict=True):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from snapline.progress import RowsRead
 from snapline.protos import client_pb2 as pb
 from snapline.protos.job_pb2 import JobEdge
+from snapline.rows_read import RowsRead
 
 
 def job(attempt: int, rows: list[int]) -> pb.JobDetails:

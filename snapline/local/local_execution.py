@@ -1,0 +1,87 @@
+"""`execute(local=True)` and `snapline run --local`: whether a job runs here, and running it to its end.
+
+What belongs to clusters is left aside: addresses of coordinators, high availability, numbers of TaskManagers. Settings of the job
+count. This module loads nothing of the engine before a job runs here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from snapline.dataflow.errors import JobDefinitionError
+
+if TYPE_CHECKING:
+    from snapline.environment import StreamExecutionEnvironment
+    from snapline.execution import JobExecutionResult
+    from snapline.local.local_job import LocalJob
+
+LOCAL_VARIABLE = "SNAPLINE_LOCAL"
+"""Set by `snapline run --local`, to the number of threads: jobs that do not say where they run do so here."""
+
+
+def is_local(asked: bool | None) -> bool:
+    """Whether a job runs in this process."""
+    return bool(os.environ.get(LOCAL_VARIABLE)) if asked is None else asked
+
+
+def threads_of(asked: int | None) -> int:
+    """How many threads a local run has. Raises JobDefinitionError."""
+    threads = int(os.environ.get(LOCAL_VARIABLE) or 1) if asked is None else asked
+    if not isinstance(threads, int) or threads < 1:
+        raise JobDefinitionError(f"a local run needs a whole number of threads, at least 1, got threads={threads!r}")
+    return threads
+
+
+def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> LocalJob:
+    """The environment's job, about to run here. Raises a SnaplineError that says why it cannot."""
+    from snapline.execution import hand_over_translation
+    from snapline.local.local_job import LocalJob
+
+    hand_over_translation(environment, job_name)
+    translation = environment.translate(job_name, configuration=environment.configuration)
+    if translation.job_graph.savepoint_restore.path:
+        from snapline.engine_state import check_engine_state
+
+        check_engine_state(translation.job_graph)
+    logger = ConsoleLogger()
+    for warning in translation.warnings:
+        logger.warning(warning)
+    return LocalJob(translation.job_graph, threads, logger)
+
+
+def execute_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobExecutionResult:
+    """Run the environment's job to its end on this thread. Raises JobFailed, whose cause is what a user's function has raised."""
+    from snapline.rows_read import RowsRead
+
+    rows = RowsRead()
+    with open_local_job(environment, job_name, threads) as job:
+        job.run(on_change=rows.note)
+        return result_of_local(job, rows)
+
+
+def result_of_local(job: LocalJob, rows: Any) -> JobExecutionResult:
+    """How a job went that has ended. Raises JobFailed unless it is FINISHED."""
+    from snapline.client import raise_unless_finished
+    from snapline.execution import result_of
+
+    details = job.details()
+    raise_unless_finished(details, job.error)
+    return result_of(details, rows.total)
+
+
+class ConsoleLogger:
+    """What a local run has to say besides its results: warnings, in a line each, on standard error."""
+
+    def warning(self, event: str, **context: Any) -> None:
+        """Print it."""
+        said = "".join(f"  {key}={value}" for key, value in context.items())
+        sys.stderr.write(f"snapline: {event}{said}\n")
+
+    error = warning
+
+    def info(self, event: str, **context: Any) -> None:
+        """Nobody looks."""
+
+    debug = info

@@ -1,0 +1,173 @@
+"""`execute(local=True)`: the same rows in this process, on the caller's thread, with the exception of the user's function."""
+
+from __future__ import annotations
+
+import bdb
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from snapline import JobDefinitionError, JobFailed, ParquetSink, StreamExecutionEnvironment
+from snapline.local.local_execution import LOCAL_VARIABLE, open_local_job
+
+ROWS = [{"k": i % 3, "v": i} for i in range(30)]
+
+
+def environment(tmp_path, **settings):
+    """Where checkpoints do not lie about."""
+    return StreamExecutionEnvironment.get_execution_environment(
+        {"execution.checkpointing.dir": str(tmp_path / "checkpoints"), **settings}
+    )
+
+
+def written(tmp_path):
+    """Rows of the sink."""
+    return pq.read_table(tmp_path / "out").to_pylist()
+
+
+def run(tmp_path, function, threads=1, **settings):
+    """Apply a function to the rows and write them."""
+    env = environment(tmp_path, **settings)
+    env.from_collection(ROWS).map(function).sink_to(ParquetSink(str(tmp_path / "out")), uid="out")
+    return env.execute("job", local=True, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_of_a_small_job(tmp_path, threads):
+    """What comes in goes through the function to the sink."""
+    result = run(tmp_path, lambda row: {"w": row["v"] * 2}, threads)
+    assert (result.status, result.rows_read) == ("FINISHED", 30)
+    assert written(tmp_path) == [{"w": 2 * i} for i in range(30)]
+
+
+def test_the_function_runs_on_the_thread_that_called(tmp_path):
+    """Breakpoints and profilers find it there."""
+    run(tmp_path, lambda row: {"thread": threading.get_ident()})
+    assert {row["thread"] for row in written(tmp_path)} == {threading.get_ident()}
+
+
+def divide(row):
+    """Fails at 7."""
+    return {"x": 1 / (row["v"] - 7)}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_exception_of_the_function_is_the_cause(tmp_path, threads):
+    """With its traceback, for debuggers; and the failure as a cluster tells it."""
+    with pytest.raises(JobFailed, match="ZeroDivisionError") as caught:
+        run(tmp_path, divide, threads)
+    cause = caught.value.__cause__
+    assert isinstance(cause, ZeroDivisionError)
+    assert traceback.extract_tb(cause.__traceback__)[-1].name == "divide"
+    assert caught.value.failure is not None
+    assert "row 7 of the batch" in caught.value.failure.position
+
+
+class FailsOnce:
+    """Fails at the tenth row, unless a file says that it has."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __call__(self, row):
+        """Pass it on."""
+        if row["v"] == 10 and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            raise ValueError("once")
+        return row
+
+
+def test_a_failed_job_restarts_from_its_checkpoint(tmp_path):
+    """With checkpoints on, as on a cluster; no row is written twice."""
+    result = run(tmp_path, FailsOnce(tmp_path / "marker"), **{"execution.checkpointing.interval": "20 ms"})
+    assert (result.status, result.restarts) == ("FINISHED", 1)
+    assert written(tmp_path) == ROWS
+
+
+def interrupt(row):
+    """Ctrl-C comes while a row is being processed."""
+    if row["v"] == 3:
+        signal.raise_signal(signal.SIGINT)
+    return row
+
+
+def test_ctrl_c_cancels_the_job(tmp_path):
+    """It reaches the function at once, and nothing is published; signals are as they were."""
+    with pytest.raises(KeyboardInterrupt, match="job 'job' was cancelled"):
+        run(tmp_path, interrupt, **{"execution.checkpointing.interval": "1 min"})
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert list((tmp_path / "out").glob("*.parquet")) == []
+
+
+def leave_debugger(row):
+    """What `q` at a breakpoint raises."""
+    raise bdb.BdbQuit
+
+
+def test_leaving_a_debugger_cancels_the_job(tmp_path):
+    """Nobody wants to meet the breakpoint again after a restart."""
+    with pytest.raises(KeyboardInterrupt, match="was cancelled"):
+        run(tmp_path, leave_debugger, **{"execution.checkpointing.interval": "1 min"})
+
+
+def test_a_job_that_is_left_is_gone(tmp_path):
+    """Closed in the middle of its life, it leaves neither threads nor files in the directory of checkpoints."""
+    env = environment(tmp_path, **{"execution.checkpointing.interval": "10 min"})
+    env.from_collection(ROWS).sink_to(ParquetSink(str(tmp_path / "out")), uid="out")
+    with open_local_job(env, "left", 2) as job:
+        job.run(until=lambda: job.details().overview.subtasks_by_state.get("RUNNING", 0) > 0)
+    assert [thread for thread in threading.enumerate() if "Collection" in thread.name] == []
+
+
+def test_threads_are_for_local_runs(tmp_path):
+    """And there is at least one."""
+    env = environment(tmp_path)
+    env.from_collection(ROWS).sink_to(ParquetSink(str(tmp_path / "out")), uid="out")
+    with pytest.raises(JobDefinitionError, match="at least 1, got threads=0"):
+        env.execute("job", local=True, threads=0)
+    with pytest.raises(JobDefinitionError, match="give local=True"):
+        env.execute("job", local=False, threads=2)
+
+
+SCRIPT = """
+import sys
+from snapline import StreamExecutionEnvironment
+from snapline.connectors.builtin.sinks import PrintSink
+env = StreamExecutionEnvironment.get_execution_environment()
+env.from_collection([{"x": 1}, {"x": 2}]).map(lambda row: {"y": row["x"] * 10}).sink_to(PrintSink())
+env.execute("job")
+print([name for name in ("grpc", "pyspark", "rich", "structlog", "numba", "kazoo", "obstore") if name in sys.modules])
+"""
+
+
+def test_a_script_runs_locally_without_what_it_does_not_need(tmp_path):
+    """`SNAPLINE_LOCAL`, which `snapline run --local` sets; neither Spark nor sockets nor compilers are loaded."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**_environment(), LOCAL_VARIABLE: "1"}
+    )
+    assert (ended.stdout, ended.returncode) == ("1> {'y': 10}\n1> {'y': 20}\n[]\n", 0), ended.stderr
+
+
+def test_the_command_runs_a_script_locally(tmp_path):
+    """`snapline run --local job.py`; what belongs to a coordinator is refused."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT.rpartition("print")[0])
+    command = [sys.executable, "-m", "snapline.cli", "run", "--local"]
+    ended = subprocess.run([*command, str(script)], capture_output=True, text=True, env=_environment())
+    assert (ended.stdout, ended.returncode) == ("1> {'y': 10}\n1> {'y': 20}\n", 0), ended.stderr
+    refused = subprocess.run([*command, "-d", str(script)], capture_output=True, text=True, env=_environment())
+    assert refused.returncode != 0
+    assert "--detached: a local run ends with its process" in refused.stderr
+
+
+def _environment():
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
