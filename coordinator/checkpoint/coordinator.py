@@ -34,7 +34,6 @@ from snapline.coordinator.checkpoint.effects import (
     PeriodicTriggerKey,
     PersistStatistics,
     RestoreFailed,
-    SendTriggerCheckpoint,
     ShutdownIdCounter,
     TriggerMasterHook,
 )
@@ -93,7 +92,7 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.messages import ForTasks, JobStatus, TriggerCheckpoint
 from snapline.runtime.cores.machine import InvariantViolation, StartTimer, TimerFired, check
 
 
@@ -432,7 +431,10 @@ class CheckpointCoordinator:
         options = self.configuration.options_of(pending.properties.snapshot_type, pending.location)
         self.publication.may_have_leftovers = True
         tasks = pending.plan.tasks_to_trigger
-        self._out.append(SendTriggerCheckpoint(tasks, pending.checkpoint_id, pending.timestamp_ms, options))
+        if tasks:
+            checkpoint_id, timestamp_ms = pending.checkpoint_id, pending.timestamp_ms
+            trigger = TriggerCheckpoint(self.job_id, tasks[0], checkpoint_id, timestamp_ms, options)
+            self._out.append(ForTasks(trigger, tasks))
         self._in_flight.check_acknowledged(pending.checkpoint_id)
 
     def _asking_hooks(self, checkpoint_id: CheckpointID) -> PendingCheckpoint | None:

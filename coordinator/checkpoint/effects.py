@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
-from snapline.dataflow.elements import CheckpointOptions
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
 from snapline.dataflow.snapshot.handles import MasterState, TaskStateSnapshot
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.messages import CheckpointMessage, ForTasks, JobStatus
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 
@@ -34,39 +33,6 @@ class CheckpointTimeoutKey:
 
     job_id: JobID
     checkpoint_id: CheckpointID
-
-
-# --- messages to tasks ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SendTriggerCheckpoint:
-    """snapline.dataflow.wire.messages.TriggerCheckpoint to each of these attempts."""
-
-    attempt_ids: tuple[ExecutionAttemptID, ...]
-    checkpoint_id: CheckpointID
-    timestamp_ms: int
-    options: CheckpointOptions
-
-
-@dataclass(frozen=True, slots=True)
-class SendNotifyCheckpointComplete:
-    """snapline.dataflow.wire.messages.NotifyCheckpointComplete to each of these attempts."""
-
-    attempt_ids: tuple[ExecutionAttemptID, ...]
-    checkpoint_id: CheckpointID
-    timestamp_ms: int
-    last_subsumed_id: CheckpointID = CheckpointID(0)
-
-
-@dataclass(frozen=True, slots=True)
-class SendNotifyCheckpointAborted:
-    """snapline.dataflow.wire.messages.NotifyCheckpointAborted to each of these attempts."""
-
-    attempt_ids: tuple[ExecutionAttemptID, ...]
-    checkpoint_id: CheckpointID
-    latest_completed_id: CheckpointID
-    timestamp_ms: int
 
 
 # --- work that is answered by an event --------------------------------------------------------------------------------
@@ -305,9 +271,7 @@ class CoordinatorShutDown:
 
 
 CheckpointCoordinatorEffect = (
-    SendTriggerCheckpoint
-    | SendNotifyCheckpointComplete
-    | SendNotifyCheckpointAborted
+    ForTasks[CheckpointMessage]
     | DrawCheckpointId
     | SetCheckpointIdCount
     | TriggerMasterHook

@@ -22,8 +22,6 @@ from snapline.coordinator.checkpoint.effects import (
     FailTask,
     MessageRefused,
     PersistStatistics,
-    SendNotifyCheckpointAborted,
-    SendNotifyCheckpointComplete,
 )
 from snapline.coordinator.checkpoint.events import CheckpointStoreFailed
 from snapline.coordinator.checkpoint.failure_manager import CheckpointFailureManager, FailureVerdict
@@ -41,7 +39,13 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
-from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    ForTasks,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+)
 from snapline.runtime.cores.machine import CancelTimer, check
 
 Effects = list[CheckpointCoordinatorEffect]
@@ -280,7 +284,10 @@ class CheckpointsInFlight:
             out.append(failure_effect(verdict, reason))
         tasks = pending.plan.tasks_to_commit_to
         latest_id = self._publication.store.latest_id
-        out.append(SendNotifyCheckpointAborted(tasks, checkpoint_id, latest_id, pending.timestamp_ms))
+        if tasks:
+            timestamp_ms = pending.timestamp_ms
+            aborted = NotifyCheckpointAborted(self._job_id, tasks[0], checkpoint_id, latest_id, timestamp_ms)
+            out.append(ForTasks(aborted, tasks))
 
     # --- completing
 
@@ -323,7 +330,12 @@ class CheckpointsInFlight:
                 reason = CheckpointFailureReason.CHECKPOINT_SUBSUMED
                 self.abort_pending(reason, now_ms, out, subsumed_by=checkpoint_id)
                 tasks = pending.plan.tasks_to_commit_to
-                out.append(SendNotifyCheckpointComplete(tasks, checkpoint_id, pending.timestamp_ms, last_subsumed_id))
+                if tasks:
+                    timestamp_ms = pending.timestamp_ms
+                    complete = NotifyCheckpointComplete(
+                        self._job_id, tasks[0], checkpoint_id, timestamp_ms, last_subsumed_id
+                    )
+                    out.append(ForTasks(complete, tasks))
         out += removals
         return pending
 

@@ -6,8 +6,8 @@ Besides these:
 * `StartTimer`, `CancelTimer`. Timers of the checkpoint core come out as they are too; keys do not collide.
 * `snapline.coordinator.jobmaster.operations.Reply`.
 * Every effect of `snapline.coordinator.checkpoint.effects` that needs the outside (draw an id, store metadata, discard state, ...):
-  handed out as it is; the shell answers with the event named there. Those that speak to tasks never come out: the
-  JobMaster has turned them into `SendToTasks`.
+  handed out as it is; the shell answers with the event named there. `ForTasks` never comes out: the JobMaster, which knows
+  where tasks run, has turned it into `SendToTasks`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,6 @@ from snapline.coordinator.checkpoint.effects import (
     FailJob,
     FailTask,
     RestoreFailed,
-    SendNotifyCheckpointAborted,
-    SendNotifyCheckpointComplete,
-    SendTriggerCheckpoint,
     StateRestored,
 )
 from snapline.coordinator.checkpoint.events import (
@@ -69,7 +66,6 @@ from snapline.coordinator.jobmaster.events import (
     SavepointLoadFailed,
 )
 from snapline.coordinator.jobmaster.identity import (
-    NO_CHECKPOINT,
     RECONCILING_ROUND,
     RESTORE_PREFIX,
     IdleSlotTimer,
@@ -77,7 +73,6 @@ from snapline.coordinator.jobmaster.identity import (
     ReconciliationTimer,
     round_of,
 )
-from snapline.coordinator.jobmaster.notifications import Notification, message_for_tasks
 from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
 from snapline.coordinator.jobmaster.rescaling import (
@@ -112,15 +107,19 @@ from snapline.dataflow.snapshot.handles import CheckpointMetadata
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
+    CheckpointMessage,
     DeclineCheckpoint,
     Disconnect,
     EndOfDataReached,
     Fenced,
+    ForTasks,
     FreeSlot,
     HeartbeatRequest,
     HeartbeatResponse,
     JobStatus,
     JobStatusChanged,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
     NotifyTaskManagerLost,
     OfferSlots,
     RegisterJobMaster,
@@ -357,10 +356,8 @@ class JobMaster:
                 self._restore(effect)
             case JobStatusReached(status, failure):
                 self._job_status_reached(status, failure)
-            case (
-                SendTriggerCheckpoint() | SendNotifyCheckpointComplete() | SendNotifyCheckpointAborted() as notification
-            ):
-                self._tell_tasks(notification)
+            case ForTasks():
+                self._tell_tasks(effect)
             case CheckpointRequestCompleted():
                 self._of_clients(self._clients.snapshot_completed(effect, self._now_ms))
             case CheckpointRequestFailed():
@@ -519,10 +516,12 @@ class JobMaster:
         self._schedule(self.scheduler.adopt(adoptable.executions, self._now_ms))
         self._perform_queue()
         attempts = adoptable.running
-        if latest_id:
-            self._tell_tasks(SendNotifyCheckpointComplete(attempts, latest_id, self._now_ms, NO_CHECKPOINT))
-        for aborted_id in adoptable.seen_after(latest_id):
-            self._tell_tasks(SendNotifyCheckpointAborted(attempts, aborted_id, latest_id, self._now_ms))
+        if latest_id and attempts:
+            complete = NotifyCheckpointComplete(self.job_id, attempts[0], latest_id, self._now_ms)
+            self._tell_tasks(ForTasks(complete, attempts))
+        for aborted_id in adoptable.seen_after(latest_id) if attempts else ():
+            aborted = NotifyCheckpointAborted(self.job_id, attempts[0], aborted_id, latest_id, self._now_ms)
+            self._tell_tasks(ForTasks(aborted, attempts))
         pending = tuple(message for message in adoptable.unconfirmed if message.checkpoint_id > latest_id)
         if pending:
             self._checkpoint(AcknowledgesReceived(pending))
@@ -555,11 +554,11 @@ class JobMaster:
         if connection is not None:
             self._out.append(Send(connection, Fenced(self.identity.session, message)))
 
-    def _tell_tasks(self, notification: Notification) -> None:
-        """A message for each of the tasks."""
+    def _tell_tasks(self, message: ForTasks[CheckpointMessage]) -> None:
+        """A message for each of the tasks that are connected."""
         find, connection_of = self.scheduler.graph.find, self.task_managers.connection_of
         to: dict[ConnectionID, list[ExecutionAttemptID]] = {}
-        for attempt_id in notification.attempt_ids:
+        for attempt_id in message.attempt_ids:
             execution = find(attempt_id)
             connection = connection_of(execution.resource_id) if execution is not None else None
             if connection is None:
@@ -570,9 +569,8 @@ class JobMaster:
             else:
                 tasks.append(attempt_id)
         if to:
-            template = message_for_tasks(self.job_id, notification)
             everybody = tuple((connection, tuple(tasks)) for connection, tasks in to.items())
-            self._out.append(SendToTasks(self.identity.session, template, everybody))
+            self._out.append(SendToTasks(self.identity.session, message.template, everybody))
 
     def _acknowledges_received(self, parts: tuple[MessagesReceived, ...]) -> None:
         """Many at once, each part of one TaskManager."""

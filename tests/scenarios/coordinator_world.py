@@ -45,7 +45,16 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    ExecutionState,
+    ForTasks,
+    JobStatus,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 
 JOB = JobID("job")
@@ -402,12 +411,12 @@ def _detail(text: str) -> str:
 def describe(effect: Any) -> str:
     """One line for what the core asks for."""
     match effect:
-        case asked.SendTriggerCheckpoint(attempts, number, _, options):
+        case ForTasks(TriggerCheckpoint(_, _, number, _, options), attempts):
             kind = f" {options.snapshot_type.value}" if options.snapshot_type is not SnapshotType.CHECKPOINT else ""
             return f"trigger {number}{kind} ({options.alignment.value}) -> {_attempts(attempts)}"
-        case asked.SendNotifyCheckpointComplete(attempts, number, _, subsumed):
+        case ForTasks(NotifyCheckpointComplete(_, _, number, _, subsumed), attempts):
             return f"complete {number}" + (f" (subsumed {subsumed})" if subsumed else "") + f" -> {_attempts(attempts)}"
-        case asked.SendNotifyCheckpointAborted(attempts, number, latest):
+        case ForTasks(NotifyCheckpointAborted(_, _, number, latest), attempts):
             return f"aborted {number} (latest completed {latest}) -> {_attempts(attempts)}"
         case asked.DrawCheckpointId(request):
             return f"draw id for {request}"

@@ -22,9 +22,6 @@ from snapline.coordinator.checkpoint.effects import (
     FailTask,
     MessageRefused,
     RemoveCompletedCheckpoint,
-    SendNotifyCheckpointAborted,
-    SendNotifyCheckpointComplete,
-    SendTriggerCheckpoint,
     StoreCompletedCheckpoint,
     TriggerMasterHook,
 )
@@ -62,7 +59,15 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, JobStatus
+from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    ForTasks,
+    JobStatus,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired, check
 from tests.conformance.kinds.explicit_roles import ExplicitRolesPlanCalculator, TaskRoles
 from tests.conformance.kinds.properties import reason_of, state_of
@@ -210,15 +215,15 @@ class Harness:
                 self.timers[key] = (at_ms, self.armed)
             case CancelTimer(key):
                 self.timers.pop(key, None)
-            case SendTriggerCheckpoint(attempts, checkpoint_id, _, options):
+            case ForTasks(TriggerCheckpoint(_, _, checkpoint_id, _, options), attempts):
                 self.sent("trigger", checkpoint_id, attempts)
                 self.seen["trigger_options"] = {
                     "type": TYPE_NAMES.get(options.snapshot_type, options.snapshot_type.name),
                     "unaligned": options.is_unaligned,
                 }
-            case SendNotifyCheckpointComplete(attempts, checkpoint_id):
+            case ForTasks(NotifyCheckpointComplete(_, _, checkpoint_id), attempts):
                 self.sent("complete", checkpoint_id, attempts)
-            case SendNotifyCheckpointAborted(attempts, checkpoint_id):
+            case ForTasks(NotifyCheckpointAborted(_, _, checkpoint_id), attempts):
                 self.sent("abort", checkpoint_id, attempts)
             case CheckpointRequestCompleted(request_id):
                 self.answered(request_id, "completed")

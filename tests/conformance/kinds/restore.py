@@ -20,7 +20,6 @@ from snapline.coordinator.checkpoint.effects import (
     ResetMasterHook,
     RestoreFailed,
     RestoreMasterHook,
-    SendTriggerCheckpoint,
     SetCheckpointIdCount,
     StateRestored,
     StoreCompletedCheckpoint,
@@ -62,7 +61,13 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
+    ExecutionState,
+    ForTasks,
+    JobStatus,
+    TriggerCheckpoint,
+)
 from tests.conformance.replay import ANY, difference
 
 JOB = JobID("job")
@@ -206,7 +211,7 @@ class Harness:
                     self.feed(MasterHookRestored(hook_id))
                 case CloseMasterHook(hook_id):
                     self.hook_calls.append({"hook": hook_id, "call": "close"})
-                case SendTriggerCheckpoint(checkpoint_id=checkpoint_id):
+                case ForTasks(TriggerCheckpoint(checkpoint_id=checkpoint_id)):
                     self.acknowledge_all(checkpoint_id)
                 case StateRestored() | RestoreFailed():
                     self.answers.append(effect)

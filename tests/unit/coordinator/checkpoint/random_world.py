@@ -28,7 +28,16 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    ExecutionState,
+    ForTasks,
+    JobStatus,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
 from tests.unit.coordinator.checkpoint.small_job import JOB, edge, vertex
 
@@ -140,14 +149,14 @@ class RandomWorld:
                 self.timers[key] = at_ms
             case CancelTimer(key):
                 self.timers.pop(key, None)
-            case asked.SendTriggerCheckpoint(attempts, number):
+            case ForTasks(TriggerCheckpoint(_, _, number), attempts):
                 self.triggered[number] = attempts
-            case asked.SendNotifyCheckpointComplete(_, number):
+            case ForTasks(NotifyCheckpointComplete(_, _, number)):
                 assert number in self.stored_ids, f"oracle: {number} was announced before it was durable"
                 assert number not in self.aborted, f"oracle: {number} was aborted and is announced as complete"
                 self.notified.append(number)
                 self.notifications += [(number, task) for task in TASKS if (number, task) in self.offered]
-            case asked.SendNotifyCheckpointAborted(_, number, latest):
+            case ForTasks(NotifyCheckpointAborted(_, _, number, latest)):
                 assert number not in self.notified, f"oracle: {number} was announced as complete and is aborted"
                 assert latest == 0 or latest in self.stored_ids, f"oracle: {latest} is said to be complete"
                 self.aborted.add(number)

@@ -19,9 +19,6 @@ from snapline.coordinator.checkpoint.effects import (
     ReleaseCompletedCheckpoints,
     RemoveCompletedCheckpoint,
     RestoreFailed,
-    SendNotifyCheckpointAborted,
-    SendNotifyCheckpointComplete,
-    SendTriggerCheckpoint,
     SetCheckpointIdCount,
     ShutdownIdCounter,
     StateRestored,
@@ -50,7 +47,15 @@ from snapline.dataflow.elements import AlignmentType, CheckpointOptions, Snapsho
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
-from snapline.dataflow.wire.messages import DeclineCheckpoint, ExecutionState, JobStatus
+from snapline.dataflow.wire.messages import (
+    DeclineCheckpoint,
+    ExecutionState,
+    ForTasks,
+    JobStatus,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from tests.unit.coordinator.checkpoint.small_job import (
     JOB,
@@ -88,7 +93,7 @@ def test_checkpoint_from_request_to_notification() -> None:
     assert job.trigger("a", 1) == [
         DrawCheckpointId(A),
         StartTimer(timeout, 1_005_000),
-        SendTriggerCheckpoint(job.sources, ONE, 1_000_000, options),
+        ForTasks(TriggerCheckpoint(JOB, job.sources[0], ONE, 1_000_000, options), job.sources),
     ]
     assert job.acknowledge(1, *job.sources) == []
     cancel, store = job.acknowledge(1, job.tasks[2])
@@ -97,7 +102,7 @@ def test_checkpoint_from_request_to_notification() -> None:
     assert store.checkpoint.location == "chk-1"
     assert job.tell(CheckpointStored(ONE)) == [
         CheckpointRequestCompleted(A, ONE, "chk-1"),
-        SendNotifyCheckpointComplete(job.tasks, ONE, 1_000_000),
+        ForTasks(NotifyCheckpointComplete(JOB, job.tasks[0], ONE, 1_000_000), job.tasks),
     ]
 
 
@@ -153,7 +158,7 @@ def test_new_attempt_is_triggered_when_it_came_before_the_id() -> None:
 
     effects = job.tell(CheckpointIdDrawn(A, ONE))
 
-    (trigger,) = [effect for effect in effects if isinstance(effect, SendTriggerCheckpoint)]
+    (trigger,) = [effect for effect in effects if isinstance(effect, ForTasks)]
     assert trigger.attempt_ids == (job.sources[0], replacement)
 
 
@@ -342,17 +347,19 @@ def test_abort_messages_name_the_latest_completed_checkpoint() -> None:
     decline = DeclineCheckpoint(JOB, job.tasks[0], TWO, CheckpointFailureReason.CHECKPOINT_DECLINED)
     effects = job.tell(DeclineReceived(decline))
 
-    assert effects[-1] == SendNotifyCheckpointAborted(job.tasks, TWO, ONE, job.now_ms)
+    aborted = NotifyCheckpointAborted(JOB, job.tasks[0], TWO, ONE, job.now_ms)
+    assert effects[-1] == ForTasks(aborted, job.tasks)
 
 
 def test_unaligned_with_timeout_starts_aligned() -> None:
     """The options of the trigger say so; savepoints stay aligned without a timeout."""
     job = Coordinator(unaligned=True, aligned_checkpoint_timeout_ms=300)
 
-    (trigger,) = [effect for effect in job.trigger("a", 1) if isinstance(effect, SendTriggerCheckpoint)]
+    (trigger,) = [effect for effect in job.trigger("a", 1) if isinstance(effect, ForTasks)]
 
-    assert trigger.options.alignment is AlignmentType.ALIGNED
-    assert trigger.options.is_timeoutable
+    assert isinstance(trigger.template, TriggerCheckpoint)
+    assert trigger.template.options.alignment is AlignmentType.ALIGNED
+    assert trigger.template.options.is_timeoutable
     assert not job.core.configuration.options_of(SnapshotType.SAVEPOINT, "x").is_timeoutable
 
 
@@ -385,7 +392,7 @@ def test_rescaling_replaces_the_tasks() -> None:
     effects = job.tell(TopologyChanged((vertex("src", 1), vertex("sink", 3)), (edge("src", "sink"),)))
     tasks = (attempt("src"), *(attempt("sink", subtask) for subtask in range(3)))
     job.tell(running(*tasks))
-    (trigger,) = [effect for effect in job.trigger("b", 2) if isinstance(effect, SendTriggerCheckpoint)]
+    (trigger,) = [effect for effect in job.trigger("b", 2) if isinstance(effect, ForTasks)]
 
     assert (
         CheckpointRequestFailed(A, CheckpointFailureReason.JOB_FAILOVER_REGION, "The job is being rescaled.", ONE)

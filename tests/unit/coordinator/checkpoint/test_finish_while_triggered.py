@@ -8,8 +8,6 @@ from snapline.coordinator.checkpoint.effects import (
     CheckpointTimeoutKey,
     DrawCheckpointId,
     FailJob,
-    SendNotifyCheckpointAborted,
-    SendTriggerCheckpoint,
     StoreCompletedCheckpoint,
 )
 from snapline.coordinator.checkpoint.events import (
@@ -24,7 +22,13 @@ from snapline.coordinator.checkpoint.events import (
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.wire.messages import DeclineCheckpoint, ExecutionState
+from snapline.dataflow.wire.messages import (
+    DeclineCheckpoint,
+    ExecutionState,
+    ForTasks,
+    NotifyCheckpointAborted,
+    TriggerCheckpoint,
+)
 from snapline.runtime.cores.machine import TimerFired
 from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, running
 
@@ -38,12 +42,14 @@ def test_a_savepoint_begins_again_without_it() -> None:
     job.tell(CheckpointRequested(WANTED, SnapshotType.SAVEPOINT, "/sp/one"))
     job.tell(CheckpointIdDrawn(WANTED, CheckpointID(1)))
     effects = job.tell(running(first, state=ExecutionState.FINISHED))
-    assert [e for e in effects if isinstance(e, SendNotifyCheckpointAborted)]
+    assert [e for e in effects if isinstance(e, ForTasks) and isinstance(e.template, NotifyCheckpointAborted)]
     assert not [e for e in effects if isinstance(e, CheckpointRequestFailed | FailJob)]
     assert DrawCheckpointId(WANTED) in effects
 
     effects = job.tell(CheckpointIdDrawn(WANTED, CheckpointID(2)))
-    assert [e.attempt_ids for e in effects if isinstance(e, SendTriggerCheckpoint)] == [(second,)]
+    assert [
+        e.attempt_ids for e in effects if isinstance(e, ForTasks) and isinstance(e.template, TriggerCheckpoint)
+    ] == [(second,)]
     (stored,) = [e for e in job.acknowledge(2, *job.tasks[1:]) if isinstance(e, StoreCompletedCheckpoint)]
     assert stored.checkpoint.location == "/sp/one-2"
     completed = CheckpointRequestCompleted(WANTED, CheckpointID(2), "/sp/one-2")

@@ -15,7 +15,6 @@ from snapline.coordinator.checkpoint.effects import (
     ResetMasterHook,
     RestoreFailed,
     RestoreMasterHook,
-    SendTriggerCheckpoint,
     StateRestored,
     TriggerMasterHook,
 )
@@ -35,7 +34,7 @@ from snapline.coordinator.checkpoint.properties import CheckpointProperties, Che
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, JobVertexID
 from snapline.dataflow.snapshot.handles import MasterState
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.messages import ForTasks, JobStatus
 from tests.unit.coordinator.checkpoint.small_job import JOB, attempt, edge, running, vertex
 
 FIRST, AGAIN = CheckpointRequestID("first"), CheckpointRequestID("again")
@@ -160,13 +159,13 @@ def test_tasks_are_triggered_behind_the_last_hook() -> None:
     """In any order."""
     job = Job()
     job.run()
-    assert [type(e) for e in job.trigger() if isinstance(e, (TriggerMasterHook, SendTriggerCheckpoint))] == [
+    assert [type(e) for e in job.trigger() if isinstance(e, (TriggerMasterHook, ForTasks))] == [
         TriggerMasterHook,
         TriggerMasterHook,
     ]
     assert job.tell(MasterHookAnswered("b", CheckpointID(1))) == []
     (trigger,) = job.tell(MasterHookAnswered("a", CheckpointID(1), KEPT))
-    assert isinstance(trigger, SendTriggerCheckpoint)
+    assert isinstance(trigger, ForTasks)
 
 
 def test_a_hook_that_fails_fails_the_checkpoint_once() -> None:

@@ -14,8 +14,6 @@ from snapline.coordinator.checkpoint.effects import (
     FailJob,
     FailTask,
     RestoreFailed,
-    SendNotifyCheckpointComplete,
-    SendTriggerCheckpoint,
     StateRestored,
 )
 from snapline.coordinator.checkpoint.events import (
@@ -85,10 +83,12 @@ from snapline.dataflow.wire.messages import (
     EndOfDataReached,
     ExecutionState,
     Fenced,
+    ForTasks,
     HeartbeatRequest,
     HeartbeatResponse,
     JobStatus,
     NotEnoughResources,
+    NotifyCheckpointComplete,
     NotifyTaskManagerLost,
     OfferSlots,
     RegisterJobMaster,
@@ -317,9 +317,13 @@ def test_messages_of_tasks_reach_the_checkpoint_core_and_back() -> None:
     story = Story().run()
     acknowledge = AcknowledgeCheckpoint(ONE.job_id, attempt(), CheckpointID(1))
     story.checkpoints.answers[EndOfDataReceived] = [
-        SendTriggerCheckpoint((attempt(), attempt(9)), CheckpointID(2), 77, CheckpointOptions())
+        ForTasks(
+            TriggerCheckpoint(ONE.job_id, attempt(), CheckpointID(2), 77, CheckpointOptions()), (attempt(), attempt(9))
+        )
     ]
-    story.checkpoints.answers[AcknowledgesReceived] = [SendNotifyCheckpointComplete((attempt(),), CheckpointID(1), 5)]
+    story.checkpoints.answers[AcknowledgesReceived] = [
+        ForTasks(NotifyCheckpointComplete(ONE.job_id, attempt(), CheckpointID(1), 5), (attempt(),))
+    ]
 
     (complete,) = messages(story.hears("a", acknowledge), object)
     assert (complete.attempt_id, complete.checkpoint_id) == (attempt(), 1)
