@@ -78,7 +78,7 @@ class Compiler:
 
     def _field(self, hint: Any, field: FieldDescriptor, default: Any) -> tuple[Setter, Getter]:
         origin = typing.get_origin(hint)
-        if _is_repeated(field):
+        if is_repeated(field):
             if field.message_type is not None and field.message_type.GetOptions().map_entry:
                 return _scalar_map(field)
             item = typing.get_args(hint)[0]
@@ -99,7 +99,7 @@ class Compiler:
         return _scalar(field, required=identity)
 
 
-def _is_repeated(field: Any) -> bool:
+def is_repeated(field: Any) -> bool:
     """Whether the field is a list or a map. protobuf 5 has no `is_repeated`, and protobuf 7 no `label` any more."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED)
 
