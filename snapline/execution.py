@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,19 +37,19 @@ class ProgramAborted(BaseException):
     """`execute` was called where only the translation is wanted. No Exception, so that a program that catches those ends."""
 
 
-_translations: list[list[Translation]] = []
-"""Innermost last: where `execute` puts translations instead of running them."""
+_collected: ContextVar[list[Translation] | None] = ContextVar("translations", default=None)
+"""Where `execute` puts translations instead of running them; None: it runs them."""
 
 
 @contextmanager
 def translating_only() -> Iterator[list[Translation]]:
     """Within, `execute` puts the translation into the list and raises ProgramAborted; nothing is started anywhere."""
     collected: list[Translation] = []
-    _translations.append(collected)
+    token = _collected.set(collected)
     try:
         yield collected
     finally:
-        _translations.remove(collected)
+        _collected.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ class JobExecutionResult:
 
 def hand_over_translation(environment: StreamExecutionEnvironment, job_name: str) -> None:
     """Within `translating_only`, nothing is executed: raises ProgramAborted."""
-    if _translations:
-        _translations[-1].append(environment.translate(job_name, configuration=environment.configuration))
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(environment.translate(job_name, configuration=environment.configuration))
         raise ProgramAborted
 
 

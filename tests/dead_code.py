@@ -28,7 +28,7 @@ CALLED_BY_LIBRARIES = """
 CALLED_BY_USERS = """
     get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle get_checkpoint_lock
     current_processing_time put_entries delete_event_time_timers get_broadcast_state add_all put_all
-    add_python_module start_new_chain disable_chaining
+    add_python_module
 """
 """A user's function calls them on a context or a state of ours, or a user's sink is called with them."""
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+T = TypeVar("T")
 EventT = TypeVar("EventT", contravariant=True)
 EffectT = TypeVar("EffectT")
 
@@ -19,10 +20,12 @@ class InvariantViolation(Exception):
     """A core found itself in a state that its own rules exclude. A defect of ours: the shell must stop."""
 
 
-def check(condition: object, why: str) -> None:
-    """Raise InvariantViolation(why) unless the condition holds. Never stripped, unlike assert."""
-    if not condition:
+def check(condition: T | None, why: str) -> T:
+    """Raise InvariantViolation(why) when the condition is False or None; returns it otherwise, so that a value that must be there is
+    narrowed: `backend = check(self.backend, "open was called")`. An empty collection and 0 are values. Never stripped, unlike assert."""
+    if condition is None or condition is False:
         raise InvariantViolation(why)
+    return condition
 
 
 @dataclass(frozen=True, slots=True)

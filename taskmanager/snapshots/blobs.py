@@ -73,7 +73,7 @@ def plan_blobs(
     ]
     channels: list[BlobPlan] = []
     if channel_state is not None and (channel_state.inputs or channel_state.outputs):
-        check(snapshots, "data in flight without an operator")
+        check(bool(snapshots), "data in flight without an operator")
         tail, head = snapshots[0][0], snapshots[-1][0]
         for operator_id, field, of_channels in (
             (head, "input_channel", channel_state.inputs),

@@ -147,7 +147,8 @@ class KeyedSnapshot:
         """The file."""
         keys, occupied = self._keys, self._occupied
         check(keys is not None and occupied is not None, "a keyed snapshot was encoded after its release")
-        assert keys is not None and occupied is not None  # noqa: S101 - for the type checker
+        keys = check(keys, "there is no keys")
+        occupied = check(occupied, "there is no occupied")
         slots = true_rows(occupied())
         slots, row_offsets = self._by_key_group(keys, slots)
         self.row_count = len(slots)

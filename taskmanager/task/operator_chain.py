@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +27,8 @@ from snapline.taskmanager.operators.base.operator_contract import (
 )
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.record_writer import RecordWriter
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -86,10 +89,10 @@ class ChainedOperator:
         """Tell the operator that the checkpoint will never complete."""
         self.run("notify_checkpoint_aborted", lambda: self.operator.notify_checkpoint_aborted(checkpoint_id))
 
-    def run(self, activity: str, call: Callable[[], object]) -> None:
-        """Make any other call, attributed."""
+    def run(self, activity: str, call: Callable[[], T]) -> T:
+        """Return what any other call gives; what it raises names the operator and the activity."""
         try:
-            call()
+            return call()
         except (OperatorFailure, InvariantViolation):
             raise
         except (Exception, SystemExit) as error:

@@ -176,7 +176,7 @@ class StreamTask:
         self._time.advance(now_ms, hindered=self._hindered)
         self._meter.step_begins(now_ms)
         if self._batch_size.step_begins(now_ms) and self._parts is not None and self._parts.input is not None:
-            for gate in self._parts.input.gate.gate.gates:
+            for gate in self._parts.input.union.gates:
                 gate.max_batch_rows = self._batch_size.rows
         try:
             progress = self._initialize() if self._state is ExecutionState.CREATED else self._step(self._time.now_ms())
@@ -269,13 +269,11 @@ class StreamTask:
             self._end_source_data(parts, drain=True)
             return ProgressKind.WORKED, None
         source = parts.chain.source
-        check(source is not None, "a task without inputs has a source")
-        assert source is not None  # noqa: S101 - for the type checker
-        status: list[InputStatus] = []
+        source = check(source, "a task without inputs has a source")
         self._position.input_name = "source"
-        parts.chain.head.run("emit_next", lambda: status.append(source.emit_next()))
+        status = parts.chain.head.run("emit_next", source.emit_next)
         self._position.input_name = ""
-        match status[0]:
+        match status:
             case InputStatus.MORE_AVAILABLE:
                 return ProgressKind.WORKED, None
             case InputStatus.END_OF_INPUT:
@@ -289,7 +287,7 @@ class StreamTask:
     def _poll(self, parts: TaskParts, now_ms: int, *, priority_only: bool = False) -> bool:
         """Take one element from the gates. Returns whether there was one."""
         task_input = parts.input
-        assert task_input is not None  # noqa: S101 - only called with gates
+        task_input = check(task_input, "there is no task input, although the task has gates")
         polled = task_input.gate.poll_next(now_ms, priority_only=priority_only)
         if polled is None:
             return False
@@ -339,8 +337,8 @@ class StreamTask:
                 parts.chain.head.process_watermark_status(output)
 
     def _check_end_of_data(self, parts: TaskParts, task_input: TaskInput) -> None:
-        gates = task_input.gate.gate.gates
-        drain = task_input.gate.gate.should_drain
+        gates = task_input.union.gates
+        drain = task_input.union.should_drain
         for input_index in sorted({descriptor.input_index for descriptor in task_input.descriptors}):
             of_input = [
                 gate
@@ -351,7 +349,7 @@ class StreamTask:
                 self._ended_inputs.add(input_index)
                 if parts.chain is not None and all(gate.should_drain for gate in of_input):
                     parts.chain.end_input(input_index)
-        if task_input.gate.gate.has_received_end_of_data:
+        if task_input.union.has_received_end_of_data:
             if parts.chain is None:
                 for writer in parts.writers:
                     writer.emit_watermark(Watermark(MAX_WATERMARK_MS))
@@ -385,11 +383,7 @@ class StreamTask:
     def _wait_for_end(self, parts: TaskParts, now_ms: int) -> ProgressKind:
         if parts.input is not None and self._poll(parts, now_ms):
             return ProgressKind.WORKED
-        if (
-            self._completion.may_end
-            and not self._triggers
-            and (parts.input is None or parts.input.gate.gate.is_finished)
-        ):
+        if self._completion.may_end and not self._triggers and (parts.input is None or parts.input.union.is_finished):
             for writer in parts.writers:
                 writer.broadcast(EndOfPartition())
             self._end(ExecutionState.FINISHED, None)
@@ -440,10 +434,7 @@ class StreamTask:
         return WORKED
 
     def _wired(self) -> TaskParts:
-        parts = self._parts
-        check(parts is not None, "a task is wired before it runs")
-        assert parts is not None  # noqa: S101 - for the type checker
-        return parts
+        return check(self._parts, "a task is wired before it runs")
 
     # --- mail -----------------------------------------------------------------------------------------------------------
 
@@ -465,8 +456,8 @@ class StreamTask:
         while (mail := self._mailbox.take()) is not None:
             if isinstance(mail, ChannelNonEmptyMail):
                 task_input = self._wired().input
-                assert task_input is not None  # noqa: S101 - channels belong to gates
-                gate = task_input.gate.gate.gates[mail.gate_index]
+                task_input = check(task_input, "there is no task input, although channels belong to gates")
+                gate = task_input.union.gates[mail.gate_index]
                 gate.notify_channel_non_empty(mail.channel_index, priority=mail.priority)
             else:
                 handled = True
@@ -543,7 +534,7 @@ class StreamTask:
             if parts.input is None:
                 ready = not trigger.options.snapshot_type.is_synchronous or self._completion.phase is DataPhase.ENDED
             else:
-                ready = parts.input.gate.gate.is_finished
+                ready = parts.input.union.is_finished
             if ready:
                 barrier = CheckpointBarrier(trigger.checkpoint_id, trigger.timestamp_ms, trigger.options)
                 parts.checkpoints.trigger_checkpoint(barrier, now_ms)

@@ -61,6 +61,11 @@ class TaskInput:
     first_channel: tuple[int, ...]
     """Of each gate, among all channels of the task."""
 
+    @property
+    def union(self) -> UnionInputGate:
+        """The gates as one, without barriers being handled."""
+        return self.gate.gate
+
     def channel_number(self, gate_index: int, channel_index: int) -> int:
         """Position among all channels of the task."""
         return self.first_channel[gate_index] + channel_index

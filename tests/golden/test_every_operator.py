@@ -13,7 +13,7 @@ from tests.golden import forms, job
 from tests.simulation import workload
 
 NO_OPERATORS = frozenset(
-    """uid name node set_parallelism set_max_parallelism slot_sharing_group start_new_chain disable_chaining check_columns
+    """uid name node set_parallelism set_max_parallelism slot_sharing_group check_columns
     check_event_time add_operator named_aggregates""".split()
 )
 STREAMS = (

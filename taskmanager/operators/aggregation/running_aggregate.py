@@ -20,6 +20,7 @@ from snapline.dataflow.graph.operator_specs import RunningAggregateSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.aggregation.accumulator_shapes import keep_shapes, restored_shapes, start_from
 from snapline.taskmanager.operators.aggregation.aggregates import (
     ROWS,
@@ -122,8 +123,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self.output.emit_batch(pa.RecordBatch.from_arrays(columns, schema=self._output_schema))
 
     def _backend(self) -> KeyedStateBackend:
-        assert self.backend is not None  # noqa: S101 - there was a batch
-        return self.backend
+        return check(self.backend, "there is no backend, although there was a batch")
 
     def _prepare(self, batch: pa.RecordBatch) -> None:
         """The first batch, or one of another schema: know accumulators, states and the schema of the output."""

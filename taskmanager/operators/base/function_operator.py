@@ -20,6 +20,7 @@ from snapline.dataflow.api.functions import (
 )
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,
@@ -118,8 +119,8 @@ class FunctionOperator(StreamOperator):
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         if self._is_checkpointed:
             self.function.snapshot_state(SnapshotContext(checkpoint_id, timestamp_ms))
-        assert self.operator_state is not None  # noqa: S101 - for the type checker; initialize_state was called
-        return OperatorSnapshot(operator_lists=self.operator_state.snapshot())
+        operator_state = check(self.operator_state, "there is no operator state, although initialize_state was called")
+        return OperatorSnapshot(operator_lists=operator_state.snapshot())
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
         if self._is_listener:

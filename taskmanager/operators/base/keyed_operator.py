@@ -43,7 +43,7 @@ class KeyedOperator(StreamOperator):
         """The last watermark that came in, also while what it makes due is still being worked off."""
         self.restored_at_work = False
         """The snapshot was taken before all that the watermark makes due had been worked off."""
-        self.window_function: Any = None
+        self.user_function: Any = None
         """A user's function with `open` and `close`, if the operator calls one."""
         self._function_opened = False
 
@@ -123,14 +123,18 @@ class KeyedOperator(StreamOperator):
         """The synchronous part of the keyed state."""
         return self.backend.snapshot_parts() if self.backend is not None else ()
 
+    def current_watermark(self) -> int:
+        """Event time of the operator, in milliseconds since the epoch."""
+        return self.watermark_ms
+
     def open(self) -> None:
-        opener = getattr(self.window_function, "open", None)
+        opener = getattr(self.user_function, "open", None)
         self._function_opened = True
         if callable(opener):
             opener(FunctionRuntimeContext(self.context))
 
     def close(self) -> None:
-        closer = getattr(self.window_function, "close", None)
+        closer = getattr(self.user_function, "close", None)
         if self._function_opened and callable(closer):
             self._function_opened = False
             closer()

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.functions import Row
+from snapline.runtime.cores.machine import check
 
 RowMaker = Callable[..., list[Row]]
 
@@ -92,7 +93,7 @@ class RowBatcher:
         if self._schema is None or self._open_columns:
             self._infer(rows)
         schema = self._schema
-        assert schema is not None  # noqa: S101 - for the type checker
+        schema = check(schema, "there is no schema")
         arrays = [self._column(rows, field) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -22,6 +22,7 @@ from snapline.dataflow.columnar.kernel import I64, I64s, RO_I64s, kernel
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.stateless import conform
@@ -88,8 +89,8 @@ class _JoinOperator(IncrementalKeyedOperator):
         """When keys have to be in memory because of their rows, for each side."""
 
     def _load_due(self, side: int) -> None:
-        assert self.backend is not None  # noqa: S101 - there are rows
-        self.backend.load_due(SIDE_NAMES[side], self.watermark_ms, ROWS_PER_SLICE)
+        backend = check(self.backend, "there is no backend, although there are rows")
+        backend.load_due(SIDE_NAMES[side], self.watermark_ms, ROWS_PER_SLICE)
 
     def _timed(self, batch: pa.RecordBatch, input_index: int) -> tuple[pa.RecordBatch, Int64Array]:
         """The batch in the declared columns, with times; late rows are gone."""
@@ -106,8 +107,8 @@ class _JoinOperator(IncrementalKeyedOperator):
         return batch.filter(pa.array(~late)), times[~late]
 
     def _touch(self, slots: Slots) -> None:
-        assert self.backend is not None  # noqa: S101 - there are rows
-        self.backend.touch(slots)
+        backend = check(self.backend, "there is no backend, although there are rows")
+        backend.touch(slots)
 
 
 class IntervalJoinOperator(_JoinOperator):

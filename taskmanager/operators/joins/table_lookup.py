@@ -13,6 +13,7 @@ import pyarrow as pa
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import TableLookupSpec
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
@@ -54,7 +55,7 @@ class TableLookupOperator(StreamOperator):
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         spec, index = self._spec, self._index
-        assert index is not None  # noqa: S101 - open was called
+        index = check(index, "there is no index, although open was called")
         taken = [name for name in self._values.column_names if name in batch.schema.names]
         if taken:
             raise JobDefinitionError(

@@ -6,7 +6,7 @@ key had none of the other side in the window, with nulls. Mirrors Flink's Joined
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -111,10 +111,10 @@ class _JoinMaker(ContentsMaker):
     def __init__(self, spec: WindowJoinSpec) -> None:
         self._spec = spec
 
-    def of_batch(self, schema: pa.Schema) -> WindowContents:
+    def of_batch(self, schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
         return JoinContents(self._spec)
 
-    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
+    def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
         return JoinContents(self._spec)
 
 

@@ -19,6 +19,7 @@ from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import AsyncSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
@@ -90,8 +91,8 @@ class AsyncOperator(FunctionOperator):
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
-        assert self.operator_state is not None  # noqa: S101 - just made
-        state = self.operator_state.list_state(STATE_NAME, OperatorStateMode.SPLIT_DISTRIBUTE, ARROW)
+        operator_state = check(self.operator_state, "there is no operator state, although it was just made")
+        state = operator_state.list_state(STATE_NAME, OperatorStateMode.SPLIT_DISTRIBUTE, ARROW)
         for batch in state.get():
             self._wait(batch)
 
@@ -106,8 +107,8 @@ class AsyncOperator(FunctionOperator):
         super().close()
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        assert self.operator_state is not None  # noqa: S101 - for the type checker
-        state = self.operator_state.list_state(STATE_NAME, OperatorStateMode.SPLIT_DISTRIBUTE, ARROW)
+        operator_state = check(self.operator_state, "there is no operator state")
+        state = operator_state.list_state(STATE_NAME, OperatorStateMode.SPLIT_DISTRIBUTE, ARROW)
         state.update(self._unanswered())
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
@@ -139,7 +140,7 @@ class AsyncOperator(FunctionOperator):
     def _submit(self) -> None:
         """Begin calls as long as there is room."""
         calls = self._calls
-        assert calls is not None  # noqa: S101 - open was called
+        calls = check(calls, "there is no calls, although open was called")
         room = self._spec.capacity - len(self._requests)
         deadline_ms = self.context.processing_time.now_ms() + self._spec.timeout_ms
         while self._waiting and room > 0:

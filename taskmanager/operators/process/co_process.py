@@ -19,6 +19,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
@@ -159,18 +160,19 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
 
     def _open_function(self, backend: KeyedStateBackend) -> None:
         super()._open_function(backend)
-        assert self._service is not None and self._states is not None  # noqa: S101 - just made
-        context = _BroadcastContext(backend, self._service)
-        context.states = self._states
+        service = check(self._service, "there is no service, although it was just made")
+        states = check(self._states, "there is no states, although it was just made")
+        context = _BroadcastContext(backend, service)
+        context.states = states
         self._context = context
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if input_index == 0:
             super().process_batch(batch)
             return
-        assert self._states is not None  # noqa: S101 - initialize_state made them
+        states = check(self._states, "there is no states, although initialize_state made it")
         function: Any = self.function
-        context = _RulesContext(self._states)
+        context = _RulesContext(states)
         rows = rows_of(batch)
         results: list[Row] = []
         iterator: Iterator[Row] = iter(rows)
@@ -184,8 +186,8 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
         self._emit(results, context.side_rows)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        assert self._states is not None  # noqa: S101 - initialize_state made them
-        self._states.freeze()
+        states = check(self._states, "there is no states, although initialize_state made it")
+        states.freeze()
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
 

@@ -28,6 +28,7 @@ from snapline.dataflow.elements import Watermark
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.declared_states import declared_states
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.function_operator import (
     FunctionRuntimeContext,
@@ -163,7 +164,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
     def backend_restored(self, backend: KeyedStateBackend) -> None:
         """States that are declared otherwise now become so before anything is written, as far as they are known."""
         state = self._state
-        assert state is not None  # noqa: S101 - backend_created has made it
+        state = check(state, "there is no state, although backend_created has made it")
         for descriptor in declared_states(self._function):
             if backend.has_state(descriptor.name):
                 state.of(descriptor)
@@ -171,7 +172,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
     def open(self) -> None:
         opener = getattr(self._function, "open", None)
         if callable(opener):
-            self.window_function = self._function
+            self.user_function = self._function
             self._function_opened = True
             opener(FunctionRuntimeContext(self.context))
         backend = self.backend
@@ -195,7 +196,8 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
 
     def _numbered(self, slots: Slots, times: npt.NDArray[np.int64]) -> tuple[_Keys, _State]:
         backend, state = self.backend, self._state
-        assert backend is not None and state is not None  # noqa: S101 - slots_of has made them
+        backend = check(backend, "there is no backend, although slots_of has made it")
+        state = check(state, "there is no state, although slots_of has made it")
         self._numbers = grown(self._numbers, int(slots.max()) + 1)
         distinct, rows = np.empty(len(slots), np.int32), np.empty(len(slots), np.int32)
         count = number_slots(slots, self._numbers, distinct, rows)

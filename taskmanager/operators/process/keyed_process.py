@@ -31,6 +31,7 @@ from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
@@ -219,8 +220,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
     # --- rows -----------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
-        assert self._process is not None  # noqa: S101 - the function of one input has it
-        self.process_rows(batch, self.key_columns, self._time_column, self._process)
+        process = check(self._process, "there is no process, although the function of one input has it")
+        self.process_rows(batch, self.key_columns, self._time_column, process)
 
     def process_rows(
         self,
@@ -232,7 +233,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         """Call `process` for every row of a batch."""
         slots = self.slots_of(batch, key_columns)
         backend, context = self.backend, self._context
-        assert backend is not None and context is not None  # noqa: S101 - slots_of has made them
+        backend = check(backend, "there is no backend, although slots_of has made it")
+        context = check(context, "there is no context, although slots_of has made it")
         times = event_times_ms(batch, time_column).tolist() if time_column else None
         rows = rows_of(batch)
         numbers = backend.begin_batch(slots)
@@ -299,7 +301,9 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
 
     def _fire(self, queue: TimerQueue, domain: str, until: int) -> None:
         backend, context, service = self.backend, self._context, self._service
-        assert backend is not None and context is not None and service is not None  # noqa: S101 - there are timers
+        backend = check(backend, "there is no backend, although there are timers")
+        context = check(context, "there is no context, although there are timers")
+        service = check(service, "there is no service, although there are timers")
         slots, _, timestamps = queue.advance(until, TIMERS_PER_SLICE)
         if not len(slots):
             return

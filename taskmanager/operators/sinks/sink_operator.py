@@ -18,6 +18,7 @@ from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SinkSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState, StreamOperator
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 
@@ -65,8 +66,8 @@ class SinkOperator(StreamOperator):
         self._writer = self._sink.create_writer(context, states)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
-        assert self._writer is not None  # noqa: S101 - open was called
-        self._writer.write(batch)
+        writer = check(self._writer, "there is no writer, although open was called")
+        writer.write(batch)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Ends here."""
@@ -78,13 +79,13 @@ class SinkOperator(StreamOperator):
         self._prepare_commit(checkpoint_id)
 
     def _prepare_commit(self, checkpoint_id: CheckpointID) -> None:
-        assert self._writer is not None  # noqa: S101 - open was called
-        committables = list(self._writer.prepare_commit(checkpoint_id))
+        writer = check(self._writer, "there is no writer, although open was called")
+        committables = list(writer.prepare_commit(checkpoint_id))
         if committables and self._committer is not None:
             self._pending.setdefault(checkpoint_id, []).extend(committables)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        assert self._writer is not None  # noqa: S101 - open was called
+        writer = check(self._writer, "there is no writer, although open was called")
         self._state.list_state(COMMITTABLES_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
             [
                 {"checkpoint_id": pending_id, "data": committable.data}
@@ -93,7 +94,7 @@ class SinkOperator(StreamOperator):
             ]
         )
         self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
-            list(self._writer.snapshot_state(checkpoint_id))
+            list(writer.snapshot_state(checkpoint_id))
         )
         return OperatorSnapshot(operator_lists=self._state.snapshot())
 

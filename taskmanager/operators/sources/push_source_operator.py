@@ -21,6 +21,7 @@ from snapline.dataflow.api.functions import Row, SourceContext
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec
 from snapline.dataflow.ids import CheckpointID
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import (
     EMPTY_OPERATOR_SNAPSHOT,
@@ -230,8 +231,8 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
-        assert self.operator_state is not None  # noqa: S101 - just made
-        self.restore_drained(self.operator_state, restored)
+        operator_state = check(self.operator_state, "there is no operator state, although it was just made")
+        self.restore_drained(operator_state, restored)
 
     def open(self) -> None:
         super().open()
@@ -319,10 +320,10 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
         return FunctionOperator.snapshot_state(self, checkpoint_id, now_ms)
 
     def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
-        assert self.operator_state is not None  # noqa: S101 - initialize_state was called
+        operator_state = check(self.operator_state, "there is no operator state, although initialize_state was called")
         with self._runner.checkpoint_lock:
             if drain:
-                self.mark_drained(self.operator_state)
+                self.mark_drained(operator_state)
             self._stopped = self._cut(checkpoint_id)
             self._source_context.close()
         self.cancel()

@@ -18,6 +18,7 @@ from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
@@ -86,7 +87,7 @@ class SourceOperator(WatermarkedSource):
         self._reader.add_splits(tuple(self._splits))
         if self._generator is not None:
             strategy = self._spec.watermark_strategy
-            assert strategy is not None  # noqa: S101 - there is a generator
+            strategy = check(strategy, "there is no strategy, although there is a generator")
             unfinished = {s.split_id: self._greatest.get(s.split_id) for s in self._splits if not s.finished}
             seen = [ms for ms in self._greatest.values() if ms is not None]
             whole = max(seen, default=None) if strategy.per_split else min(seen, default=None)
@@ -96,8 +97,8 @@ class SourceOperator(WatermarkedSource):
         self.start_watermarks()
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        assert self._reader is not None  # noqa: S101 - open was called
-        splits = self._reader.snapshot_splits(checkpoint_id)
+        reader = check(self._reader, "there is no reader, although open was called")
+        splits = reader.snapshot_splits(checkpoint_id)
         self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
             [self._element(split) for split in splits]
         )
@@ -119,13 +120,13 @@ class SourceOperator(WatermarkedSource):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def emit_next(self) -> InputStatus:
-        assert self._reader is not None  # noqa: S101 - open was called
+        reader = check(self._reader, "there is no reader, although open was called")
         if self._is_drained:
             return InputStatus.END_OF_INPUT
         now_ms = self.context.processing_time.now_ms()
         if self.has_to_wait(now_ms):
             return InputStatus.NOTHING_AVAILABLE
-        polled = self._reader.poll_next(now_ms)
+        polled = reader.poll_next(now_ms)
         generator, cadence = self._generator, self._cadence
         if polled.batch is not None and polled.batch.num_rows:
             if generator is None or cadence is None:

@@ -18,6 +18,7 @@ from snapline.dataflow.api.windows import GlobalWindows
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
 from snapline.dataflow.columnar.kernel import VOID, I64s, RO_I32s, kernel
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
     ContentsState,
@@ -197,7 +198,7 @@ class CountWindowOperator(WindowOperator[GlobalWindowState]):
 
     def _emit(self, state: GlobalWindowState, slots: Slots, entries: Slots) -> None:
         backend = self.backend
-        assert backend is not None  # noqa: S101 - there are rows
+        backend = check(backend, "there is no backend, although there are rows")
         always = np.full(len(entries), MIN_WATERMARK_MS), np.full(len(entries), MAX_WATERMARK_MS)
         fired = FiredWindows(backend.key_fields, backend.keys(slots), *always, entries, timeless=True)
         state.contents.emit(fired, self.output)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from snapline.dataflow.api.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
@@ -164,9 +165,9 @@ class PaneWindowOperator(WindowOperator[WindowState]):
 
     def _load_due(self, windows: WindowState) -> None:
         """Keys that are due come into memory, those that are due first. Windows of their panes may have fired for other keys."""
-        assert self.backend is not None  # noqa: S101 - there are windows
+        backend = check(self.backend, "there is no backend, although there are windows")
         geometry, first = self._geometry, self._last_due_start(self.due_outside_now_ms())
-        self.backend.load_due(self._state_name, self._time_ms, KEYS_PER_LOAD)
+        backend.load_due(self._state_name, self._time_ms, KEYS_PER_LOAD)
         self._note_panes(windows, first - 1)
         last = geometry.last_window(self._last_due_start(self._time_ms))
         for pane in windows.window_starts:
@@ -366,8 +367,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
 
     def _touch(self, windows: WindowState, entries: Slots) -> None:
         """The state of these entries' keys changes."""
-        assert self.backend is not None  # noqa: S101 - there are windows
-        self.backend.touch(windows.slots_of(entries))
+        backend = check(self.backend, "there is no backend, although there are windows")
+        backend.touch(windows.slots_of(entries))
 
     def _finish_work(self, work: _Work) -> None:
         self._work = None
@@ -378,7 +379,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
 
     def _emit(self, windows: WindowState, entries: Slots, offsets: Int64Array | None, starts: Int64Array) -> None:
         backend = self.backend
-        assert backend is not None  # noqa: S101 - there are entries
+        backend = check(backend, "there is no backend, although there are entries")
         if not len(entries):
             return
         owners = windows.slots_of(entries if offsets is None else entries[offsets[:-1]])

@@ -264,11 +264,11 @@ class ReducedContents(WindowContents):
 class RowMaker(ContentsMaker):
     """For windows of rows."""
 
-    def __init__(self, create: Callable[[pa.Schema], WindowContents]) -> None:
+    def __init__(self, create: Callable[[pa.Schema, Callable[[], int]], WindowContents]) -> None:
         self._create = create
 
-    def of_batch(self, schema: pa.Schema) -> WindowContents:
-        return self._create(schema)
+    def of_batch(self, schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
+        return self._create(schema, current_watermark)
 
-    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
-        return self._create(pa.schema(list(fields[0].type.value_type)))
+    def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
+        return self._create(pa.schema(list(fields[0].type.value_type)), current_watermark)

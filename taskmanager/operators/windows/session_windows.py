@@ -15,6 +15,7 @@ import pyarrow as pa
 from snapline.dataflow.api.windows import EventTimeSessionWindows
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.elements import Watermark
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.windows.session_state import END, FIRED, SessionState
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
@@ -146,7 +147,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
     def _take_due(self) -> None:
         """What is over, of keys in memory: kept ones go, the others are to be emitted, in the order of their ends."""
         sessions, backend = self._state, self.backend
-        assert sessions is not None and backend is not None  # noqa: S101 - something is due
+        sessions = check(sessions, "there is no sessions, although something is due")
+        backend = check(backend, "there is no backend, although something is due")
         if self.due_outside_now_ms() <= self.watermark_ms:
             backend.load_due(self._state_name, self.watermark_ms, KEYS_PER_LOAD)
         due = sessions.due(min(self.watermark_ms, self.due_outside_now_ms()))
@@ -168,9 +170,9 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         part = self._due[: sessions.contents.windows_per_slice]
         self._due = self._due[len(part) :]
         if len(part):
-            assert self.backend is not None  # noqa: S101 - there are sessions
+            backend = check(self.backend, "there is no backend, although there are sessions")
             self._emit(sessions, part)
-            self.backend.touch(sessions.slot_of[part])
+            backend.touch(sessions.slot_of[part])
             if self._lateness_ms:
                 sessions.set_fired(part, np.ones(len(part), np.bool_))
                 sessions.remind(part)
@@ -184,7 +186,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
 
     def _emit(self, sessions: SessionState, entries: Slots) -> None:
         backend = self.backend
-        assert backend is not None  # noqa: S101 - there are entries
+        backend = check(backend, "there is no backend, although there are entries")
         keys = backend.keys(sessions.slot_of[entries])
         fired = FiredWindows(backend.key_fields, keys, sessions.starts[entries], sessions.ends[entries], entries)
         sessions.contents.emit(fired, self.output)

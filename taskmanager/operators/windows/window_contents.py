@@ -9,7 +9,7 @@ InternalWindowFunction.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,12 +142,12 @@ class ContentsMaker(ABC):
         return []
 
     @abstractmethod
-    def of_batch(self, schema: pa.Schema) -> WindowContents:
-        """For a fresh state."""
+    def of_batch(self, schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
+        """Make the contents of a fresh state; `current_watermark` is that of the operator."""
 
     @abstractmethod
-    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
-        """For `WindowContents.fields` of a snapshot."""
+    def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
+        """Make the contents of a restored state, whose `WindowContents.fields` are these."""
 
 
 class AccumulatorContents(WindowContents):
@@ -252,10 +252,10 @@ class AccumulatorMaker(ContentsMaker):
     def shapes_of(self, fields: Sequence[pa.Field]) -> list[Shape]:
         return [accumulator.shape for accumulator in accumulators_of(fields)]
 
-    def of_batch(self, schema: pa.Schema) -> WindowContents:
+    def of_batch(self, schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
         return AccumulatorContents(self._plan, self._plan.accumulators(schema))
 
-    def of_snapshot(self, fields: Sequence[pa.Field]) -> WindowContents:
+    def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
         written = accumulators_of(fields)
         if self._input_schema is not None:
             needed = self._plan.accumulators(self._input_schema)

@@ -5,7 +5,7 @@ Mirrors Flink's WindowOperatorBuilder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -28,18 +28,16 @@ from snapline.taskmanager.operators.windows.window_contents import AccumulatorMa
 
 
 def create_window_operator(spec: WindowAggregateSpec | WindowProcessSpec) -> KeyedOperator:
-    """The operator."""
+    """Create the operator of one spec."""
     if isinstance(spec, WindowAggregateSpec):
         return _operator(spec, AccumulatorMaker(AggregatePlan(spec.aggregates), spec.input_schema))
-    created: list[KeyedOperator] = []
-    operator = _operator(spec, _row_maker(spec, created))
-    created.append(operator)
-    operator.window_function = spec.function
+    operator = _operator(spec, _row_maker(spec))
+    operator.user_function = spec.function
     return operator
 
 
-def _row_maker(spec: WindowProcessSpec, operator: Sequence[KeyedOperator]) -> ContentsMaker:
-    def create(schema: pa.Schema) -> WindowContents:
+def _row_maker(spec: WindowProcessSpec) -> ContentsMaker:
+    def create(schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
         match spec.form:
             case "reduce":
                 return ReducedContents(schema, spec.function)
@@ -48,9 +46,7 @@ def _row_maker(spec: WindowProcessSpec, operator: Sequence[KeyedOperator]) -> Co
             case "batches":
                 return RowContents(schema, BatchWindowCall(spec.function, spec.output_schema))
             case _:
-                return RowContents(
-                    schema, RowWindowCall(spec.function, spec.output_schema, lambda: operator[0].watermark_ms)
-                )
+                return RowContents(schema, RowWindowCall(spec.function, spec.output_schema, current_watermark))
 
     return RowMaker(create)
 

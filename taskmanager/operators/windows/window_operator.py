@@ -16,6 +16,7 @@ import pyarrow as pa
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.aggregation.accumulator_shapes import keep_shapes, restored_shapes, start_from
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
@@ -69,9 +70,9 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
             fields = self.contents_fields(field)
             shapes = restored_shapes(self.operator_state) or self._maker.shapes_of(fields)
             start_from(shapes, self._maker, self)
-            contents = self._maker.of_snapshot(fields)
+            contents = self._maker.of_snapshot(fields, self.current_watermark)
         elif batch is not None:
-            contents = self._maker.of_batch(batch.schema)
+            contents = self._maker.of_batch(batch.schema, self.current_watermark)
         else:
             return
         self._state = self.make_state(contents)
@@ -90,10 +91,10 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     def state_for(self, batch: pa.RecordBatch, input_index: int = 0) -> StateT:
         """The state, once it is clear that the batch's columns are what it was made for. After `slots_of`."""
         if self._state is None:  # restored from a snapshot that held none
-            assert self.backend is not None  # noqa: S101 - slots_of made it
-            self.backend_created(self.backend, None, batch)
+            backend = check(self.backend, "there is no backend, although slots_of made it")
+            self.backend_created(backend, None, batch)
         state = self._state
-        assert state is not None  # noqa: S101 - just made
+        state = check(state, "there is no state, although it was just made")
         checked = self._checked.get(input_index)
         if checked is None or not checked.equals(batch.schema):
             state.contents.check(batch.schema, self.context.operator_uid, input_index)
