@@ -117,7 +117,7 @@ def test_poll_from_a_blocked_channel_is_an_error() -> None:
     assert gate.poll_next() is not None
     gate.block_consumption(0)
 
-    with pytest.raises(InvariantViolation, match="stream corrupt: .* is blocked"):
+    with pytest.raises(InvariantViolation, match=r"stream corrupt: .* is blocked"):
         gate.poll_next()
 
 
