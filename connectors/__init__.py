@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from snapline.connectors.builtin.generator import GeneratorSource
     from snapline.connectors.builtin.rate_limit import RateLimiter
     from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
-    from snapline.connectors.kafka import KafkaSource
+    from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "CollectionSource",
     "DiscardingSink",
     "GeneratorSource",
+    "KafkaSink",
     "KafkaSource",
     "ParquetSink",
     "ParquetSource",
@@ -33,7 +34,7 @@ _PLACES = {
     "snapline.connectors.builtin.generator": "GeneratorSource",
     "snapline.connectors.builtin.rate_limit": "RateLimiter",
     "snapline.connectors.builtin.sinks": "DiscardingSink PrintSink",
-    "snapline.connectors.kafka": "KafkaSource",
+    "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
 }
 _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}

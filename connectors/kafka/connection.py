@@ -34,6 +34,15 @@ def checked(settings: Settings | None, reserved: Mapping[str, str], connector: s
     return given
 
 
+def how_to_reach(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings that a consumer needs as well as a producer."""
+    return {name: value for name, value in settings.items() if name.startswith(("security.", "sasl.", "ssl."))}
+
+
+class CredentialsRefused(ConnectorError):
+    """Waiting does not help."""
+
+
 class ClusterHealth:
     """What librdkafka reports from its own threads, kept until a reader or writer asks."""
 
@@ -43,6 +52,7 @@ class ClusterHealth:
         """All brokers were out of reach when something was last heard of them."""
         self.topic_missing = False
         """Some topic was not there when it was last asked for, which may be for a moment only."""
+        self._refused: str | None = None
         self._fatal: str | None = None
 
     def on_error(self, error: Any) -> None:
@@ -54,12 +64,14 @@ class ClusterHealth:
         elif code == kafka_error.UNKNOWN_TOPIC_OR_PART:
             self.topic_missing = True
         elif code == kafka_error._AUTHENTICATION:  # noqa: SLF001
-            self._fatal = refused(self._bootstrap_servers, error)
+            self._refused = refused(self._bootstrap_servers, error)
         elif error.fatal():
             self._fatal = f"Kafka at {self._bootstrap_servers}: {error.str()}"
 
     def check(self) -> None:
         """Raises what cannot be cured by waiting."""
+        if self._refused is not None:
+            raise CredentialsRefused(self._refused)
         if self._fatal is not None:
             raise ConnectorError(self._fatal)
 

@@ -1,0 +1,322 @@
+"""Rows to messages, and the transactions that they lie in.
+
+Decides how columns become keys, times and headers; that a transaction's producer exists before it is needed (to begin one takes half a second
+in librdkafka, so the next one is made while the current one is filled); that a pre-commit waits for every row to be acknowledged; and
+what an error of a row means. The producer of a pre-committed transaction is dropped, not closed: closing aborts.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
+from snapline.dataflow.api.connector_api import Committable, SinkWriter
+from snapline.dataflow.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from snapline.connectors.kafka.kafka_sink import KafkaSink
+    from snapline.connectors.kafka.transactions import TransactionName
+
+INIT_SECONDS = 30.0
+FLUSH_SECONDS = 120.0
+CHUNK_ROWS = 20_000
+QUEUED_ROWS_MAX = 200_000
+STATISTICS_MS = 100
+IDENTITY = re.compile(r'"eos":\s*\{[^}]*"producer_id":\s*(\d+),\s*"producer_epoch":\s*(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class MessageColumns:
+    """Columns beside those of the value."""
+
+    key: str | None
+    timestamp: str | None
+    headers: str | None
+    partition: str | None
+
+    def of(self, batch: pa.RecordBatch, topic: str) -> dict[str, list[Any]]:
+        """Names of arguments of a message, and their values."""
+        found: dict[str, list[Any]] = {}
+        for name, column in (
+            ("key", self.key),
+            ("timestamp", self.timestamp),
+            ("headers", self.headers),
+            ("partition", self.partition),
+        ):
+            if column is None:
+                continue
+            if column not in batch.schema.names:
+                raise ConnectorError(
+                    f"KafkaSink {topic}: there is no column {column!r} for {name}; there are {batch.schema.names}"
+                )
+            array = batch.column(column)
+            if name == "key" and not _is_bytes(array.type):
+                array = array.cast(pa.string())
+            if name == "timestamp":
+                array = (array.cast(pa.timestamp("ms")) if pa.types.is_timestamp(array.type) else array).cast(
+                    pa.int64()
+                )
+                array = array.fill_null(0)  # librdkafka: now
+            found[name] = array.to_pylist()
+        if "headers" in found:
+            found["headers"] = [
+                None if one is None else [(h["name"], h["value"]) for h in one] for one in found["headers"]
+            ]
+        return found
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return any(
+        test(kind)
+        for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
+    )
+
+
+class RowProducer:
+    """A producer, and what became of its rows."""
+
+    def __init__(self, sink: KafkaSink, more: dict[str, Any]) -> None:
+        self._sink = sink
+        self._library = library()
+        self.health = ClusterHealth(sink.bootstrap_servers)
+        self._failed: str | None = None
+        settings = {**sink.producer_settings(), "error_cb": self.health.on_error, **more}
+        try:
+            self.producer: Any = self._library.Producer(settings)
+        except self._library.KafkaException as error:
+            raise ConnectorError(f"KafkaSink: {error.args[0].str()}") from error
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Queue the rows; waits while too many are queued."""
+        values = self._sink.format.encode(batch)
+        columns = self._sink.columns.of(batch, self._sink.topic)
+        for start in range(0, len(values), CHUNK_ROWS):
+            part = slice(start, start + CHUNK_ROWS)
+            self._make_room()
+            if "headers" in columns or "timestamp" in columns:
+                self._send_one_by_one(values[part], {name: each[part] for name, each in columns.items()})
+                continue
+            messages: list[dict[str, Any]] = [{"value": value} for value in values[part]]
+            for name, each in columns.items():
+                for message, one in zip(messages, each[part], strict=True):
+                    if one is not None:
+                        message[name] = one
+            while messages:
+                queued = self.producer.produce_batch(self._sink.topic, messages, on_delivery=self._on_delivery)
+                if queued == len(messages):
+                    break
+                messages = self._refused(messages)
+        self.producer.poll(0)
+        self.check()
+
+    def _send_one_by_one(self, values: Sequence[bytes | None], columns: dict[str, list[Any]]) -> None:
+        """Batches cannot have headers or times."""
+        for number, value in enumerate(values):
+            more = {name: each[number] for name, each in columns.items() if each[number] is not None}
+            while True:
+                try:
+                    self.producer.produce(self._sink.topic, value, on_delivery=self._on_delivery, **more)
+                    break
+                except BufferError:
+                    self.producer.poll(0.05)
+                except self._library.KafkaException as error:
+                    raise self._row_error(error.args[0], value) from error
+
+    def _refused(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those that found no room, to be tried again."""
+        again = []
+        for message in messages:
+            error = message.pop("_error", None)
+            if error is None:
+                continue
+            if error.code() != self._library.KafkaError._QUEUE_FULL:  # noqa: SLF001 - its public name
+                raise self._row_error(error, message["value"])
+            again.append(message)
+        self.producer.poll(0.05)
+        self.check()
+        return again
+
+    def _make_room(self) -> None:
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while len(self.producer) > QUEUED_ROWS_MAX:
+            self.producer.poll(0.05)
+            self.check()
+            if time.monotonic() > deadline:
+                raise out_of_reach(
+                    self._sink.bootstrap_servers, f"{len(self.producer)} rows wait for {FLUSH_SECONDS:.0f} s"
+                )
+
+    def flush(self) -> None:
+        """Every row is acknowledged. Raises ConnectorError when one is not."""
+        left = self.producer.flush(FLUSH_SECONDS)
+        self.check()
+        if left:
+            raise out_of_reach(self._sink.bootstrap_servers, f"{left} rows wait for {FLUSH_SECONDS:.0f} s")
+
+    def check(self) -> None:
+        """Raises what happened to rows that were sent."""
+        self.health.check()
+        if self._failed is not None:
+            raise ConnectorError(self._failed)
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        """Errors only."""
+        if error is not None and self._failed is None:
+            self._failed = str(self._row_error(error, message.value()))
+
+    def _row_error(self, error: Any, value: bytes | None) -> ConnectorError:
+        codes = self._library.KafkaError
+        if error.code() == codes.MSG_SIZE_TOO_LARGE:
+            return ConnectorError(
+                f"KafkaSink {self._sink.topic}: a row of {len(value or b'')} bytes is too large; raise message.max.bytes in settings=, "
+                "and max.message.bytes of the topic"
+            )
+        if error.code() == codes._UNKNOWN_TOPIC or error.code() == codes.UNKNOWN_TOPIC_OR_PART:  # noqa: SLF001
+            return ConnectorError(f"KafkaSink: topic {self._sink.topic!r} is gone; create it again")
+        return ConnectorError(f"KafkaSink {self._sink.topic}: a row was not written: {error.str()}")
+
+
+class OneTransaction:
+    """A producer with a transactional id of its own, from its beginning to its pre-commit."""
+
+    def __init__(self, sink: KafkaSink, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.rows = 0
+        self._identity: tuple[int, int] | None = None
+        timeout_ms = sink.transaction_timeout_ms
+        self._sink = sink
+        self.out = RowProducer(
+            sink,
+            {
+                "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "stats_cb": self._on_statistics,
+                "statistics.interval.ms": STATISTICS_MS,
+                "message.timeout.ms": min(timeout_ms, int(sink.settings.get("message.timeout.ms", 120_000))),
+            },
+        )  # fmt: skip
+
+    def ready(self) -> OneTransaction:
+        """Make itself known to the coordinator; begins. Blocks; raises ConnectorError or KafkaException."""
+        producer = self.out.producer
+        try:
+            producer.init_transactions(INIT_SECONDS)
+        except library().KafkaException as error:
+            raise self._not_ready(error.args[0]) from error
+        deadline = time.monotonic() + INIT_SECONDS
+        while self._identity is None:
+            producer.poll(0.02)
+            if time.monotonic() > deadline:
+                raise ConnectorError(
+                    "KafkaSink: librdkafka does not say the producer id in its statistics; is it too old?"
+                )
+        producer.begin_transaction()
+        return self
+
+    def _not_ready(self, error: Any) -> ConnectorError:
+        codes = library().KafkaError
+        if error.code() == codes.INVALID_TRANSACTION_TIMEOUT:
+            return ConnectorError(
+                f"KafkaSink: transaction_timeout_ms={self._sink.transaction_timeout_ms} is longer than the brokers' "
+                "transaction.max.timeout.ms; lower the one or raise the other"
+            )
+        if error.code() in {codes._TIMED_OUT, codes._TRANSPORT}:  # noqa: SLF001 - their public names
+            self.out.producer.poll(0)  # hands over what was reported
+            self.out.health.check()
+            return out_of_reach(self._sink.bootstrap_servers, error.str())
+        return ConnectorError(f"KafkaSink: {error.str()}")
+
+    def pre_commit(self, checkpoint_id: int) -> Committable:
+        """All rows are in Kafka and wait for the end of the transaction."""
+        self.out.flush()
+        if self._identity is None:
+            raise ConnectorError("KafkaSink: a transaction that is not ready cannot be committed")
+        producer_id, epoch = self._identity
+        return Committable(
+            {
+                "transactional_id": self.transactional_id, "producer_id": producer_id, "producer_epoch": epoch, "rows": self.rows,
+                "checkpoint_id": checkpoint_id,
+            }
+        )  # fmt: skip
+
+    def abort(self) -> None:
+        """Best effort; who cannot be reached aborts by the timeout."""
+        self.out.producer.close()
+
+    def _on_statistics(self, text: str) -> None:
+        if self._identity is None and (found := IDENTITY.search(text)):
+            self._identity = (int(found[1]), int(found[2]))
+
+
+class KafkaWriter(SinkWriter):
+    """The writer of one subtask."""
+
+    def __init__(self, sink: KafkaSink, name: TransactionName, jobs: Sequence[str]) -> None:
+        self._sink = sink
+        self._name = name
+        self._jobs = list(jobs)
+        self._swept = False
+        self._plain: RowProducer | None = None
+        self._current: OneTransaction | None = None
+        self._next: Future[OneTransaction] | None = None
+        self._maker: ThreadPoolExecutor | None = None
+        if sink.two_phase:
+            self._maker = ThreadPoolExecutor(1, thread_name_prefix="kafka-transaction")
+            self._prepare_next()
+        else:
+            self._plain = RowProducer(sink, {})
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._plain is not None:
+            self._plain.send(batch)
+            return
+        if self._current is None:
+            if self._next is None:
+                raise ConnectorError("KafkaSink: the writer is closed")
+            self._current = self._next.result()
+            self._prepare_next()
+        self._current.rows += batch.num_rows
+        self._current.out.send(batch)
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        if self._plain is not None:
+            self._plain.flush()
+            return ()
+        committables = []
+        if not self._swept:
+            self._swept = True
+            committables.append(Committable({"sweep": self._name.attempt, "jobs": self._jobs}))
+        if self._current is not None:
+            committables.append(self._current.pre_commit(checkpoint_id))
+            self._current = None  # dropped, which leaves the transaction open
+        return committables
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[dict[str, Any]]:
+        return [{"jobs": self._jobs}] if self._plain is None else ()
+
+    def close(self) -> None:
+        current, self._current = self._current, None
+        coming, self._next = self._next, None
+        plain, self._plain = self._plain, None
+        if coming is not None:
+            coming.cancel()
+        if self._maker is not None:
+            self._maker.shutdown(wait=True)
+        if current is not None:
+            current.abort()
+        if plain is not None:
+            plain.producer.close()
+
+    def _prepare_next(self) -> None:
+        """In the background."""
+        made = OneTransaction(self._sink, str(self._name))
+        self._name = replace(self._name, number=self._name.number + 1)
+        if self._maker is not None:
+            self._next = self._maker.submit(made.ready)
