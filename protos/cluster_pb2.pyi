@@ -294,14 +294,16 @@ class NotEnoughResources(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ..., available: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NotifyTaskManagerLost(_message.Message):
-    __slots__ = ("resource_id", "reason", "terminated")
+    __slots__ = ("resource_id", "reason", "terminated", "heartbeat_timed_out")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     TERMINATED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     reason: str
     terminated: bool
-    def __init__(self, resource_id: _Optional[str] = ..., reason: _Optional[str] = ..., terminated: _Optional[bool] = ...) -> None: ...
+    heartbeat_timed_out: bool
+    def __init__(self, resource_id: _Optional[str] = ..., reason: _Optional[str] = ..., terminated: _Optional[bool] = ..., heartbeat_timed_out: _Optional[bool] = ...) -> None: ...
 
 class RegisterTaskExecutorAtJobMaster(_message.Message):
     __slots__ = ("job_id", "info")

@@ -212,13 +212,15 @@ class SerializedFailure(_message.Message):
     def __init__(self, summary: _Optional[str] = ..., blame: _Optional[_Union[Blame, str]] = ..., retryable: _Optional[bool] = ..., error_type: _Optional[str] = ..., traceback: _Optional[str] = ..., operator_uid: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
 
 class JobStatusChanged(_message.Message):
-    __slots__ = ("job_id", "status", "timestamp_ms", "failure")
+    __slots__ = ("job_id", "status", "timestamp_ms", "failure", "leader_session_id")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     status: JobStatus
     timestamp_ms: int
     failure: SerializedFailure
-    def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[JobStatus, str]] = ..., timestamp_ms: _Optional[int] = ..., failure: _Optional[_Union[SerializedFailure, _Mapping]] = ...) -> None: ...
+    leader_session_id: str
+    def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[JobStatus, str]] = ..., timestamp_ms: _Optional[int] = ..., failure: _Optional[_Union[SerializedFailure, _Mapping]] = ..., leader_session_id: _Optional[str] = ...) -> None: ...

@@ -230,7 +230,7 @@ class JobMasterRunner:
             TAKEN_TOGETHER,
         )
         self._deactivator = CheckpointCoordinatorDeActivator.start(
-            job_id, self.tell, lambda: _draw_delay(checkpointing)
+            job_id, session, self.tell, lambda: _draw_delay(checkpointing)
         )
         self._live = LiveJob(
             actor,

@@ -92,7 +92,13 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
-from snapline.dataflow.wire.messages import ForTasks, JobStatus, TriggerCheckpoint
+from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    ForTasks,
+    JobStatus,
+    TriggerCheckpoint,
+)
 from snapline.runtime.cores.machine import InvariantViolation, StartTimer, TimerFired, check
 
 
@@ -234,7 +240,11 @@ class CheckpointCoordinator:
     # --- scheduling and requests --------------------------------------------------------------------------------------
 
     def _start_scheduler(self, event: StartCheckpointScheduler) -> None:
-        if self._shutdown_status is None and self.configuration.is_periodic:
+        check(
+            self._shutdown_status is None,
+            "the checkpoint scheduler was to be started, and the checkpoint coordinator is shut down",
+        )
+        if self.configuration.is_periodic:
             self._stop_scheduler(None)
             self._out.append(self._periodic.start(self._now_ms, event.initial_delay_ms))
 
@@ -474,14 +484,17 @@ class CheckpointCoordinator:
         if self._shutdown_status is None:
             self._in_flight.acknowledge(event.messages, self._now_ms, self._out)
             return
-        self._out += [
-            MessageRefused(message.checkpoint_id, message.attempt_id, "the checkpoint coordinator is shut down")
-            for message in event.messages
-        ]
+        self._out += [self._too_late(message) for message in event.messages]
 
     def _decline_received(self, event: DeclineReceived) -> None:
         if self._shutdown_status is None:
             self._in_flight.decline(event.message, self._now_ms, self._out)
+        else:
+            self._out.append(self._too_late(event.message))
+
+    def _too_late(self, message: AcknowledgeCheckpoint | DeclineCheckpoint) -> MessageRefused:
+        detail = f"the checkpoint coordinator of job {self.job_id} is shut down"
+        return MessageRefused(message.checkpoint_id, message.attempt_id, detail)
 
     # --- tasks come and go --------------------------------------------------------------------------------------------
 

@@ -292,6 +292,8 @@ class JobMaster:
                 self._checkpoint(Shutdown(self.scheduler.status))
             case SavepointLoadFailed(detail, retryable):
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
+            case StartCheckpointScheduler() if self._is_closed:
+                pass  # the job ran a moment ago, when the DeActivator heard of it
             case StartCheckpointScheduler() if self._has_adopted:
                 self._has_adopted = False
                 self._checkpoint(StartCheckpointScheduler(0))  # alignments of what was pending wait for its barriers
@@ -404,7 +406,9 @@ class JobMaster:
 
     def _report(self, status: JobStatus, failure: SerializedFailure | None) -> None:
         self._shown_status = status
-        self._out.append(ReportJobStatus(JobStatusChanged(self.job_id, status, self._now_ms, failure)))
+        session = self.identity.session
+        change = JobStatusChanged(self.job_id, status, self._now_ms, failure, session)
+        self._out.append(ReportJobStatus(change))
 
     def _close(self, status: JobStatus) -> None:
         """The job is over: nobody keeps anything for it."""
@@ -734,9 +738,13 @@ class JobMaster:
     def _of_resource_manager(self, effects: list[ResourceManagerConnectionEffect]) -> None:
         for effect in effects:
             match effect:
-                case NotifyTaskManagerLost(resource_id, reason):
-                    if resource_id in self.task_managers:
+                case NotifyTaskManagerLost(resource_id, reason, terminated):
+                    if resource_id not in self.task_managers:
+                        continue
+                    if terminated:
                         self._task_manager_lost(resource_id, reason, close=True)
+                    else:
+                        self._disconnect_task_manager(resource_id, f"the ResourceManager says: {reason}")
                 case _:
                     self._out.append(effect)
 

@@ -96,8 +96,8 @@ class ResourceManagerConnection:
                 case LeaderSaid(NotEnoughResources(_, required, available, reason)):
                     note = f"; the ResourceManager can give {available} of {required}"
                     self.note = f"{note}: {reason}" if reason else note
-                case LeaderSaid(NotifyTaskManagerLost(_, _, terminated) as lost):
-                    if terminated:
+                case LeaderSaid(NotifyTaskManagerLost() as lost):
+                    if lost.terminated or lost.heartbeat_timed_out:
                         out.append(lost)
                 case LeaderSaid(Disconnect()):
                     out += self._perform(self._leader.reregister(now_ms), now_ms)

@@ -350,7 +350,13 @@ class ResourceManager:
             self._job_master_lost(job_id)
 
     def _task_manager_lost(
-        self, resource_id: ResourceID, reason: str, *, close: bool = False, terminated: bool = False
+        self,
+        resource_id: ResourceID,
+        reason: str,
+        *,
+        close: bool = False,
+        terminated: bool = False,
+        timed_out: bool = False,
     ) -> None:
         """Its slots are gone; the jobs that had some are told."""
         if resource_id not in self.slot_manager:
@@ -365,7 +371,7 @@ class ResourceManager:
                 self._out.append(CloseConnection(connection))
         self._out += self._task_manager_heartbeats.unmonitor_target(resource_id)
         for job_id in self.slot_manager.unregister_task_manager(resource_id):
-            self._send_job_master(job_id, NotifyTaskManagerLost(resource_id, reason, terminated))
+            self._send_job_master(job_id, NotifyTaskManagerLost(resource_id, reason, terminated, timed_out))
 
     def _job_master_lost(self, job_id: JobID, *, close: bool = False) -> None:
         """It needs nothing until it registers again; the slots that it has stay its own as long as TaskManagers say so."""
@@ -388,7 +394,7 @@ class ResourceManager:
         for resource_id in due.silent:
             reason = f"no heartbeat for {self._settings.heartbeat.timeout_ms} ms (heartbeat.timeout)"
             self._send_task_manager(resource_id, Disconnect(reason))
-            self._task_manager_lost(resource_id, reason, close=True)
+            self._task_manager_lost(resource_id, reason, close=True, timed_out=True)
         self._out += due.timers
 
     def _job_master_heartbeats_due(self, key: HeartbeatTimer) -> None:

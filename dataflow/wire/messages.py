@@ -323,6 +323,8 @@ class NotifyTaskManagerLost:
     reason: str
     terminated: bool = False
     """True: its process has certainly ended, so that nobody needs to wait for a timeout."""
+    heartbeat_timed_out: bool = False
+    """True: it was silent for `heartbeat.timeout`; the JobMaster gives it up, too, and does not wait for its own timeout."""
 
 
 # --- TaskManager <-> JobMaster ----------------------------------------------------------------------------------------
@@ -602,3 +604,5 @@ class JobStatusChanged:
     status: JobStatus
     timestamp_ms: int
     failure: SerializedFailure | None = None
+    leader_session_id: LeaderSessionID = LeaderSessionID("")
+    """Of the JobMaster that says so: a status of one that was replaced is not the job's."""

@@ -14,6 +14,7 @@ from snapline.coordinator.checkpoint.effects import (
     DiscardCheckpoint,
     DrawCheckpointId,
     FailJob,
+    MessageRefused,
     PeriodicTriggerKey,
     RecoverCompletedCheckpoints,
     ReleaseCompletedCheckpoints,
@@ -274,8 +275,11 @@ def test_after_shutdown_everything_is_refused() -> None:
 
     assert job.tell(CheckpointRequested(A)) == [CheckpointRequestFailed(A, reason)]
     assert isinstance(job.tell(RestoreLatest(A))[0], RestoreFailed)
-    assert job.tell(StartCheckpointScheduler(1)) == []
-    assert job.tell(DeclineReceived(DeclineCheckpoint(JOB, job.tasks[0], ONE, reason))) == []
+    with pytest.raises(InvariantViolation, match="to be started, and the checkpoint coordinator is shut down"):
+        job.tell(StartCheckpointScheduler(1))
+    assert job.tell(DeclineReceived(DeclineCheckpoint(JOB, job.tasks[0], ONE, reason))) == [
+        MessageRefused(ONE, job.tasks[0], f"the checkpoint coordinator of job {JOB} is shut down")
+    ]
 
 
 def test_shutdown_while_the_id_is_drawn() -> None:

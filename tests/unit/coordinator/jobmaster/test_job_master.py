@@ -473,6 +473,17 @@ def test_a_silent_task_manager_is_disconnected() -> None:
     story.take(MessageReceived(RM, Fenced(RM_SESSION, RegistrationSuccess(10, 50))))
     maybe = MessageReceived(RM, Fenced(RM_SESSION, NotifyTaskManagerLost(A, "silent")))
     assert story.take(maybe) == []
+    silent = NotifyTaskManagerLost(A, "no heartbeat for 50 ms", heartbeat_timed_out=True)
+    effects = story.take(MessageReceived(RM, Fenced(RM_SESSION, silent)))
+    assert JobStatus.RESTARTING in statuses(effects)
+    assert effects[:2] == [
+        send("a", Disconnect("the ResourceManager says: no heartbeat for 50 ms")),
+        CloseConnection(ConnectionID("tm-a")),
+    ]
+    story = Story().run()
+    story.take(ResourceManagerLeaderChanged("rm:1", RM_SESSION))
+    story.take(ConnectionOpened(RM))
+    story.take(MessageReceived(RM, Fenced(RM_SESSION, RegistrationSuccess(10, 50))))
     certain = MessageReceived(RM, Fenced(RM_SESSION, NotifyTaskManagerLost(A, "killed", terminated=True)))
     assert JobStatus.RESTARTING in statuses(story.take(certain))
 

@@ -265,6 +265,16 @@ def test_a_lost_task_manager_is_told_from_one_that_was_never_there() -> None:
     assert [*lost, core.lost_task_managers] == [(), (A,), ()]
 
 
+def test_jobs_are_told_that_a_task_manager_was_silent() -> None:
+    """So that they need not wait for their own timeout."""
+    core = manager()
+    with_task_manager(core, A, slots=1)
+    with_job(core, 1)
+
+    lost = NotifyTaskManagerLost(A, "no heartbeat for 50 ms (heartbeat.timeout)", heartbeat_timed_out=True)
+    assert send("job-job", lost) in core.handle(TimerFired(HeartbeatTimer("task-executors", A)), 70)
+
+
 def test_a_silent_task_manager_is_told_to_forget_us() -> None:
     """It registers again if it still lives."""
     core = manager()
