@@ -41,7 +41,7 @@ GC_THRESHOLDS = (50_000, 20, 20)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code."""
+    """Run a coordinator until it is told to stop; returns the exit code."""
     try:
         config = parse(sys.argv[1:] if arguments is None else arguments, os.environ, sys.stdin)
     except (SnaplineError, ValueError) as error:

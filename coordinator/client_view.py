@@ -31,7 +31,7 @@ RUNNING = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus
 
 
 class ClientView:
-    """One leadership's."""
+    """What the coordinator of one leadership shows to clients."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from snapline.runtime.settings import Setting, default_layers, from_options, fro
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """How one coordinator runs."""
+    """How one coordinator process runs: addresses, files, and the cluster's settings."""
 
     bind: str = "127.0.0.1:6123"
     """host:port, as others are told; port 0: any."""
@@ -47,7 +47,7 @@ class CoordinatorConfig:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the coordinator's command line."""
     parser = argparse.ArgumentParser(
         prog="snapline coordinator", description="Run a coordinator: it takes jobs, and TaskManagers come to it."
     )

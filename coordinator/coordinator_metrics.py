@@ -34,7 +34,7 @@ TASK_COUNTERS = {
 
 
 class CoordinatorMetrics:
-    """Reads one coordinator."""
+    """Reads the figures of one coordinator for Prometheus."""
 
     def __init__(self, resource_manager: pykka.ActorRef[Any], registry: JobRegistry) -> None:
         self._resource_manager = resource_manager
@@ -64,7 +64,7 @@ class CoordinatorMetrics:
 
 
 def _job(job: LiveJob, _core: Any) -> list[Sample]:
-    """On the job's actor."""
+    """Read the figures of one job, on the job's actor."""
     return list(_samples_of(job))
 
 

@@ -17,7 +17,7 @@ DELETE_PAUSES_MS = (1_000, 2_000, 4_000)
 
 
 class SlowWork(Protocol):
-    """IoExecutor."""
+    """Performs slow work on another thread (implemented by IoExecutor)."""
 
     def submit(
         self,
@@ -31,15 +31,15 @@ class SlowWork(Protocol):
 
 
 class Timers(Protocol):
-    """TimerService."""
+    """Calls back at a given time (implemented by TimerService)."""
 
     def schedule(self, at_ms: int, callback: Callable[[], None]) -> object:
-        """Call back then."""
+        """Call back at `at_ms`, in milliseconds since the epoch."""
         ...
 
 
 class Deletions:
-    """Thread-safe."""
+    """Deletes files, and tries again later when the storage does not answer. Thread-safe."""
 
     def __init__(self, io: SlowWork, timers: Timers, clock: Clock) -> None:
         self._io = io

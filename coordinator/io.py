@@ -73,7 +73,7 @@ class IoExecutor:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._outstanding = 0
-        """Submitted and not finished."""
+        """How many pieces of work were submitted and have not ended."""
         self._closed = False
 
     def submit(

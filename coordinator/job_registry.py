@@ -110,7 +110,7 @@ class JobRegistry:
             return
 
     def live(self) -> list[LiveJob]:
-        """Those with a JobMaster."""
+        """Return the jobs that have a JobMaster here."""
         return list(self._live.values())
 
     def __contains__(self, job_id: JobID) -> bool:
@@ -118,7 +118,7 @@ class JobRegistry:
         return job_id in self._live or job_id in self._ended
 
     def known(self) -> list[JobID]:
-        """All of them."""
+        """Return the ids of all jobs that this coordinator knows."""
         return [*self._live, *(job_id for job_id in self._ended if job_id not in self._live)]
 
     async def details(self, job_id: JobID) -> pb.JobDetails | None:
@@ -134,7 +134,7 @@ class JobRegistry:
         )
 
     async def checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
-        """Its checkpoints."""
+        """Return the job's checkpoints; None when the job is not known."""
         now_ms = self._clock.now_ms()
         return await self._read(
             job_id,
@@ -143,7 +143,7 @@ class JobRegistry:
         )
 
     async def checkpoint(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
-        """One of them."""
+        """Return one checkpoint by subtask; None when it is not known."""
         now_ms = self._clock.now_ms()
 
         def read(job: LiveJob) -> pb.CheckpointDetails | None:

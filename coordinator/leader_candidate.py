@@ -26,7 +26,7 @@ PAUSE_SECONDS = 1.0
 
 
 class Candidacy:
-    """Of one process."""
+    """One process that contends for leadership among coordinators."""
 
     def __init__(
         self,

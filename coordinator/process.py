@@ -92,12 +92,12 @@ class CoordinatorProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the process id of the coordinator."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether the process still runs."""
         return self._process.poll() is None
 
     @property

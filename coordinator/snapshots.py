@@ -59,7 +59,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class DisposedSavepoint:
-    """What was deleted."""
+    """A savepoint that was deleted, and the files that had to stay."""
 
     location: str
     files: int

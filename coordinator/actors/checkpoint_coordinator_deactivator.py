@@ -17,7 +17,7 @@ from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 
 
 class CheckpointCoordinatorDeActivator(pykka.ThreadingActor):
-    """Listens to one job."""
+    """Listens to the status of one job and starts or stops its periodic checkpoints."""
 
     use_daemon_thread = True
 

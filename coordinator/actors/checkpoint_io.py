@@ -87,7 +87,7 @@ class CheckpointIo:
         self._deletions = Deletions(io, timers, clock)
 
     def performers(self, statistics: CheckpointStatsTracker) -> dict[type, Performer]:
-        """For the job's actor."""
+        """Return what performs this room's effects, for the table of the job's actor."""
         return {
             asked.DrawCheckpointId: self._draw_id,
             asked.SetCheckpointIdCount: self._set_id_count,

@@ -71,11 +71,11 @@ class JobServices:
     """What the JobMasters of one coordinator share."""
 
     address: str
-    """host:port of the gateways."""
+    """Address of the gateways on which TaskManagers find the JobMaster, as host:port."""
     resource_manager: Callable[[], LeaderAddress]
     """Where it is now. When it moves, every JobMaster is told."""
     configuration: Configuration
-    """The cluster's."""
+    """The cluster's settings, over which the job's settings lie."""
     checkpoint_base: str
     """Absolute path or URL that the directories of jobs go below; empty: this coordinator takes no checkpoints."""
     storages: StateStorages
@@ -140,7 +140,7 @@ class JobMasterRunner:
         return actor is not None and tell_if_alive(actor, event)
 
     def suspend(self, reason: str) -> None:
-        """Leadership is lost."""
+        """End the JobMaster because its coordinator has lost leadership; the job itself goes on."""
         self.tell(JobMasterSuspended(reason))
 
     def stop(self) -> None:

@@ -49,7 +49,7 @@ class MasterHookRunner:
         return hooks
 
     def performers(self) -> dict[type, Performer]:
-        """For the job's actor."""
+        """Return what performs the effects of master hooks, for the table of the job's actor."""
         return {
             TriggerMasterHook: self._trigger,
             RestoreMasterHook: self._restore,

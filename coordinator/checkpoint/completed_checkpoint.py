@@ -22,7 +22,7 @@ class CompletedCheckpoint:
     job_name: str
     checkpoint_id: CheckpointID
     timestamp_ms: int
-    """When it was triggered."""
+    """When the checkpoint was triggered, in milliseconds since the epoch."""
     completion_timestamp_ms: int
     """When its last acknowledgement came; restored from `_metadata`: the trigger time."""
     properties: CheckpointProperties
@@ -33,7 +33,7 @@ class CompletedCheckpoint:
 
     @property
     def metadata(self) -> CheckpointMetadata:
-        """What goes into `_metadata`."""
+        """Return what is written to the checkpoint's `_metadata` file."""
         return CheckpointMetadata(
             job_id=self.job_id,
             job_name=self.job_name,

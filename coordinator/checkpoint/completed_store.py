@@ -30,7 +30,7 @@ class StoreShutdown:
     """What becomes of each checkpoint when the store goes down."""
 
     discarded: tuple[CompletedCheckpoint, ...] = ()
-    """Pointer and files go."""
+    """Checkpoints whose pointers and files are to be deleted."""
     kept: tuple[CompletedCheckpoint, ...] = ()
     """Pointers go, files stay for the user."""
     released: tuple[CompletedCheckpoint, ...] = ()
@@ -48,14 +48,14 @@ class CompletedCheckpointStore:
         self._max_retained = max_retained
         self._survives_suspension = survives_suspension
         self._checkpoints: list[CompletedCheckpoint] = []
-        """Ascending ids."""
+        """The retained checkpoints by ascending id, oldest first."""
         self._stopped_with: CompletedCheckpoint | None = None
         """The synchronous savepoint that completed last, until a checkpoint completes after it."""
         self._is_open = True
 
     @property
     def checkpoints(self) -> tuple[CompletedCheckpoint, ...]:
-        """Retained ones, oldest first."""
+        """Return the retained checkpoints, the oldest one first."""
         return tuple(self._checkpoints)
 
     @property

@@ -33,7 +33,7 @@ class CheckpointCoordinatorConfiguration:
     """Settings of one job's checkpoints."""
 
     interval_ms: int = 10_000
-    """0: no periodic checkpoints."""
+    """Time between two periodic checkpoints; 0 switches them off."""
     timeout_ms: int = 600_000
     min_pause_ms: int = 0
     max_concurrent_checkpoints: int = 1

@@ -160,7 +160,7 @@ class CheckpointCoordinator:
         self._ask_decider = False
         """Something ended: ask the decider again at the end of this event."""
         self._sequence = 0
-        """Counts requests."""
+        """Counts requests, so that each of them gets an id of its own."""
         self._shutdown_status: JobStatus | None = None
         self._store_is_shut_down = False
         self._is_over = False
@@ -177,7 +177,7 @@ class CheckpointCoordinator:
 
     @property
     def completed_store(self) -> CompletedCheckpointStore:
-        """The retained checkpoints."""
+        """Return the store of the retained checkpoints."""
         return self.publication.store
 
     @property

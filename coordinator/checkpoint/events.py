@@ -157,7 +157,7 @@ class DeclineReceived:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdDrawn:
-    """Answers DrawCheckpointId."""
+    """The id of a new checkpoint is there: the answer to DrawCheckpointId."""
 
     request_id: CheckpointRequestID
     checkpoint_id: CheckpointID
@@ -183,7 +183,7 @@ class MasterHookAnswered:
 
 @dataclass(frozen=True, slots=True)
 class MasterHookRestored:
-    """Answers RestoreMasterHook or ResetMasterHook."""
+    """A master hook has its state back: the answer to RestoreMasterHook and ResetMasterHook."""
 
     hook_id: str
 

@@ -40,7 +40,7 @@ class FailureVerdict:
 
 
 class CheckpointFailureManager:
-    """Counts consecutive failures."""
+    """Counts failed checkpoints in a row, and decides when they fail the job."""
 
     def __init__(self, tolerable_failures: int) -> None:
         """Raises ValueError for a negative number; UNLIMITED_TOLERABLE_FAILURES counts nothing."""

@@ -68,7 +68,7 @@ def checkpoint_location(checkpoint_id: CheckpointID) -> str:
 
 
 def metadata_path(location: str) -> str:
-    """`_metadata` in this directory."""
+    """Return the path of the `_metadata` file in a checkpoint's directory."""
     return f"{location.rstrip('/')}/{METADATA_FILE_NAME}"
 
 

@@ -24,7 +24,7 @@ from snapline.runtime.cores.machine import check
 
 
 class TaskAcknowledgeResult(Enum):
-    """What an acknowledgement meant."""
+    """What the acknowledgement of a task meant to its checkpoint."""
 
     SUCCESS = "success"
     DUPLICATE = "duplicate"
@@ -32,11 +32,11 @@ class TaskAcknowledgeResult(Enum):
     UNKNOWN = "unknown"
     """The task is not waited for."""
     DISCARDED = "discarded"
-    """The checkpoint is over."""
+    """The checkpoint is over, so the acknowledged state is of no use."""
 
 
 class PendingCheckpointStatus(Enum):
-    """Where the checkpoint stands."""
+    """Where a pending checkpoint stands between its trigger and its end."""
 
     PENDING = "pending"
     FINALIZED = "finalized"
@@ -235,7 +235,7 @@ class PendingCheckpoint:
         return had_canceller
 
     def complete(self) -> None:
-        """It is durable."""
+        """Note that metadata and pointer are durable: the checkpoint has completed."""
         check(
             self.status is PendingCheckpointStatus.FINALIZED,
             f"checkpoint {self.checkpoint_id} was completed and is {self.status.value}",

@@ -26,7 +26,7 @@ class PeriodicTrigger:
         return self._due_ms is not None
 
     def start(self, now_ms: int, delay_ms: int) -> StartTimer:
-        """On, or on anew."""
+        """Switch the periodic trigger on, or begin a new period when it is on."""
         self._due_ms = now_ms + delay_ms
         return StartTimer(self._key, self._due_ms)
 

@@ -31,7 +31,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRefused:
-    """No checkpoint now (NOT_ALL_REQUIRED_TASKS_RUNNING)."""
+    """No checkpoint can be taken now (NOT_ALL_REQUIRED_TASKS_RUNNING)."""
 
     detail: str
     is_over: bool = False
@@ -63,7 +63,7 @@ class DefaultCheckpointPlanCalculator:
         self._kept: tuple[int, CheckpointPlan | PlanRefused] | None = None
 
     def calculate(self, executions: ExecutionTracker) -> CheckpointPlan | PlanRefused:
-        """Kept until `executions.version` moves."""
+        """Return the plan of a checkpoint that starts now; it is kept until `executions.version` moves."""
         if self._kept is None or self._kept[0] != executions.version:
             self._kept = (executions.version, self._calculate(executions))
         return self._kept[1]

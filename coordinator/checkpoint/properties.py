@@ -39,12 +39,12 @@ class CheckpointProperties:
 
     @property
     def is_savepoint(self) -> bool:
-        """Belongs to the user."""
+        """Return whether the snapshot is a savepoint, which belongs to the user."""
         return self.snapshot_type.is_savepoint
 
     @property
     def is_synchronous(self) -> bool:
-        """Stops the job."""
+        """Return whether the job stops with this savepoint."""
         return self.snapshot_type.is_synchronous
 
     @property

@@ -96,7 +96,7 @@ class CheckpointPublication:
     def begin(
         self, checkpoint: CompletedCheckpoint, pending: PendingCheckpoint
     ) -> StoreCompletedCheckpoint | FinalizeRefused:
-        """Make this durable now."""
+        """Return the effect that makes a fully acknowledged checkpoint durable, or why there is none."""
         check(self.storing is None, f"checkpoint {checkpoint.checkpoint_id} was stored beside another one")
         foreign = self._foreign_file(checkpoint)
         if foreign:

@@ -31,7 +31,7 @@ class CheckpointTriggerRequest:
     target_location: str
     is_periodic: bool
     timestamp_ms: int
-    """When it came."""
+    """When the request came, in milliseconds since the epoch."""
     sequence: int
     """Rises with every request; breaks ties."""
     resume_periodic: bool = False
@@ -66,10 +66,10 @@ class DeciderInputs:
 
 @dataclass(slots=True)
 class Decision:
-    """What to do now."""
+    """What the decider wants done with the requests that it has."""
 
     chosen: CheckpointTriggerRequest | None = None
-    """Execute this one."""
+    """The request to execute now; None when all have to wait."""
     dropped: list[tuple[CheckpointTriggerRequest, CheckpointFailureReason]] = field(default_factory=list)
     reschedule_ms: int | None = None
     """Arm the periodic trigger for this many milliseconds from now: the pause is not over."""
@@ -101,7 +101,7 @@ class CheckpointRequestDecider:
 
     @property
     def queued_count(self) -> int:
-        """Requests waiting."""
+        """Return how many requests wait for their turn."""
         return len(self._queue)
 
     def submit(self, request: CheckpointTriggerRequest, inputs: DeciderInputs) -> Decision:

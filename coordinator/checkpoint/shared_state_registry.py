@@ -48,7 +48,7 @@ class SharedStateRegistry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is registered."""
+        """Return whether no shared state is registered."""
         return not self._entries
 
     def references(self, key: str) -> int:
@@ -78,7 +78,7 @@ class SharedStateRegistry:
         return Registration(entry.handle, entry.references, handle if handle != entry.handle else None)
 
     def unregister(self, key: str) -> Registration:
-        """One reference less."""
+        """Take one reference from the key's shared state; without any it is to be deleted."""
         entry = self._entries.get(key)
         if entry is None:
             raise InvariantViolation(f"shared state {key!r} was unregistered and is not registered")

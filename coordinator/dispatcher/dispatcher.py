@@ -89,7 +89,7 @@ class Dispatcher:
     """The core, for one leadership."""
 
     def __init__(self, history_capacity: int = 1000) -> None:
-        """`history_capacity`: jobstore.max-capacity."""
+        """`history_capacity` is how many ended jobs are remembered (jobstore.max-capacity)."""
         self._history_capacity = history_capacity
         self._jobs: dict[JobID, _Job] = {}
         self._history: dict[JobID, JobOverview] = {}
@@ -111,7 +111,7 @@ class Dispatcher:
     # --- the one entry point ------------------------------------------------------------------------------------------
 
     def handle(self, event: DispatcherEvent, now_ms: int) -> list[DispatcherEffect]:
-        """Take one event."""
+        """Take one event at `now_ms`, and return what is to be done."""
         match event:
             case DispatcherStarted(recovered):
                 self._is_leader = True

@@ -38,7 +38,7 @@ class SubmitJob:
 
 @dataclass(frozen=True, slots=True)
 class JobGraphStored:
-    """Answer to `StoreJobGraph`: durable."""
+    """The job graph is durable: the answer to `StoreJobGraph`."""
 
     job_id: JobID
 
@@ -79,7 +79,7 @@ class OperateJob:
 
 @dataclass(frozen=True, slots=True)
 class JobStatusReported:
-    """A JobMaster said `ReportJobStatus`."""
+    """The JobMaster of a job has reported a new status with `ReportJobStatus`."""
 
     change: JobStatusChanged
 

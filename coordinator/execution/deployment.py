@@ -48,7 +48,7 @@ class RestoredTasks:
     """What the tasks of one deployment start from."""
 
     checkpoint_id: CheckpointID = CheckpointID(0)
-    """0: nothing to restore."""
+    """The checkpoint that the tasks are restored from; 0 when there is nothing to restore."""
     states: Mapping[ExecutionVertexID, TaskStateSnapshot] | None = None
 
 

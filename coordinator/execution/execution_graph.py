@@ -94,7 +94,7 @@ class Execution:
 
     @property
     def vertex(self) -> ExecutionVertexID:
-        """The subtask."""
+        """Return the subtask that this is an execution of."""
         return self.attempt_id.execution_vertex_id
 
 
@@ -129,7 +129,7 @@ class ExecutionGraph:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Number of subtasks."""
+        """Return the number of subtasks of the job."""
         return len(self._current)
 
     @property
@@ -156,7 +156,7 @@ class ExecutionGraph:
 
     @property
     def all_finished(self) -> bool:
-        """Every subtask has finished."""
+        """Return whether every subtask of the job has finished."""
         return self._count[ExecutionState.FINISHED] == len(self._current)
 
     @property

@@ -43,7 +43,7 @@ class FailoverRegions:
             self._members.setdefault(self._find(subtask), []).append(subtask)
 
     def __len__(self) -> int:
-        """Number of regions."""
+        """Return the number of regions of the job."""
         return len(self._members)
 
     def region_of(self, subtask: ExecutionVertexID) -> ExecutionVertexID:

@@ -47,18 +47,18 @@ class RestartStrategy(Protocol):
 
 @dataclass(slots=True)
 class NoRestartStrategy:
-    """Never again."""
+    """Never restarts the job: its first failure ends it."""
 
     chosen: bool = True
     """False: nobody has set it."""
 
     def notify_failure(self, now_ms: int) -> int | None:
-        """None."""
+        """Return None, because the job is never restarted."""
         return None
 
     @property
     def why_not(self) -> str:
-        """Names the setting."""
+        """Return which setting says that the job is not restarted."""
         if self.chosen:
             return "restart-strategy.type is none"
         return "restart-strategy.type is not set, and without execution.checkpointing.interval there is none"
@@ -81,7 +81,7 @@ class FixedDelayRestartStrategy:
 
     @property
     def why_not(self) -> str:
-        """Names the setting."""
+        """Return which setting allows no further restart."""
         return f"all {self.attempts} restarts of restart-strategy.fixed-delay.attempts are used up"
 
 
@@ -103,7 +103,7 @@ class FailureRateRestartStrategy:
 
     @property
     def why_not(self) -> str:
-        """Names the setting."""
+        """Return which setting allows no further restart."""
         return (
             f"more than {self.max_failures} failures (restart-strategy.failure-rate.max-failures-per-interval) "
             f"within {self.interval_ms} ms"
@@ -123,9 +123,9 @@ class ExponentialDelayRestartStrategy:
     jitter_factor: float
     reset_threshold_ms: int
     attempts_before_reset: int
-    """-1: any number."""
+    """Restarts in a row that are allowed; -1 allows any number."""
     jitter: Callable[[], float]
-    """Uniform in [0, 1)."""
+    """Returns a number drawn uniformly from [0, 1), by which delays vary."""
     _attempt: int = 0
     _next_restart_ms: int = -1
 
@@ -154,7 +154,7 @@ class ExponentialDelayRestartStrategy:
 
     @property
     def why_not(self) -> str:
-        """Names the setting."""
+        """Return which setting allows no further restart."""
         return (
             f"{self.attempts_before_reset} restarts (restart-strategy.exponential-delay.attempts-before-reset-backoff) "
             f"without {self.reset_threshold_ms} ms of peace in between"

@@ -59,7 +59,7 @@ class SlotPool:
         return allocation_id in self._slots
 
     def __iter__(self) -> Iterator[AllocatedSlot]:
-        """All slots."""
+        """Iterate over all slots of the pool, free and assigned."""
         return iter(self._slots.values())
 
     @property

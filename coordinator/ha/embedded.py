@@ -247,7 +247,7 @@ class EmbeddedPointers:
 
 
 class EmbeddedStatistics:
-    """`statistics/<job>` (StatisticsStore)."""
+    """Statistics of one job in the file `statistics/<job>` (StatisticsStore)."""
 
     def __init__(
         self, storage: Storage, job_id: JobID, fence: LeadershipFence, is_forgotten: Callable[[], bool] = lambda: False
@@ -266,7 +266,7 @@ class EmbeddedStatistics:
             self._storage.delete(self._path)
 
     def read(self) -> bytes | None:
-        """None: nothing was written."""
+        """Return what was written last, None when nothing was."""
         try:
             return self._storage.get(self._path)
         except StorageNotFound:
@@ -274,7 +274,7 @@ class EmbeddedStatistics:
 
 
 class EmbeddedJobGraphs:
-    """`jobs/` (JobGraphStore)."""
+    """Graphs of submitted jobs in the directory `jobs/` (JobGraphStore)."""
 
     def __init__(self, storage: Storage, fence: LeadershipFence) -> None:
         self._storage = storage

@@ -59,11 +59,11 @@ class StatisticsStore(Protocol):
     """The checkpoint statistics of a job, as bytes."""
 
     def write(self, data: bytes) -> None:
-        """Replace what is there."""
+        """Replace the statistics that were written before."""
         ...
 
     def read(self) -> bytes | None:
-        """None: nothing was written."""
+        """Return what was written last, None when nothing was."""
         ...
 
 
@@ -86,7 +86,7 @@ class JobGraphStore(Protocol):
     """The graphs of jobs that are not over."""
 
     def put(self, job_graph: JobGraph) -> None:
-        """Durable when it returns."""
+        """Store the graph of a job; it is durable when the call returns."""
         ...
 
     def replace(self, job_graph: JobGraph) -> None:
@@ -103,7 +103,7 @@ class JobGraphStore(Protocol):
 
 
 class HighAvailability(Protocol):
-    """One coordinator's."""
+    """All stores of one coordinator, which its successor reads."""
 
     @property
     def job_graphs(self) -> JobGraphStore:

@@ -17,7 +17,7 @@ RETRY_SECONDS = 0.5
 
 
 class LeaderTableWriter:
-    """One thread."""
+    """Publishes the table of leaders on one thread of its own."""
 
     def __init__(self, write: Callable[[bytes], None], logger: Logger) -> None:
         self._write = write
@@ -29,7 +29,7 @@ class LeaderTableWriter:
         self._thread.start()
 
     def publish(self, table: LeaderTable) -> None:
-        """Soon. From any thread."""
+        """Publish this table soon; may be called from any thread."""
         with self._changed:
             self._newest = table
             self._changed.notify()

@@ -58,7 +58,7 @@ class FencedNodes:
         self._base = self._session.settings.base
 
     def path(self, name: str) -> str:
-        """Of a node below."""
+        """Return the path of a node below this one's root."""
         return f"{self._base}/{name}"
 
     def write(self, build: Callable[[Any], None]) -> Answer:
@@ -190,7 +190,7 @@ class ZooKeeperCheckpointIDCounter:
 
 
 class ZooKeeperPointers:
-    """`pointers/<job>/` (PointerStore)."""
+    """Pointers to a job's checkpoints in the nodes `pointers/<job>/` (PointerStore)."""
 
     def __init__(self, nodes: FencedNodes, job_id: JobID) -> None:
         self._nodes = nodes
@@ -222,7 +222,7 @@ class ZooKeeperPointers:
         return [node[0] for node in found if node is not None]
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because ZooKeeper's pointers are not held between calls."""
 
     @property
     def checkpoint_ids(self) -> list[CheckpointID]:
@@ -331,12 +331,12 @@ class FilesByNode:
 
     @property
     def names(self) -> Sequence[str]:
-        """All of them."""
+        """Return the sorted names of all files."""
         return self._nodes.children(self._directory)
 
 
 class ZooKeeperStatistics:
-    """`statistics/<job>` (StatisticsStore)."""
+    """Statistics of one job in the node `statistics/<job>` (StatisticsStore)."""
 
     def __init__(self, files: FilesByNode, job_id: JobID, is_forgotten: Callable[[], bool] = lambda: False) -> None:
         """`is_forgotten`: the job is over for good, and its statistics are being removed."""
@@ -351,13 +351,13 @@ class ZooKeeperStatistics:
             self._files.take_back(self._job_id, path)
 
     def read(self) -> bytes | None:
-        """None: nothing was written."""
+        """Return what was written last, None when nothing was."""
         found = self._files.get(self._job_id, 0)
         return None if found is None else found[1]
 
 
 class ZooKeeperJobGraphs:
-    """`jobs/` (JobGraphStore)."""
+    """Graphs of submitted jobs in the nodes `jobs/` (JobGraphStore)."""
 
     def __init__(self, files: FilesByNode) -> None:
         self._files = files

@@ -55,7 +55,7 @@ ClientOperationsEffect = AskForSnapshot | Scheduled | Reply | StartTimer | Cance
 
 
 class ClientOperations:
-    """Of one job."""
+    """What clients have asked of one job and how far each request is."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class ClientOperations:
         return self._done()
 
     def rescale_timer_fired(self, now_ms: int) -> list[ClientOperationsEffect]:
-        """RescaleTimer."""
+        """Go on with the rescale whose RescaleTimer has fired."""
         self._rescale(self._rescaling.timer_fired(now_ms))
         return self._done()
 

@@ -16,7 +16,7 @@ from snapline.runtime.cores.machine import check
 
 
 class DurableJobGraph:
-    """Of one job."""
+    """The graph of one job as it is stored, and what has to be stored next."""
 
     def __init__(self, job_graph: JobGraph) -> None:
         """`job_graph` is in the store."""
@@ -44,7 +44,7 @@ class DurableJobGraph:
         return [UpdateJobGraph(job_graph)]
 
     def stored(self) -> list[UpdateJobGraph]:
-        """Answer to UpdateJobGraph."""
+        """Take the answer to UpdateJobGraph, and store the next graph when there is one."""
         check(self._storing is not None, "a job graph was stored, and nobody wanted that")
         if self._storing is not None:
             self._stored, self._storing = _parallelism_of(self._storing), None

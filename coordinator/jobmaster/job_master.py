@@ -201,7 +201,7 @@ class JobMaster:
         self._latest_completed: CheckpointID | None = None
         """Of all leaders before, 0 for none; None while that is not known."""
         self._had_finished: frozenset[ExecutionVertexID] = frozenset()
-        """Subtasks, in that checkpoint."""
+        """The subtasks that had finished in the checkpoint that the job started from."""
         self._has_adopted = False
         """Just now: the next checkpoint begins at once."""
         self._loading_round = 0
@@ -241,7 +241,7 @@ class JobMaster:
     # --- the one entry point ------------------------------------------------------------------------------------------
 
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
-        """Take one event."""
+        """Take one event at `now_ms`, and return what is to be done."""
         if self._is_ended:
             return _closed(event)
         self._now_ms = now_ms

@@ -26,7 +26,7 @@ class TakeCheckpoint:
     """Trigger a checkpoint now (Flink: triggerCheckpoint of the REST API). Answered `SnapshotCompleted`."""
 
     full: bool = False
-    """True: not incremental."""
+    """True makes a full snapshot, even if checkpoints are incremental."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TakeSavepoint:
     """Trigger a savepoint; the job goes on. Answered `SnapshotCompleted`."""
 
     target_directory: str = ""
-    """Empty: the configured default."""
+    """Where the savepoint goes; empty means the configured default."""
 
 
 @dataclass(frozen=True, slots=True)

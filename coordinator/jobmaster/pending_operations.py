@@ -25,7 +25,7 @@ class _Pending:
     request_id: RequestID
     stop: bool = False
     parallelism: Mapping[JobVertexID, int] | None = None
-    """Of a rescale."""
+    """The parallelism that a rescale asks for, None for other operations."""
     completed: SnapshotCompleted | None = None
     """The snapshot is there, the rest is not."""
     stopped: bool = False
@@ -41,7 +41,7 @@ class PendingOperations:
     """The open requests of one job, by the id under which its checkpoint core knows them."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin with no client that waits for an answer."""
         self._pending: dict[CheckpointRequestID, _Pending] = {}
 
     def refusal_of_rescale(
@@ -76,7 +76,7 @@ class PendingOperations:
 
     @property
     def rescale_in_progress(self) -> bool:
-        """Another one must wait."""
+        """Return whether a rescale is under way, so that another one has to wait."""
         return any(pending.parallelism is not None for pending in self._pending.values())
 
     def _add(self, pending: _Pending) -> CheckpointRequestID:

@@ -59,11 +59,11 @@ class Adoptable:
     executions: tuple[ReportedExecution, ...]
     """In the order of the job's subtasks."""
     others: tuple[ReportedExecution, ...]
-    """Reported besides, not wanted."""
+    """Executions that were reported and that the stored graph does not want."""
 
     @property
     def running(self) -> tuple[ExecutionAttemptID, ...]:
-        """Attempts that go on."""
+        """Return the attempts that go on under this leader."""
         return tuple(each.report.attempt_id for each in self.executions if not each.report.state.is_terminal)
 
     @property

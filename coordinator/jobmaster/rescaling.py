@@ -34,7 +34,7 @@ class RescaleTimer:
 
 
 class RescalePhase(Enum):
-    """Where a rescale stands."""
+    """Where a rescale stands between its request and its end."""
 
     NONE = "none"
     WAITING_FOR_SLOTS = "waiting for slots"
@@ -55,7 +55,7 @@ RescalingEffect = TakeRescaleCheckpoint | Reply | StartTimer | CancelTimer
 
 
 class Rescaling:
-    """Of one job."""
+    """The rescale of one job, from the request to the restart."""
 
     def __init__(self, scheduler: Scheduler, settings: JobMasterSettings, note: Callable[[], str]) -> None:
         """`note`: what the ResourceManager said last about slots that it cannot give."""
@@ -138,7 +138,7 @@ class Rescaling:
         return self._done()
 
     def timer_fired(self, now_ms: int) -> list[RescalingEffect]:
-        """RescaleTimer."""
+        """Go on because RescaleTimer has fired: slots have not come in time, or have settled."""
         self._timer_runs = False
         if self._phase is RescalePhase.WAITING_FOR_SLOTS:
             self._refuse(

@@ -39,10 +39,10 @@ ResourceManagerConnectionEffect = (
 
 
 class ResourceManagerConnection:
-    """Of one JobMaster."""
+    """The registration of one JobMaster with the leading ResourceManager."""
 
     def __init__(self, registration: RegisterJobMaster, settings: RegistrationSettings) -> None:
-        """Nobody leads yet."""
+        """Begin without a connection, because no leader is known yet."""
         self._job_id = registration.job_id
         self._leader = LeaderConnection("resource-manager", settings, registration, self._draw_connection)
         self._dialled = 0
@@ -63,7 +63,7 @@ class ResourceManagerConnection:
         return self._perform(self._leader.leader_changed(peer, session, now_ms), now_ms)
 
     def stop(self, now_ms: int) -> list[ResourceManagerConnectionEffect]:
-        """Never register again."""
+        """End the registration and its timers; it does not register again."""
         return self._perform(self._leader.stop(), now_ms)
 
     def handle(self, event: RegistrationEvent, now_ms: int) -> list[ResourceManagerConnectionEffect]:

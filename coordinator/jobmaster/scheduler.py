@@ -71,7 +71,7 @@ _PROGRESS = {
 
 
 class RoundPhase(Enum):
-    """Where the round stands."""
+    """Where the scheduler's round of deploying the job stands."""
 
     CANCELING = "canceling"
     RESTORING = "restoring"
@@ -155,7 +155,7 @@ class Scheduler:
 
     @property
     def status(self) -> JobStatus:
-        """The job's."""
+        """Return the status of the job."""
         return self.graph.status
 
     @property
@@ -322,12 +322,12 @@ class Scheduler:
         return self._done()
 
     def slots_offered(self, now_ms: int) -> list[SchedulerEffect]:
-        """The pool has grown."""
+        """Deploy what waits, because the pool has got slots."""
         self._advance_round(now_ms)
         return self._done()
 
     def state_restored(self, round_number: int, restored: RestoredTasks, now_ms: int) -> list[SchedulerEffect]:
-        """Answer to RestoreTasks."""
+        """Take the answer to RestoreTasks, and deploy with the restored state."""
         current = self.round
         if current is not None and self._is_restoring(round_number):
             current.restored = restored
@@ -358,7 +358,7 @@ class Scheduler:
         return self._done()
 
     def restart_delay_over(self, now_ms: int) -> list[SchedulerEffect]:
-        """RestartDelayTimer fired."""
+        """Begin the restart whose RestartDelayTimer has fired."""
         if self.round is not None:
             self.round.delay_timer_runs = False
         self._advance_round(now_ms)
@@ -392,7 +392,7 @@ class Scheduler:
         return self._done()
 
     def graph_stored(self, now_ms: int) -> list[SchedulerEffect]:
-        """Answer to UpdateJobGraph."""
+        """Take the answer to UpdateJobGraph: the parallelism to run with is durable."""
         if self.is_over:
             self._durable_graph.nothing_more()
         self._out += self._durable_graph.stored()

@@ -44,7 +44,7 @@ class JobMasterSettings:
 
     @classmethod
     def from_configuration(cls, cluster: Configuration, job: Configuration) -> JobMasterSettings:
-        """Read both. Raises ConfigurationError."""
+        """Read the settings of cluster and job. Raises ConfigurationError."""
         cancellation_ms = job.get_option(TASK_CANCELLATION_TIMEOUT)
         return cls(
             heartbeat=HeartbeatSettings.from_configuration(cluster),

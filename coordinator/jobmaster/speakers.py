@@ -15,7 +15,7 @@ from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckp
 
 
 class Speakers:
-    """Of one job."""
+    """Which TaskManagers may speak for the attempts of one job."""
 
     def __init__(self, graph: Callable[[], ExecutionGraph]) -> None:
         """`graph`: the one that the job has now; a rescale gives it another."""

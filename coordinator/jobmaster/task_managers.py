@@ -17,21 +17,21 @@ from snapline.runtime.cores.machine import check
 
 @dataclass(slots=True)
 class RegisteredTaskManager:
-    """One of them."""
+    """One TaskManager that is registered with the JobMaster."""
 
     info: TaskManagerInfo
     connection: ConnectionID | None
     """None while the connection is broken and the TaskManager does not count as lost yet (see
     heartbeat.rpc-failure-threshold)."""
     metrics: tuple[TaskMetrics, ...] = ()
-    """Of its last heartbeat."""
+    """The figures of its tasks that came with its last heartbeat."""
 
 
 class TaskManagerTable:
     """By resource id, and by connection."""
 
     def __init__(self) -> None:
-        """Nobody is registered."""
+        """Begin with no TaskManager registered."""
         self._by_resource: dict[ResourceID, RegisteredTaskManager] = {}
         self._by_connection: dict[ConnectionID, ResourceID] = {}
 
@@ -40,7 +40,7 @@ class TaskManagerTable:
         return iter(self._by_resource.values())
 
     def __contains__(self, resource_id: ResourceID) -> bool:
-        """Whether it is registered."""
+        """Return whether a TaskManager is registered."""
         return resource_id in self._by_resource
 
     def get(self, resource_id: ResourceID) -> RegisteredTaskManager | None:
@@ -57,7 +57,7 @@ class TaskManagerTable:
         return None if registered is None else registered.connection
 
     def exchange_address_of(self, resource_id: ResourceID) -> str:
-        """Of its data server."""
+        """Return the address of the TaskManager's data server, as host:port."""
         return self._by_resource[resource_id].info.exchange_address
 
     def host_of(self, resource_id: ResourceID) -> str:
@@ -77,7 +77,7 @@ class TaskManagerTable:
         self._by_resource[resource_id].connection = None
 
     def remove(self, resource_id: ResourceID) -> RegisteredTaskManager | None:
-        """Forget it."""
+        """Remove the TaskManager; returns its entry, None when there was none."""
         registered = self._by_resource.pop(resource_id, None)
         if registered is not None and registered.connection is not None:
             del self._by_connection[registered.connection]

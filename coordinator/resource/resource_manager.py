@@ -60,7 +60,7 @@ class ResourceManagerSettings:
     """What the ResourceManager can be told by configuration."""
 
     version: str
-    """Of this Snapline."""
+    """Version of this Snapline, as TaskManagers compare it with theirs."""
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
     task_manager_timeout_ms: int = 30_000
     """An idle TaskManager is released after this; 0: never."""
@@ -69,7 +69,7 @@ class ResourceManagerSettings:
 
     @classmethod
     def from_configuration(cls, version: str, configuration: Configuration) -> ResourceManagerSettings:
-        """Raises ConfigurationError."""
+        """Read the ResourceManager's settings. Raises ConfigurationError."""
         return cls(
             version,
             HeartbeatSettings.from_configuration(configuration),
@@ -94,7 +94,7 @@ class RequirementCheckTimer:
 
 @dataclass(slots=True)
 class JobMasterRegistration:
-    """One JobMaster."""
+    """One JobMaster that is registered, and what it was told."""
 
     registration: RegisterJobMaster
     connection: ConnectionID
@@ -129,7 +129,7 @@ class ResourceManager:
         self._job_master_heartbeats: HeartbeatMonitor[JobID] = HeartbeatMonitor("job-masters", heartbeat)
         self._declared: DeclareWorkers | None = None
         self._limits: dict[str, WorkersUnavailable] = {}
-        """By pool of TaskManagers."""
+        """How many slots can still be had, by pool of TaskManagers."""
         self._idle_timer_ms: int | None = None
         self._not_before_ms: dict[JobID, int] = {}
         """Jobs that a slot came back from, and when they are given another one."""
@@ -157,7 +157,7 @@ class ResourceManager:
     # --- the one entry point ------------------------------------------------------------------------------------------
 
     def handle(self, event: ResourceManagerEvent, now_ms: int) -> list[ResourceManagerEffect]:
-        """Take one event."""
+        """Take one event at `now_ms`, and return what is to be done."""
         self._now_ms = now_ms
         self._out = []
         match event:

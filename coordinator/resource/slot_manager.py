@@ -23,7 +23,7 @@ from snapline.runtime.cores.machine import check
 
 
 class SlotState(Enum):
-    """Who has the slot."""
+    """Whether a slot is free, promised to a job, or its own."""
 
     FREE = "free"
     PENDING = "pending"
@@ -32,7 +32,7 @@ class SlotState(Enum):
 
 @dataclass(slots=True)
 class ManagedSlot:
-    """One slot."""
+    """One slot of a TaskManager and the job that has it."""
 
     slot_id: SlotID
     state: SlotState = SlotState.FREE
@@ -71,7 +71,7 @@ class SlotAllocation:
 class _JobNeeds:
     required: int = 0
     held: dict[AllocationID, SlotID] = field(default_factory=dict)
-    """PENDING and ALLOCATED slots."""
+    """Its slots that are PENDING or ALLOCATED, by allocation."""
     declared: tuple[SlotsHeld, ...] = ()
     """What the JobMaster says that it has; counts for TaskManagers that have not reported (yet)."""
 
@@ -80,7 +80,7 @@ class SlotManager:
     """The slots of a cluster."""
 
     def __init__(self) -> None:
-        """No TaskManager, no job."""
+        """Begin with no TaskManager registered and no job in need."""
         self._task_managers: dict[ResourceID, ManagedTaskManager] = {}
         self._jobs: dict[JobID, _JobNeeds] = {}
         self._free_slots = 0
@@ -102,17 +102,17 @@ class SlotManager:
 
     @property
     def registered_slots(self) -> int:
-        """Slots of all TaskManagers."""
+        """Return the number of slots of all TaskManagers."""
         return self._registered_slots
 
     @property
     def free_slots(self) -> int:
-        """Slots that nobody has."""
+        """Return the number of slots that no job has."""
         return self._free_slots
 
     @property
     def required_slots(self) -> int:
-        """Sum over all jobs."""
+        """Return how many slots all jobs together require."""
         return sum(needs.required for needs in self._jobs.values())
 
     def held_by(self, job_id: JobID) -> int:

@@ -55,7 +55,7 @@ class Cluster(Protocol):
         ...
 
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
-        """One job; None: unknown."""
+        """Return what is known of one job; None when it is unknown."""
         ...
 
     async def list_checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
@@ -63,11 +63,11 @@ class Cluster(Protocol):
         ...
 
     async def checkpoint_details(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
-        """One checkpoint; None: unknown."""
+        """Return one checkpoint by subtask; None when it is unknown."""
         ...
 
     async def required_resources(self) -> pb.RequiredResources:
-        """Needed and there."""
+        """Return how many slots are needed and how many are there."""
         ...
 
     async def list_task_managers(self) -> pb.ListTaskManagersResponse:
@@ -79,7 +79,7 @@ class Cluster(Protocol):
         ...
 
     async def overview(self) -> pb.ClusterOverview:
-        """The coordinator itself."""
+        """Return what the coordinator says about itself."""
         ...
 
     async def changed(self, job_id: JobID | None, timeout_seconds: float) -> None:

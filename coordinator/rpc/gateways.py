@@ -90,17 +90,17 @@ class ServedStreams:
         self._told: dict[Tell, list[Any]] = {}
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return how many streams are open."""
         return len(self._streams)
 
     # --- in, on the loop ----------------------------------------------------------------------------------------------
 
     def draw_id(self) -> ConnectionID:
-        """For a new stream."""
+        """Return an id for a new stream, which no other has."""
         return self._switchboard.draw_served_id()
 
     def add(self, stream: ServedStream) -> None:
-        """A new stream."""
+        """Add a stream that was just opened."""
         self._streams[stream.connection] = stream
 
     def received(self, stream: ServedStream, envelope: cluster_pb2.Envelope) -> None:
@@ -192,7 +192,7 @@ class _Gateway:
         self._logger = logger
 
     async def serve(self, requests: AsyncIterator[cluster_pb2.Envelope], context: Context) -> None:
-        """One stream."""
+        """Serve one stream from its first message to its end."""
         wake = asyncio.Event()
         stream = ServedStream(self._kind, self._streams.draw_id(), wake.set)
         self._streams.add(stream)

@@ -22,7 +22,7 @@ class PendingReplies:
         self._waiting: dict[RequestID, tuple[JobID, asyncio.Future[Answer]]] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many requests wait for an answer."""
         return len(self._waiting)
 
     def draw(self, job_id: JobID) -> tuple[RequestID, asyncio.Future[Answer]]:

@@ -36,14 +36,14 @@ _KINDS = {
 
 
 class _RelayedStream(ServedStream):
-    """One TaskManager's stream."""
+    """The stream of one TaskManager that comes through a relay."""
 
     __slots__ = ("number",)
 
     def __init__(
         self, number: int, kind: PeerKind, connection: ConnectionID, wake: Callable[[_RelayedStream], None]
     ) -> None:
-        """`number`: the relay's."""
+        """`number` is the one that the relay gave to the stream."""
         super().__init__(kind, connection, lambda: wake(self))
         self.number = number
 
@@ -173,7 +173,7 @@ class _RelayConnection:
 
 
 class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
-    """Streams of relays."""
+    """Serves the streams of relays, each of which carries those of many TaskManagers."""
 
     def __init__(self, streams: ServedStreams, logger: Logger) -> None:
         self._streams = streams

@@ -41,7 +41,7 @@ Operation = Send | SendToTasks | CloseConnection
 
 
 class Streams(Protocol):
-    """The served side: `snapline.coordinator.rpc.gateways`."""
+    """The streams that this process serves (see `snapline.coordinator.rpc.gateways`)."""
 
     def apply(self, operations: list[Operation]) -> None:
         """Perform on the loop, in order; from any thread."""
@@ -55,7 +55,7 @@ class _LocalEnd:
 
     def __init__(self, key: ConnectionID, connection: ConnectionID, tell: Tell) -> None:
         self.key = key
-        """Unique in the process."""
+        """Identity of this end, which is unique in the process."""
         self.connection = connection
         """As its actor knows it."""
         self.tell = tell
@@ -203,7 +203,7 @@ class Outbox:
         self._operations: list[Operation] = []
 
     def performers(self) -> dict[type, Performer]:
-        """For the actor's table."""
+        """Return what performs Send effects, for the table of the actor."""
         add = self._operations.append
         return {Send: add, SendToTasks: add, CloseConnection: add, OpenConnection: self._open}
 
@@ -211,7 +211,7 @@ class Outbox:
         self._switchboard.open(effect.connection, effect.peer, self._tell, self._scope)
 
     def flush(self) -> None:
-        """Hand everything over."""
+        """Hand all collected messages to their streams."""
         if self._operations:
             operations = self._operations.copy()
             self._operations.clear()

@@ -133,7 +133,7 @@ def job_that_never_ran(
 
 
 def checkpoint_counts(snapshot: CheckpointStatsSnapshot) -> pb.CheckpointCounts:
-    """How many of each."""
+    """Return how many checkpoints have ended in each way, for clients."""
     counts = snapshot.counts
     return pb.CheckpointCounts(
         triggered=counts.total,
@@ -238,7 +238,7 @@ def checkpoint_details(
 
 
 def required_resources(manager: ResourceManager, releasable: Iterable[str] = ()) -> pb.RequiredResources:
-    """Needed and there."""
+    """Return how many slots are needed and how many are there, for clients."""
     slots = manager.slot_manager
     return pb.RequiredResources(
         required_slots=slots.required_slots,

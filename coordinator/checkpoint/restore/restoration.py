@@ -139,7 +139,7 @@ class Restoration:
             out.append(RecoverCompletedCheckpoints())
 
     def recovered(self, event: CompletedCheckpointsRecovered) -> None:
-        """The store was read."""
+        """Take the retained checkpoints that were read from the store of a former leader."""
         self._is_reading_store, self.is_store_read = False, True
         self._publication.recover(event.checkpoints)
 
@@ -149,7 +149,7 @@ class Restoration:
         self._refuse_all(event.detail, out, retryable=True)
 
     def shut_down(self, out: Effects) -> None:
-        """Nobody restores any more."""
+        """End all restores, because the coordinator shuts down."""
         why = "the checkpoint coordinator was shut down"
         held, self._held = self._held, None
         if held is not None:
@@ -214,7 +214,7 @@ class Restoration:
             out.append(self._publication.begin_adoption(adoption.prepared.checkpoint))
 
     def adopted(self, executions: ExecutionTracker, now_ms: int, out: Effects) -> None:
-        """The snapshot is registered."""
+        """Register the state of the snapshot that running tasks were adopted with."""
         adoption, self._adoption = self._adoption, None
         check(adoption is not None, "a snapshot was registered, and nobody restores from it")
         if adoption is not None:

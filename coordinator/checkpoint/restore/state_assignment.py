@@ -50,7 +50,7 @@ class RestorePlan:
     mapped: tuple[tuple[OperatorState, JobVertex, OperatorNode], ...]
     """State that finds its operator."""
     dropped: tuple[OperatorState, ...]
-    """State without an operator."""
+    """State of the snapshot for which the job has no operator."""
     new: tuple[tuple[JobVertex, OperatorNode], ...]
     """Operators without an entry in the snapshot."""
     max_parallelism: Mapping[JobVertexID, int] = field(default_factory=dict)

@@ -14,14 +14,14 @@ MAX_REMEMBERED = 16
 
 
 class CheckpointOutcome(Enum):
-    """How a checkpoint ended."""
+    """How a checkpoint ended: completed, or for which reason not."""
 
     COMPLETED = "completed"
     ABORTED = "aborted"
 
 
 class RecentCheckpoints:
-    """The last ended checkpoints."""
+    """Remembers how the last checkpoints ended, and where they lie."""
 
     def __init__(self) -> None:
         self._outcomes: dict[CheckpointID, tuple[CheckpointOutcome, str]] = {}

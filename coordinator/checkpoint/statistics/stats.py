@@ -37,7 +37,7 @@ SubtaskReport = tuple[JobVertexID, int, int, int, CheckpointMetrics]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTotals:
-    """Sums over all subtasks."""
+    """Sums of a checkpoint's figures over all subtasks."""
 
     number_of_subtasks: int
     number_of_acknowledged_subtasks: int
@@ -65,12 +65,12 @@ class CheckpointStats:
     reports: list[SubtaskReport] = field(default_factory=list)
     """In order of the acknowledgements; grows while in progress. Empty where only totals were kept."""
     final_totals: CheckpointTotals | None = None
-    """Set when it ends."""
+    """The sums, fixed when the checkpoint ends; None until then."""
 
     def report_subtask(
         self, vertex_id: JobVertexID, subtask_index: int, ack_ms: int, size_bytes: int, metrics: CheckpointMetrics
     ) -> None:
-        """An acknowledgement came."""
+        """Take the figures of one subtask, whose acknowledgement has come."""
         self.reports.append((vertex_id, subtask_index, ack_ms, size_bytes, metrics))
 
     @property
@@ -93,7 +93,7 @@ class CheckpointStats:
 
 @dataclass(frozen=True, slots=True)
 class RestoredCheckpointStats:
-    """A restore."""
+    """One restore of the job from a checkpoint or savepoint."""
 
     checkpoint_id: CheckpointID
     snapshot_type: SnapshotType
@@ -103,7 +103,7 @@ class RestoredCheckpointStats:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatsCounts:
-    """How many of each."""
+    """How many checkpoints have ended in each way since the job was submitted."""
 
     restored: int = 0
     total: int = 0
@@ -118,9 +118,9 @@ class CheckpointStatsSnapshot:
 
     counts: CheckpointStatsCounts
     history: tuple[CheckpointStats, ...]
-    """Newest first."""
+    """The latest checkpoints, the newest one first."""
     latest_completed: CheckpointStats | None
-    """That is no savepoint."""
+    """The latest completed checkpoint that is not a savepoint."""
     latest_savepoint: CheckpointStats | None
     latest_failed: CheckpointStats | None
     latest_restored: RestoredCheckpointStats | None
@@ -184,7 +184,7 @@ class CheckpointStatsTracker:
         return stats
 
     def report_completed(self, checkpoint_id: CheckpointID, end_timestamp_ms: int, location: str) -> None:
-        """A checkpoint is durable."""
+        """Note that a checkpoint has completed, when, and where it lies."""
         self._count_end(completed=1)
         pending = self._in_progress.pop(checkpoint_id, None)
         if pending is None:
@@ -210,7 +210,7 @@ class CheckpointStatsTracker:
     def report_failed(
         self, checkpoint_id: CheckpointID, end_timestamp_ms: int, failure_reason: str, failure_detail: str = ""
     ) -> None:
-        """A checkpoint was aborted."""
+        """Note that a checkpoint was aborted, when, and why."""
         self._count_end(failed=1)
         pending = self._in_progress.pop(checkpoint_id, None)
         if pending is None:

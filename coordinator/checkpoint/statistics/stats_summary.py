@@ -23,7 +23,7 @@ class StatsSummarySnapshot:
     minimum: int
     maximum: int
     window: tuple[int, ...] = ()
-    """The last values, sorted."""
+    """The last values in ascending order, from which quantiles are read."""
 
     @property
     def average(self) -> int:
@@ -69,5 +69,5 @@ class StatsSummary:
         self._window.append(value)
 
     def snapshot(self) -> StatsSummarySnapshot:
-        """The figures now."""
+        """Return the figures as they are now, which later values do not change."""
         return StatsSummarySnapshot(self._count, self._sum, self._minimum, self._maximum, tuple(sorted(self._window)))
