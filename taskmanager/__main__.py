@@ -40,7 +40,7 @@ def preload() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code."""
+    """Run a TaskManager until it is told to stop; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m snapline.taskmanager", description="Run one TaskManager.")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="default: jobmanager.rpc.address")
     parser.add_argument("--slots", type=int, help="default: taskmanager.numberOfTaskSlots")

@@ -65,7 +65,7 @@ STOP_TASKS_SECONDS = 5.0
 
 
 class TaskManager:
-    """A running TaskManager."""
+    """A TaskManager while it runs: its actors, servers and threads."""
 
     def __init__(self, config: TaskManagerConfig, logger: Logger, on_ended: Callable[[], None]) -> None:
         """Starts the data server, registers nowhere yet. Raises SnaplineError for settings that cannot work."""

@@ -34,13 +34,13 @@ class TaskManagerConfig:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of all coordinators."""
+        """Return the addresses of all coordinators."""
         return tuple(address.strip() for address in self.coordinator_address.split(",") if address.strip())
 
 
 @dataclass(frozen=True)
 class TaskManagerOutcome:
-    """How a TaskManager ended."""
+    """How a TaskManager ended, and whether that was in order."""
 
     clean: bool
     """Told to, or not needed; False: it could not go on."""

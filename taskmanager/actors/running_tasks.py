@@ -55,7 +55,7 @@ class TaskRunner(Protocol):
 
 
 class RunningTasks:
-    """By attempt."""
+    """The running tasks of this TaskManager, by execution attempt."""
 
     def __init__(
         self,
@@ -133,19 +133,19 @@ class RunningTasks:
         self._tell(event)
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:
-        """End as CANCELED."""
+        """Cancel the task, which ends as CANCELED."""
         task = self._find(attempt_id)
         if task is not None:
             task.cancel()
 
     def fail(self, attempt_id: ExecutionAttemptID, failure: SerializedFailure) -> None:
-        """End as FAILED."""
+        """Fail the task, which ends as FAILED with this failure."""
         task = self._find(attempt_id)
         if task is not None:
             task.fail_externally(failure)
 
     def deliver(self, attempt_id: ExecutionAttemptID, message: TaskMessage) -> None:
-        """Mail from its JobMaster."""
+        """Put a message of the JobMaster into the task's mailbox."""
         task = self._find(attempt_id)
         if task is not None:
             task.deliver(message)
@@ -169,7 +169,7 @@ class RunningTasks:
 
     @property
     def are_running(self) -> bool:
-        """Any of them."""
+        """Return whether any task has not ended."""
         with self._lock:
             return bool(self._running)
 

@@ -100,7 +100,7 @@ class TaskEnvironment:
         return ThreadedPushSource(f"{self._descriptor.task_name} source", self._wake_up)
 
     def clock_ms(self) -> int:
-        """For durations in metrics."""
+        """Return the clock for durations in metrics, in milliseconds since the epoch."""
         return self._clock.now_ms()
 
     def wake_up(self) -> None:
@@ -114,7 +114,7 @@ class TaskEnvironment:
         self._tell(TaskEnteredState(change.attempt_id, change.state, change.failure))
 
     def acknowledge_checkpoint(self, message: AcknowledgeCheckpoint) -> None:
-        """To the JobMaster."""
+        """Send the acknowledgement of a checkpoint to the JobMaster."""
         self._tell(TaskSaid(message))
 
     def decline_checkpoint(self, message: DeclineCheckpoint) -> None:
@@ -130,9 +130,9 @@ class TaskEnvironment:
         self._tell(TaskSaid(message))
 
     def end_of_data_reached(self, message: EndOfDataReached) -> None:
-        """To the JobMaster."""
+        """Tell the JobMaster that the task has seen all of its data."""
         self._tell(TaskSaid(message))
 
     def report_watermark(self, message: ReportWatermark) -> None:
-        """To the JobMaster."""
+        """Tell the JobMaster how far the source's watermark is."""
         self._tell(TaskSaid(message))

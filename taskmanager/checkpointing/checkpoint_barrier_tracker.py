@@ -56,7 +56,7 @@ class _BarrierCount:
 
 
 class CheckpointBarrierTracker(CheckpointBarrierHandler):
-    """The at-least-once handler."""
+    """The barrier handler of at-least-once: counts barriers and blocks no channel."""
 
     def __init__(self, channels: Collection[InputChannelInfo], *, checkpoints_after_tasks_finish: bool = True) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ from snapline.taskmanager.network.channels.input_gate import BufferOrEvent, Unio
 
 @dataclass(frozen=True, slots=True)
 class PolledInput:
-    """Result of one poll."""
+    """What one poll gave: an element, effects of the barrier handler, or both."""
 
     element: BufferOrEvent | None
     """What the operators get to see (EndOfPartition included); None when it was for the barrier handler."""
@@ -104,7 +104,7 @@ class CheckpointedInputGate:
         return self._perform(self.handler.process_abort_notification(checkpoint_id, now_ms))
 
     def close(self) -> tuple[TaskEffect, ...]:
-        """The task ends."""
+        """End the barrier handler with the task; returns its last effects."""
         return self._perform(self.handler.close())
 
     def _resume_if_recovered(self) -> tuple[TaskEffect, ...]:

@@ -155,7 +155,7 @@ class InputsRecovered:
     made of what was not so far when the snapshot was taken."""
 
     is_last: bool
-    """It is new."""
+    """Whether everything that follows on the channels is new."""
 
 
 TaskEffect = (
@@ -185,7 +185,7 @@ class ChannelState:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes persisted during alignment."""
+        """Return the bytes that were persisted during alignment."""
         return sum(
             batch.nbytes for part in (self.inputs, self.outputs) for batches in part.values() for batch in batches
         )
@@ -206,7 +206,7 @@ class CheckpointedOperator(Protocol):
         ...
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
-        """The checkpoint is durable."""
+        """Tell the operator that the checkpoint is durable."""
         ...
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
@@ -261,13 +261,13 @@ class CheckpointableTask(Protocol):
         ...
 
     def acknowledge(self, checkpoint_id: CheckpointID, metrics: CheckpointMetrics, state: TaskStateSnapshot) -> None:
-        """Send AcknowledgeCheckpoint."""
+        """Send AcknowledgeCheckpoint with this state to the JobMaster."""
         ...
 
     def decline(
         self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "", timestamp_ms: int = 0
     ) -> None:
-        """Send DeclineCheckpoint."""
+        """Send DeclineCheckpoint with this reason to the JobMaster."""
         ...
 
     def checkpoint_settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
@@ -280,5 +280,5 @@ class CheckpointableTask(Protocol):
         ...
 
     def cancel_timer(self, key: Hashable) -> None:
-        """Forget the timer."""
+        """Forget the timer with this key."""
         ...

@@ -195,7 +195,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
 
     @property
     def state(self) -> BarrierState:
-        """Where it stands."""
+        """Return the state that the handler is in."""
         return self._state
 
     # --- what states may ask for (barrier_states.Controller) --------------------------------------------------------------

@@ -54,7 +54,7 @@ class _PendingSnapshot:
     """One checkpoint between its trigger and its acknowledgement."""
 
     barrier: CheckpointBarrier
-    """As it went out."""
+    """The barrier as it went out to the subtasks downstream."""
     metrics: CheckpointMetrics
     is_task_finished: bool
     """Whether the operators had finished when their state was frozen."""
@@ -72,7 +72,7 @@ class _PendingSnapshot:
 
     @property
     def checkpoint_id(self) -> CheckpointID:
-        """Of its barrier."""
+        """Return the id of the checkpoint whose barrier went out."""
         return self.barrier.checkpoint_id
 
 

@@ -27,7 +27,7 @@ class TaskSlotState(Enum):
 
 @dataclass(slots=True)
 class TaskSlot:
-    """One slot."""
+    """One slot of this TaskManager and the tasks that run in it."""
 
     slot_number: int
     state: TaskSlotState = TaskSlotState.FREE
@@ -37,10 +37,10 @@ class TaskSlot:
 
 
 class TaskSlotTable:
-    """All slots."""
+    """The slots of this TaskManager: who has them and for which job."""
 
     def __init__(self, resource_id: ResourceID, slots: int) -> None:
-        """All are free."""
+        """Begin with so many slots, all of which are free."""
         self._resource_id = resource_id
         self._slots = [TaskSlot(number) for number in range(slots)]
         self._by_allocation: dict[AllocationID, TaskSlot] = {}
@@ -49,7 +49,7 @@ class TaskSlotTable:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[TaskSlot]:
-        """All slots, by number."""
+        """Iterate over the slots, ordered by their numbers."""
         return iter(self._slots)
 
     def find(self, allocation_id: AllocationID) -> TaskSlot | None:

@@ -141,7 +141,7 @@ class TaskExecutorSettings:
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> TaskExecutorSettings:
-        """Raises ConfigurationError."""
+        """Read the settings of a TaskManager. Raises ConfigurationError."""
         total_ms = configuration.get_option(TASKMANAGER_REGISTRATION_TIMEOUT)
         registration = RegistrationSettings.from_configuration(configuration, total_ms)
         if configuration.get_option(TASKMANAGER_RELAYS):
@@ -203,9 +203,9 @@ class RunningTask:
     ending: CancelTaskExecution | FailTaskExecution | None = None
     """How it was told to end, if it was."""
     watched: bool = False
-    """Whether CancellationTimeout runs."""
+    """Whether a CancellationTimeout runs for the task."""
     state: ExecutionState = ExecutionState.DEPLOYING
-    """As it said last."""
+    """The state that the task has reported last."""
     last_checkpoint_id: CheckpointID = NO_CHECKPOINT
     """The greatest that it was told of or acknowledged."""
     unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class JobEntry:
     ended: dict[ExecutionVertexID, ExecutionReport] = field(default_factory=dict)
     """Subtasks whose last attempt here has finished, or ended otherwise while there was no JobMaster to tell."""
     timeout_runs: bool = False
-    """JobMasterTimeout."""
+    """Whether the timer JobMasterTimeout runs for the job."""
 
 
 class TaskExecutor:
@@ -269,7 +269,7 @@ class TaskExecutor:
 
     @property
     def is_registered(self) -> bool:
-        """With the ResourceManager."""
+        """Return whether the TaskManager is registered with the ResourceManager."""
         return self._resource_manager.is_registered
 
     @property

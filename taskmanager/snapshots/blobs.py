@@ -39,7 +39,7 @@ StateHandle = KeyedStateHandle | OperatorStateHandle | ChannelStateHandle
 
 @dataclass(frozen=True, slots=True)
 class BlobPlan:
-    """One blob to encode."""
+    """One blob of a snapshot that is to be encoded, and which handle it becomes."""
 
     operator_id: OperatorID
     field: str

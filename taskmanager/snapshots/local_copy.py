@@ -33,7 +33,7 @@ class LocalFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
+        """Return the length of the file in bytes."""
         ...
 
     def read(self, offset: int, size: int) -> bytes:
@@ -59,7 +59,7 @@ class CopiedPart:
     file: LocalFile
     start: int
     size: int
-    """Its length in bytes."""
+    """Length of the part in bytes."""
     sums: tuple[int, ...]
 
     def read_range(self, offset: int, size: int) -> bytes:

@@ -124,7 +124,7 @@ class LocalDirectories:
         return None
 
     def delete(self, job_id: JobID, path: str) -> None:
-        """If it is ours."""
+        """Delete the local copy at this path, if it is one of this TaskManager's."""
         for own in self._own:
             with contextlib.suppress(OSError):
                 (own / job_id / path).unlink(missing_ok=True)

@@ -39,7 +39,7 @@ INHERITED_MS = 300_000
 
 
 class LocalDisk(Protocol):
-    """Where copies lie (`local_directories.LocalDirectories`)."""
+    """Where copies of state lie on local disks (see `local_directories.LocalDirectories`)."""
 
     def inherited(self) -> Sequence[tuple[JobID, str]]: ...
 
@@ -55,7 +55,7 @@ class LocalDisk(Protocol):
 
 
 class LocalRecovery:
-    """Of one TaskManager."""
+    """The local copies of state of one TaskManager."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class LocalRecovery:
             disk.close(keep=keep)
 
     def _take(self) -> None:
-        """Within the lock."""
+        """Take a disk and what is left on it; called while the lock is held."""
         try:
             self._disk = self._take_disk()
             inherited = tuple(self._disk.inherited())
@@ -183,9 +183,9 @@ class JobLocalRecovery:
             self.recovery.tell(SnapshotReferred(self.job_id, checkpoint_id, tuple(sorted(paths))))
 
     def complete(self, checkpoint_id: CheckpointID) -> None:
-        """The checkpoint is durable."""
+        """Keep the copies of this checkpoint, which is durable."""
         self.recovery.tell(SnapshotCompleted(self.job_id, checkpoint_id))
 
     def abort(self, checkpoint_id: CheckpointID) -> None:
-        """It never will be."""
+        """Delete the copies of this checkpoint, which will never complete."""
         self.recovery.tell(SnapshotAborted(self.job_id, checkpoint_id))

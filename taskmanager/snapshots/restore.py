@@ -31,11 +31,11 @@ class InlineBlob:
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
+        """Return the length of the blob in bytes."""
         return len(self.data)
 
     def read_range(self, offset: int, size: int) -> bytes:
-        """Some of its bytes."""
+        """Return these bytes of the blob."""
         _check_range(offset, size, len(self.data), "state in the checkpoint's metadata")
         return self.data[offset : offset + size]
 
@@ -56,10 +56,10 @@ class SegmentBlob:
     path: str
     offset: int
     size: int
-    """Its length in bytes."""
+    """Length of the blob in bytes."""
     read: BytesRead = field(default_factory=BytesRead, repr=False)
     copy: CopiedPart | None = None
-    """On the local disk."""
+    """The same bytes on the local disk, if they are there."""
     local: JobLocalRecovery | None = field(default=None, repr=False)
     checksum: int = 0
     """Of all of it; 0: there is none."""

@@ -18,7 +18,7 @@ from snapline.taskmanager.state.keyed_state import KeyedState
 
 NEVER_DUE = 2**63 - 1
 NOTHING_DUE = 2**63
-"""Later than any time."""
+"""A time that is later than any event time."""
 
 
 class AdoptedState(KeyedState):

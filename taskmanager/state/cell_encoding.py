@@ -88,14 +88,14 @@ def decode_rows(types: Sequence[pa.DataType], data: BytesArray, starts: Int64Arr
 
 
 def split_rows(offsets: Int64Array, data: BytesArray) -> list[bytes]:
-    """Each row by itself."""
+    """Split encoded rows into one bytes object for each."""
     raw = data.tobytes()
     bounds = offsets.tolist()
     return [raw[start:end] for start, end in pairwise(bounds)]
 
 
 def join_rows(rows: Sequence[bytes]) -> tuple[Int64Array, BytesArray]:
-    """The inverse of `split_rows`."""
+    """Join bytes objects to offsets and data: the inverse of `split_rows`."""
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
     return offsets, np.frombuffer(b"".join(rows), np.uint8)

@@ -142,7 +142,7 @@ class NumpyColumn(Column):
         self.put_values(slots, numpy_values(values), validity(values))
 
     def put_values(self, slots: Slots, values: np.ndarray[Any, Any], valid: BoolArray | None = None) -> None:
-        """As `put`, from numpy."""
+        """Set values of the slots from numpy arrays, as `put` does from Arrow."""
         self._guard.before_write(slots)
         target = self.values
         unsigned = _UNSIGNED[target.dtype.itemsize]
@@ -175,7 +175,7 @@ class _FrozenNumbers:
 
 
 class StructColumn(Column):
-    """A column per field."""
+    """A column of structs, kept as one column for each field."""
 
     __slots__ = ("_guard", "children", "data_type", "valid")
 

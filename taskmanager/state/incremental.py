@@ -84,7 +84,7 @@ class KeyedChanges:
             earlier[slots[slots < len(earlier)]] = False
 
     def confirm(self, checkpoint_id: int) -> None:
-        """Completed."""
+        """Note that the checkpoint has completed, so later increments may refer to it."""
         self._before = {known: touched for known, touched in self._before.items() if known > checkpoint_id}
 
     @property
@@ -93,14 +93,14 @@ class KeyedChanges:
         return len(self._before)
 
     def restart(self) -> None:
-        """A full snapshot follows."""
+        """Forget the increments: the next snapshot is a full one."""
         self._before.clear()
         self._now = np.zeros(self._capacity, np.bool_)
         self.active = self.must_restart = False
 
 
 class EncodablePart(Protocol):
-    """A KeyedSnapshot."""
+    """Keyed state that can be encoded on another thread (KeyedSnapshot)."""
 
     @property
     def key_group_range(self) -> KeyGroupRange: ...
@@ -133,11 +133,11 @@ class IncrementalPart:
 
     @property
     def key_group_range(self) -> KeyGroupRange:
-        """What the part covers."""
+        """Return the key groups that the part covers."""
         return self._part.key_group_range
 
     def encode(self) -> bytes | memoryview:
-        """The file."""
+        """Return the bytes of the part's file."""
         data = self._part.encode()
         self.rows = self._part.row_count
         return data

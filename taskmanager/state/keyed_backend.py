@@ -69,7 +69,7 @@ class KeyedStateInput(Protocol):
     """A keyed state file to restore from (as operators.contract.KeyedStateInput)."""
 
     def read_range(self, offset: int, size: int) -> bytes:
-        """Bytes of the file."""
+        """Read these bytes of the file."""
         ...
 
 
@@ -250,7 +250,7 @@ class KeyedStateBackend:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> KeyedSnapshot:
-        """The synchronous part."""
+        """Freeze the keyed state: the synchronous part of a snapshot."""
         self.end_batch()
         return self._frozen(None, is_delta=False)
 

@@ -23,7 +23,7 @@ from snapline.taskmanager.state.lookahead import Lookahead
 
 
 class KeyedListState(KeyedState):
-    """snapline.dataflow.api.state.ListState."""
+    """List state in columns (implements snapline.dataflow.api.state.ListState)."""
 
     __slots__ = (
         "_added", "_ahead", "_allocator", "_chains", "_lists", "_lookahead", "_python", "_replaced", "_scope", "_values",

@@ -46,7 +46,7 @@ _PYTHON_TYPES: tuple[tuple[Any, type], ...] = (
 
 
 class KeyedMapState(KeyedState):
-    """snapline.dataflow.api.state.MapState."""
+    """Map state in columns (implements snapline.dataflow.api.state.MapState)."""
 
     __slots__ = (
         "_chains", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
@@ -205,7 +205,7 @@ class KeyedMapState(KeyedState):
         )
 
     def get_batch(self, slots: Slots) -> pa.Array:
-        """Whole maps."""
+        """Return the whole map of each slot."""
         self.flush()
         offsets, entries = self._chains.entries(slots)
         return _map_array(

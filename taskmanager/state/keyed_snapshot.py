@@ -72,7 +72,7 @@ class FrozenField(NamedTuple):
     """A column of the snapshot."""
 
     field: pa.Field
-    """With its role."""
+    """The field of the column, whose metadata says its role."""
     column: FrozenColumn
 
 
@@ -89,7 +89,7 @@ class FrozenRows:
         return [gather_array(column, rows) for column in self._columns]
 
     def live_slots(self) -> Slots:
-        """All rows."""
+        """Return the numbers of all rows."""
         return np.arange(len(self._columns[0]), dtype=np.int32)
 
     def get(self, rows: Slots) -> pa.Array:
@@ -106,7 +106,7 @@ class FrozenSelection:
         self._column, self._slots = column, slots
 
     def get(self, rows: Slots) -> pa.Array:
-        """Its values."""
+        """Return the frozen values of the rows."""
         return self._column.get(self._slots[rows])
 
 
@@ -140,11 +140,11 @@ class KeyedSnapshot:
 
     @property
     def key_group_range(self) -> KeyGroupRange:
-        """What the snapshot covers."""
+        """Return the key groups that the snapshot covers."""
         return self._range
 
     def encode(self) -> bytes | memoryview:
-        """The file."""
+        """Return the bytes of the snapshot's file."""
         keys, occupied = self._keys, self._occupied
         check(keys is not None and occupied is not None, "a keyed snapshot was encoded after its release")
         keys = check(keys, "there is no keys")

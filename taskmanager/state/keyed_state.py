@@ -144,7 +144,7 @@ def python_values(descriptor: StateDescriptor, element_type: pa.DataType) -> Pyt
 
 
 class _SlotState(KeyedState):
-    """One value per slot."""
+    """Base of the states that have one value for each slot."""
 
     __slots__ = ("_cache", "_dirty", "_plain", "_python", "_scope", "column", "descriptor")
 
@@ -229,7 +229,7 @@ class _SlotState(KeyedState):
 
 
 class KeyedValueState(_SlotState):
-    """snapline.dataflow.api.state.ValueState."""
+    """Value state in a column (implements snapline.dataflow.api.state.ValueState)."""
 
     __slots__ = ()
 
@@ -252,7 +252,7 @@ class KeyedValueState(_SlotState):
 
 
 class KeyedReducingState(_SlotState):
-    """snapline.dataflow.api.state.ReducingState."""
+    """Reducing state in a column (implements snapline.dataflow.api.state.ReducingState)."""
 
     __slots__ = ("_reduce",)
 
@@ -283,7 +283,7 @@ class KeyedReducingState(_SlotState):
 
 
 class KeyedAggregatingState(_SlotState):
-    """snapline.dataflow.api.state.AggregatingState."""
+    """Aggregating state in a column (implements snapline.dataflow.api.state.AggregatingState)."""
 
     __slots__ = ("_function",)
 

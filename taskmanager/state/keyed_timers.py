@@ -69,7 +69,7 @@ class KeyedTimers:
                 (queue.register if register else queue.delete)(slots, times, namespaces)
 
     def queues(self) -> tuple[tuple[str, TimerQueue], tuple[str, TimerQueue]]:
-        """(domain, queue) of both."""
+        """Return both timer queues with the names of their time domains."""
         return (EVENT_TIME, self.event), (PROCESSING_TIME, self.processing)
 
     def grow(self, capacity: int) -> None:

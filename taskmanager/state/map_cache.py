@@ -28,7 +28,7 @@ class KnownMap:
         self.ahead = ahead
         """Loaded, and not asked for yet."""
         self.counted = 0
-        """Its share of `KnownMaps.size`."""
+        """Its share of `KnownMaps.size`, the pairs that are held in memory."""
 
 
 class KnownMaps:
@@ -57,7 +57,7 @@ class KnownMaps:
         self._young[slot] = known
 
     def count(self, known: KnownMap) -> None:
-        """Its pairs have changed."""
+        """Count the pairs of a map anew, because they have changed."""
         size = len(known.pairs) + 1
         self.size += size - known.counted
         known.counted = size

@@ -106,7 +106,7 @@ class TimerQueue:
         self._guard = CopyOnWrite()
 
     def __len__(self) -> int:
-        """Registered timers."""
+        """Return how many timers are registered."""
         return len(self._index)
 
     def grow(self, capacity: int) -> None:

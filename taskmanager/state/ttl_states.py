@@ -46,7 +46,7 @@ class TtlState(KeyedState):
         self.ttl = ttl
 
     def now(self) -> int:
-        """Processing time."""
+        """Return processing time in milliseconds since the epoch."""
         clock = self._scope.now_ms
         check(clock is not None, "a state with a time-to-live without a clock")
         return clock()  # type: ignore[misc]
@@ -112,7 +112,7 @@ class _TtlSlotState(TtlState):
 
 
 class TtlValueState(_TtlSlotState, KeyedValueState):
-    """snapline.dataflow.api.state.ValueState."""
+    """Value state whose values expire (implements snapline.dataflow.api.state.ValueState)."""
 
     __slots__ = ("ttl",)
 
@@ -124,7 +124,7 @@ class TtlValueState(_TtlSlotState, KeyedValueState):
 
 
 class TtlReducingState(_TtlSlotState, KeyedReducingState):
-    """snapline.dataflow.api.state.ReducingState."""
+    """Reducing state whose values expire (implements snapline.dataflow.api.state.ReducingState)."""
 
     __slots__ = ("ttl",)
 
@@ -139,7 +139,7 @@ class TtlReducingState(_TtlSlotState, KeyedReducingState):
 
 
 class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):
-    """snapline.dataflow.api.state.AggregatingState."""
+    """Aggregating state whose values expire (implements snapline.dataflow.api.state.AggregatingState)."""
 
     __slots__ = ("ttl",)
 

@@ -14,7 +14,7 @@ UNLIMITED = 1 << 62
 
 
 class BatchSizeLimit:
-    """Of one task."""
+    """Decides how many rows the batches of one task may have."""
 
     def __init__(self) -> None:
         self.rows = UNLIMITED

@@ -98,12 +98,12 @@ class CheckpointExecution:
         )
 
     def broadcast_cancel_checkpoint_marker(self, checkpoint_id: CheckpointID) -> None:
-        """Into all outputs."""
+        """Put a CancelCheckpointMarker into all outputs of the task."""
         for writer in self._writers:
             writer.broadcast(CancelCheckpointMarker(checkpoint_id))
 
     def broadcast_end_of_channel_state(self, *, is_last: bool) -> None:
-        """Into all outputs."""
+        """Put an EndOfChannelState into all outputs of the task."""
         for writer in self._writers:
             writer.broadcast(EndOfChannelState(is_last))
 

@@ -23,11 +23,11 @@ from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 
 
 class StateBlob(Protocol):
-    """One restored blob."""
+    """One blob that state is restored from."""
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
+        """Return the length of the blob in bytes."""
         ...
 
     def read_range(self, offset: int, size: int) -> bytes:
@@ -77,17 +77,17 @@ class Environment(Protocol):
         ...
 
     def acknowledge_checkpoint(self, message: AcknowledgeCheckpoint) -> None:
-        """To the JobMaster."""
+        """Send the acknowledgement of a checkpoint to the JobMaster."""
         ...
 
     def decline_checkpoint(self, message: DeclineCheckpoint) -> None:
-        """To the JobMaster."""
+        """Send the decline of a checkpoint to the JobMaster."""
         ...
 
     def end_of_data_reached(self, message: EndOfDataReached) -> None:
-        """To the JobMaster."""
+        """Tell the JobMaster that the task has seen all of its data."""
         ...
 
     def report_watermark(self, message: ReportWatermark) -> None:
-        """To the JobMaster."""
+        """Tell the JobMaster how far the source's watermark is."""
         ...

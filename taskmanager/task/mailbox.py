@@ -27,7 +27,7 @@ class AsyncSnapshotMail:
 
 @dataclass(frozen=True, slots=True)
 class CancelMail:
-    """Stop, and tell CANCELED."""
+    """The task has to stop, and to report CANCELED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class Mailbox:
             return None
 
     def close(self) -> None:
-        """The task has ended."""
+        """Take no mail any more, because the task has ended."""
         self._closed = True
         self._mails.clear()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Return whether no mail waits."""
         return not self._mails

@@ -44,7 +44,7 @@ class ChainedOperator:
         return OperatorFailure(self.descriptor.uid, self.descriptor.name, activity, cause)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
-        """Deliver a batch."""
+        """Deliver a batch to the operator."""
         self.records_in += batch.num_rows
         try:
             self.operator.process_batch(batch, input_index)
@@ -54,7 +54,7 @@ class ChainedOperator:
             raise self.failure("process_batch", error) from error
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Deliver a watermark."""
+        """Deliver a watermark to the operator."""
         try:
             self.operator.process_watermark(watermark)
         except (OperatorFailure, InvariantViolation):
@@ -63,7 +63,7 @@ class ChainedOperator:
             raise self.failure("process_watermark", error) from error
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Deliver a status."""
+        """Deliver a watermark status to the operator."""
         self.run("process_watermark_status", lambda: self.operator.process_watermark_status(status))
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
@@ -113,7 +113,7 @@ class ChainOutput:
         self._chained.append((consumer, input_index))
 
     def add_writer(self, writer: RecordWriter) -> None:
-        """An edge begins here."""
+        """Add the writer of an outgoing edge that begins at this operator."""
         self._writers.append(writer)
 
     def side(self, tag: str) -> ChainOutput:
@@ -138,7 +138,7 @@ class ChainOutput:
             side.emit_batch(batch)
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """To all outputs."""
+        """Send a watermark to all outputs of the operator."""
         for consumer, _ in self._chained:
             consumer.process_watermark(watermark)
         for writer in self._writers:
@@ -147,7 +147,7 @@ class ChainOutput:
             side.emit_watermark(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """To all outputs."""
+        """Send a watermark status to all outputs of the operator."""
         for consumer, _ in self._chained:
             consumer.process_watermark_status(status)
         for writer in self._writers:

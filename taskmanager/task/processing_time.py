@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class TimerToken:
-    """One registered timer."""
+    """One timer that an operator has registered."""
 
     at_ms: int
     callback: Callable[[int], None]
@@ -63,7 +63,7 @@ class TaskProcessingTime:
         return token
 
     def cancel_timer(self, token: object) -> None:
-        """Forget the timer."""
+        """Forget the timer that the token stands for."""
         if isinstance(token, TimerToken):
             token.is_cancelled = True
 

@@ -258,7 +258,7 @@ class RecordWriter:
                 self._piece_bytes[-1] = min(self._piece_bytes[:-1])
 
     def flush(self) -> None:
-        """Send everything that waits."""
+        """Send everything that waits for the batch to be full."""
         if not self._something_waits:
             return
         if self._unsplit.batches:

@@ -70,10 +70,10 @@ from snapline.taskmanager.task.task_wiring import TaskInput, TaskParts, wire
 
 
 class ProgressKind(Enum):
-    """What a step did."""
+    """What a step of the task has done."""
 
     WORKED = "worked"
-    """Call again at once."""
+    """Something was done: call the next step at once."""
     IDLE = "idle"
     """Nothing to do before `wake_at_ms`, or `Environment.wake_up`."""
     BACKPRESSURED = "backpressured"
@@ -86,7 +86,7 @@ class ProgressKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Answer of a step."""
+    """What a step answers: what it has done, and when to call the next one."""
 
     kind: ProgressKind
     wake_at_ms: int | None = None
@@ -439,7 +439,7 @@ class StreamTask:
     # --- mail -----------------------------------------------------------------------------------------------------------
 
     def _check_for_stop(self) -> None:
-        """Cancelled before it began."""
+        """End the task as CANCELED when that was asked before it began."""
         kept: list[Mail] = []
         while (mail := self._mailbox.take()) is not None:
             if isinstance(mail, CancelMail):

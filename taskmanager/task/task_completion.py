@@ -62,7 +62,7 @@ class TaskCompletion:
             self._final_checkpoint_min_id = barrier.checkpoint_id
 
     def checkpoint_completed(self, checkpoint_id: CheckpointID) -> None:
-        """The JobMaster says so."""
+        """Note that the JobMaster has confirmed the checkpoint."""
         if self._final_checkpoint_min_id is not None and checkpoint_id >= self._final_checkpoint_min_id:
             self._final_checkpoint_completed = True
 

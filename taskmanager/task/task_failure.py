@@ -30,7 +30,7 @@ class InputPosition:
     rows_before: int = 0
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the position as it stands in error messages."""
         if not self.input_name:
             return ""
         last = self.rows_before + max(self.rows, 1) - 1

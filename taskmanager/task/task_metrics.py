@@ -38,11 +38,11 @@ class TaskMeter:
         self._last_ms = now_ms
 
     def step_ends(self, kind: str) -> None:
-        """The step answered this."""
+        """Note what kind of progress the step has made."""
         self._last_kind = kind
 
     def batch_in(self, batch: pa.RecordBatch) -> None:
-        """A batch came in."""
+        """Count the rows and bytes of a batch that came in."""
         self.records_in += batch.num_rows
         self.bytes_in += batch.nbytes
 

@@ -29,7 +29,7 @@ from snapline.taskmanager.task.task_failure import RestoreFailure
 
 @dataclass(frozen=True, slots=True)
 class RestoredKeyedFile:
-    """One keyed file (KeyedStateInput)."""
+    """One file of keyed state that is restored (KeyedStateInput)."""
 
     key_group_range: KeyGroupRange
     blob: StateBlob

@@ -79,7 +79,7 @@ class TaskParts:
     chain: OperatorChain | None
     """None: the task had finished in the snapshot."""
     input: TaskInput | None
-    """None: a source."""
+    """The gates of the task; None for a source."""
     checkpoints: SubtaskCheckpointCoordinator
     timers: TaskTimers
 
@@ -92,7 +92,7 @@ class GateListener:
         self._put_mail = put_mail
 
     def notify_channel_non_empty(self, channel_index: int, *, priority: bool) -> None:
-        """Something can be polled."""
+        """Tell the task's thread that something can be polled from the channel."""
         self._put_mail(ChannelNonEmptyMail(self._gate_index, channel_index, priority))
 
     def notify_channel_failed(self, channel_index: int, cause: str) -> None:
@@ -103,7 +103,7 @@ class GateListener:
 def create_writers(
     descriptor: TaskDeploymentDescriptor, environment: Environment, configuration: Configuration
 ) -> tuple[RecordWriter, ...]:
-    """One per outgoing edge."""
+    """Create one writer for each outgoing edge."""
     debloat_target_ms = (
         configuration.get_option(BUFFER_DEBLOAT_TARGET) // 2 if configuration.get_option(BUFFER_DEBLOAT) else None
     )

@@ -40,7 +40,7 @@ class EventLoopCalls:
             self._loop.close()
 
     def submit(self, number: int, row: Row) -> None:
-        """Begin a call."""
+        """Begin the asynchronous call of one row."""
         self._loop.call_soon_threadsafe(self._begin, number, row)
 
     def _begin(self, number: int, row: Row) -> None:
@@ -68,11 +68,11 @@ class EventLoopCalls:
 
     @property
     def has_done(self) -> bool:
-        """Whether something has ended."""
+        """Return whether a call has ended whose result was not taken."""
         return bool(self._done)
 
     def forget(self, number: int) -> None:
-        """Cancel a call."""
+        """Cancel one call, whose answer nobody waits for."""
         self._loop.call_soon_threadsafe(self._cancel, number)
 
     def _cancel(self, number: int) -> None:

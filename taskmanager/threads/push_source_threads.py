@@ -50,7 +50,7 @@ class _RunOnThread:
 
     @property
     def failure(self) -> BaseException | None:
-        """What it raised."""
+        """Return what the function raised, None for nothing."""
         return self._failure
 
 
@@ -66,11 +66,11 @@ class ThreadedPushSource(_RunOnThread):
 
     @property
     def checkpoint_lock(self) -> AbstractContextManager[Any]:
-        """Reentrant."""
+        """Return the checkpoint lock as a context manager; it is reentrant."""
         return self._lock
 
     def start(self, run: Callable[[], None]) -> None:
-        """Begin."""
+        """Start the function's `run` on a thread of its own."""
 
         def target() -> None:
             self._run(run)
@@ -88,12 +88,12 @@ class ThreadedPushSource(_RunOnThread):
         return not self._stopped
 
     def notify_room(self) -> None:
-        """The task took something."""
+        """Wake the function's thread, because the task has taken rows."""
         with self._room:
             self._room.notify_all()
 
     def pushed(self) -> None:
-        """Wake the task."""
+        """Wake the task, because the function has pushed rows."""
         self._wake_up()
 
     def stop(self) -> None:

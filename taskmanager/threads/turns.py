@@ -59,7 +59,7 @@ class TurnTable(Generic[W]):
 
     @property
     def holders(self) -> frozenset[W]:
-        """Who has one."""
+        """Return who has a turn now."""
         return frozenset(self._holders)
 
     @property

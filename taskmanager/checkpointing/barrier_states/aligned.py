@@ -41,7 +41,7 @@ class AlignedBarrierHandlerState(BarrierHandlerState):
         return self.here
 
     def abort(self, controller: Controller, checkpoint_id: CheckpointID) -> BarrierState:
-        """All channels go on."""
+        """Unblock all channels, because the checkpoint was aborted."""
         controller.unblock_all_channels()
         return BarrierState.WAITING_FOR_FIRST_BARRIER
 

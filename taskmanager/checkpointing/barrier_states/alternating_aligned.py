@@ -48,7 +48,7 @@ class AlternatingAlignedBarrierHandlerState(BarrierHandlerState):
         return self.unaligned_barrier_received(controller, channel, barrier)
 
     def abort(self, controller: Controller, checkpoint_id: CheckpointID) -> BarrierState:
-        """All channels go on."""
+        """Unblock all channels, because the checkpoint was aborted."""
         return finish_checkpoint(controller)
 
     @abstractmethod

@@ -34,7 +34,7 @@ class AlternatingCollectingBarriers(AlternatingAlignedBarrierHandlerState):
     def unaligned_barrier_received(
         self, controller: Controller, channel: InputChannelInfo, barrier: CheckpointBarrier
     ) -> BarrierState:
-        """Triggered already; count it."""
+        """Count the barrier; the checkpoint was triggered by the first one."""
         return count_unaligned(
             controller,
             channel,

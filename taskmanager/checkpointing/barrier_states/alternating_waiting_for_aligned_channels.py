@@ -32,7 +32,7 @@ class AlternatingWaitingForAlignedChannels(BarrierHandlerState):
         return self._snapshot_if_possible(controller)
 
     def aligned_checkpoint_timeout(self, controller: Controller, barrier: CheckpointBarrier) -> BarrierState:
-        """It is unaligned already."""
+        """Do nothing, because the checkpoint is unaligned already."""
         return self.here
 
     def end_of_partition_received(self, controller: Controller, channel: InputChannelInfo) -> BarrierState:

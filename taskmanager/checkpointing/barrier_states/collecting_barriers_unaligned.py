@@ -39,5 +39,5 @@ class CollectingBarriersUnaligned(UnalignedBarrierHandlerState):
         return self.here
 
     def abort(self, controller: Controller, checkpoint_id: CheckpointID) -> BarrierState:
-        """Forget what was remembered."""
+        """Forget which channels were announced, because the checkpoint was aborted."""
         return stop_unaligned(controller, checkpoint_id, self.waiting, completed=False)

@@ -22,7 +22,7 @@ class UnalignedBarrierHandlerState(BarrierHandlerState):
         return self.here
 
     def aligned_checkpoint_timeout(self, controller: Controller, barrier: CheckpointBarrier) -> BarrierState:
-        """It is unaligned already."""
+        """Do nothing, because the checkpoint is unaligned already."""
         return self.here
 
 

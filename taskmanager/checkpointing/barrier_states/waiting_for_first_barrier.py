@@ -9,7 +9,7 @@ from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 
 
 class WaitingForFirstBarrier(AlignedBarrierHandlerState):
-    """Nothing is blocked."""
+    """No barrier has come yet, and no channel is blocked."""
 
     here = BarrierState.WAITING_FOR_FIRST_BARRIER
 

@@ -43,7 +43,7 @@ class WaitingForFirstBarrierUnaligned(UnalignedBarrierHandlerState):
         return self.here
 
     def abort(self, controller: Controller, checkpoint_id: CheckpointID) -> BarrierState:
-        """Nothing has been triggered."""
+        """Stay in this state, because nothing has been triggered."""
         controller.unblock_all_channels()
         controller.reset_channels()
         return self.waiting

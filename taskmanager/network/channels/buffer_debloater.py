@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PERIOD_MS = 200
-"""As Flink's `buffer-debloat.period`."""
+"""Time between two looks at the throughput, as Flink's `buffer-debloat.period`."""
 UNLIMITED = 1 << 62
 LEAST_BYTES = 32 << 10
 """As one of Flink's buffers: less would only cost messages."""
@@ -27,9 +27,9 @@ class Consumption:
     """What happened at one subpartition since it was created."""
 
     taken_bytes: int
-    """Polled by the consumer."""
+    """Bytes that the consumer has polled so far."""
     queued_bytes: int
-    """Not polled."""
+    """Bytes that are queued and not polled."""
     fillings: int
     """How often an element found the queue full, or filled it."""
     blocked: bool
@@ -37,7 +37,7 @@ class Consumption:
 
 
 class BufferDebloater:
-    """Of one subpartition."""
+    """Decides how large the batches of one subpartition may be."""
 
     def __init__(self, target_ms: int) -> None:
         self._target_ms = target_ms
@@ -48,7 +48,7 @@ class BufferDebloater:
 
     @property
     def piece_bytes(self) -> int:
-        """Larger batches are cut."""
+        """Return the size in bytes above which batches are cut."""
         return UNLIMITED if self.limit_bytes == UNLIMITED else max(LEAST_BYTES // 2, self.limit_bytes // PIECES)
 
     def sample(self, consumption: Consumption, now_ms: int) -> bool:

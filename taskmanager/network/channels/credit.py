@@ -50,12 +50,12 @@ class ReceiverCredit:
 
     @property
     def outstanding(self) -> int:
-        """Granted, not used."""
+        """Return how many credits are granted and not used."""
         return self._outstanding
 
     @property
     def queued(self) -> int:
-        """Arrived, not consumed."""
+        """Return how many batches have arrived and are not consumed."""
         return self._queued
 
     def _grant(self) -> int:
@@ -82,7 +82,7 @@ class SenderCredit:
         return not is_data or self._credit > 0
 
     def on_sent(self, *, is_data: bool) -> None:
-        """An element went out."""
+        """Note that an element went out, and take a credit for a batch."""
         if is_data:
             check(self._credit > 0, "a batch was sent without credit")
             self._credit -= 1

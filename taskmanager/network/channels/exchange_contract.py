@@ -35,7 +35,7 @@ class ResultSubpartitionInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BufferAndBacklog:
-    """One polled element."""
+    """One polled element, and what is known of those behind it."""
 
     element: StreamElement
     sequence_number: int
@@ -131,7 +131,7 @@ class InputChannel(Protocol):
         ...
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None:
-        """The checkpoint is over."""
+        """Forget the checkpoint, because it has ended here."""
         ...
 
     def inflight_batches(self) -> Sequence[pa.RecordBatch]:
@@ -144,7 +144,7 @@ class InputChannel(Protocol):
         ...
 
     def release(self) -> None:
-        """The task is gone."""
+        """Close the channel, because its task is gone."""
         ...
 
 

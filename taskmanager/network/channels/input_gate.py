@@ -221,7 +221,7 @@ class InputGate:
         self._held.add(channel_index)
 
     def release_consumption(self, channel_index: int) -> None:
-        """Poll this channel again."""
+        """Poll the channel again, which was held."""
         self._held.discard(channel_index)
         self.notify_channel_non_empty(channel_index, priority=False)
 
@@ -252,7 +252,7 @@ class InputGate:
     # --- ends -----------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """The task is over."""
+        """Close all channels of the gate, because its task is over."""
         for channel in self._channels:
             channel.release()
         self._line.clear()
@@ -295,7 +295,7 @@ class InputGate:
 
     @property
     def is_finished(self) -> bool:
-        """Every channel has ended."""
+        """Return whether every channel of the gate has ended."""
         return len(self._ended) == len(self._channels)
 
 
@@ -342,7 +342,7 @@ class UnionInputGate:
         self._gates[channel.gate_index].block_consumption(channel.channel_index)
 
     def resume_consumption(self, channel: InputChannelInfo) -> None:
-        """Poll this channel again."""
+        """Let the channel go on after its aligned barrier was handled."""
         self._gates[channel.gate_index].resume_consumption(channel.channel_index)
 
     def hold_consumption(self, channel: InputChannelInfo) -> None:
@@ -350,7 +350,7 @@ class UnionInputGate:
         self._gates[channel.gate_index].hold_consumption(channel.channel_index)
 
     def release_consumption(self, channel: InputChannelInfo) -> None:
-        """Poll this channel again."""
+        """Poll the channel again, which was held."""
         self._gates[channel.gate_index].release_consumption(channel.channel_index)
 
     def convert_to_priority(self, channel: InputChannelInfo, sequence_number: int) -> None:
@@ -370,7 +370,7 @@ class UnionInputGate:
         return remembered
 
     def release(self) -> None:
-        """The task is over."""
+        """Close all channels of all gates, because the task is over."""
         for gate in self._gates:
             gate.release()
 
@@ -381,12 +381,12 @@ class UnionInputGate:
 
     @property
     def number_of_channels(self) -> int:
-        """Over all gates."""
+        """Return how many channels all gates have."""
         return sum(gate.number_of_channels for gate in self._gates)
 
     @property
     def channel_infos(self) -> tuple[InputChannelInfo, ...]:
-        """Over all gates."""
+        """Return the channels of all gates, in their order."""
         return tuple(info for gate in self._gates for info in gate.channel_infos)
 
     @property
@@ -423,5 +423,5 @@ class UnionInputGate:
 
     @property
     def is_finished(self) -> bool:
-        """Every channel has ended."""
+        """Return whether every channel of every gate has ended."""
         return all(gate.is_finished for gate in self._gates)

@@ -77,7 +77,7 @@ class LocalSubpartition:
             return waiting
 
     def create_view(self) -> LocalSubpartition:
-        """The consumer's end, once."""
+        """Return the consumer's end; it is asked for once."""
         with self._lock:
             # What the first consumer took is gone: a second one would miss it without noticing.
             check(not self._viewed, "a subpartition has one consumer, which cannot come back")
@@ -146,7 +146,7 @@ class LocalSubpartition:
             listener(priority)
 
     def release(self) -> None:
-        """The consumer is gone."""
+        """Close the subpartition, because its consumer is gone."""
         with self._lock:
             if self._core.is_released:
                 return
@@ -179,7 +179,7 @@ class LocalInputChannel:
         self._over = False
 
     def connect(self, view: LocalSubpartition) -> None:
-        """The producer is there."""
+        """Connect the channel to its producer, which is there now."""
         with self._lock:
             released = self._released
             if not released:
@@ -212,7 +212,7 @@ class LocalInputChannel:
         return polled
 
     def resume_consumption(self) -> None:
-        """The channel delivers again."""
+        """Let the producer deliver again after an aligned barrier."""
         if self._view is not None:
             self._view.resume_consumption()
 
@@ -220,7 +220,7 @@ class LocalInputChannel:
         """Nothing: what a barrier overtakes here is output channel state of the producer."""
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None:
-        """Nothing."""
+        """Do nothing, because a channel within the process keeps nothing of a checkpoint."""
 
     def inflight_batches(self) -> Sequence[pa.RecordBatch]:
         """None ever: nothing has been received that is not polled."""
@@ -231,7 +231,7 @@ class LocalInputChannel:
         check(condition=False, why="a local channel has no announced barriers")
 
     def release(self) -> None:
-        """The task is gone."""
+        """Close the channel, because its task is gone."""
         with self._lock:
             if self._released:
                 return

@@ -213,7 +213,7 @@ class PipelinedSubpartition:
 
     @property
     def queued_elements(self) -> int:
-        """Everything queued, events too."""
+        """Return how many elements are queued, events included."""
         return len(self._restored) + len(self._queue)
 
     @property

@@ -68,7 +68,7 @@ class PrioritizedDeque(Generic[T]):
         return None if position is None else self._elements[position]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Remove all elements of the deque."""
         self._elements.clear()
         self._priority = 0
 
@@ -78,7 +78,7 @@ class PrioritizedDeque(Generic[T]):
         return self._priority
 
     def __iter__(self) -> Iterator[T]:
-        """Front to back."""
+        """Iterate over the elements from front to back."""
         return iter(self._elements)
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ class _Channel:
 
 
 class StatusWatermarkValve:
-    """One per logical input."""
+    """Combines the watermarks and statuses of the channels of one logical input."""
 
     def __init__(self, number_of_channels: int) -> None:
         check(number_of_channels > 0, "an input has at least one channel")

@@ -40,7 +40,7 @@ class ExchangeSettings:
 
     bind_host: str = "127.0.0.1"
     port: int = 0
-    """0: any free one."""
+    """Port of the server; 0 takes any that is free."""
     advertised_host: str = ""
     """Under which other TaskManagers find this one; empty: the bind host."""
     token: str = ""

@@ -27,7 +27,7 @@ class ExchangeError(SnaplineError):
 
 
 class ExchangeServer:
-    """A running server."""
+    """The Flight server of one process while it runs."""
 
     def __init__(self, host: str, port: int, token: str, open_channel: OpenServedChannel) -> None:
         self._open_channel = open_channel
@@ -101,7 +101,7 @@ def _start_server(exchange: ExchangeServer, location: str, token: str) -> Any:
     from pyarrow import flight
 
     class NoMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
-        """Says nothing in answers."""
+        """Middleware of Flight that adds nothing to answers."""
 
     class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         """Looks at the headers of a call before anything else happens."""

@@ -191,7 +191,7 @@ def foreign_data_frame(channel_id: int, polled: BufferAndBacklog, batch: pa.Reco
 
 
 def control_frame(channel_id: int, polled: BufferAndBacklog) -> bytes:
-    """A control element."""
+    """Encode an element that is no batch, such as a barrier."""
     kind, payload = _control(polled.element)
     header = _HEADER.pack(kind, polled.is_priority, channel_id, polled.sequence_number, polled.backlog)
     return header + payload
@@ -230,12 +230,12 @@ def _read_barrier(payload: bytes) -> CheckpointBarrier:
 
 
 def channel_failed_frame(frame: ChannelFailed) -> bytes:
-    """One channel has failed."""
+    """Encode that one channel has failed, and why."""
     return _CHANNEL.pack(_Kind.CHANNEL_FAILED, frame.channel_id) + frame.cause.encode()
 
 
 def exchange_closed_frame(frame: ExchangeClosed) -> bytes:
-    """All channels have failed."""
+    """Encode that all channels have failed because the exchange was closed."""
     return bytes([_Kind.EXCHANGE_CLOSED]) + frame.cause.encode()
 
 
@@ -303,7 +303,7 @@ def _read_control(kind: int, payload: bytes) -> StreamElement:
 
 
 def encode_upstream(frame: UpstreamFrame) -> bytes:
-    """A consumer's message."""
+    """Encode a message from a consumer to its producer."""
     if isinstance(frame, AddCredit):
         return _CREDIT.pack(_Kind.CREDIT, frame.channel_id, frame.credits)
     if isinstance(frame, ResumeConsumption):

@@ -33,7 +33,7 @@ class Peer:
     """Where to connect and how."""
 
     address: str
-    """host:port."""
+    """Where the producer's server listens, as host:port."""
     edge_id: str
     token: str
     request_backoff_max_ms: int

@@ -34,7 +34,7 @@ class ServedChannel(Protocol):
         ...
 
     def release(self) -> None:
-        """The consumer is gone."""
+        """Close the channel, because its consumer is gone."""
         ...
 
 

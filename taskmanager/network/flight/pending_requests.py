@@ -37,7 +37,7 @@ class PendingRequests:
             self._changed.notify()
 
     def close(self) -> None:
-        """Call nothing any more."""
+        """Forget all requests; none of them is called any more."""
         with self._changed:
             self._closed = True
             self._waiting.clear()

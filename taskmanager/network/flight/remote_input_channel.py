@@ -47,7 +47,7 @@ class RemoteInputChannel:
         self._over = False
 
     def open(self, producer: str, subpartition_index: int, consumer: str) -> None:
-        """Ask for the subpartition."""
+        """Ask the producer's process for the subpartition."""
         self._send(OpenChannel(self.channel_id, subpartition_index, self._credit.open(), producer, consumer))
 
     # --- the stream's thread ----------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class RemoteInputChannel:
         """Nothing: the core knows the last polled barrier."""
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None:
-        """Nothing."""
+        """Do nothing, because the channel keeps nothing of a checkpoint beyond its last barrier."""
 
     def inflight_batches(self) -> Sequence[pa.RecordBatch]:
         """What has arrived and the last polled barrier has overtaken."""
@@ -115,7 +115,7 @@ class RemoteInputChannel:
             self._core.convert_to_priority(sequence_number)
 
     def release(self) -> None:
-        """The task is gone."""
+        """Close the channel, because its task is gone."""
         with self._lock:
             self._over = True
             self._core.release()

@@ -30,7 +30,7 @@ def restored_shapes(operator_state: OperatorStateBackend) -> list[Shape]:
 
 
 def keep_shapes(operator_state: OperatorStateBackend, shapes: Sequence[Shape]) -> None:
-    """For `restored_shapes`."""
+    """Keep the shapes in operator state, where `restored_shapes` finds them."""
     stored = operator_state.list_state(SHAPES_STATE, OperatorStateMode.UNION)
     stored.update([[shape.name, *shape.aggregates] for shape in shapes])
 

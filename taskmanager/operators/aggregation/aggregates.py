@@ -34,11 +34,11 @@ class Shape(NamedTuple):
 
     name: str
     aggregates: tuple[str, ...]
-    """Of sum, min, max."""
+    """Which of sum, min and max are kept."""
 
     @property
     def column(self) -> str:
-        """Empty: rows are counted."""
+        """Return the column that is aggregated; empty when rows are counted."""
         return self.name.partition(":")[2]
 
 
@@ -48,14 +48,14 @@ class Accumulator:
 
     name: str
     column: str
-    """Empty: rows are counted."""
+    """Column that is aggregated; empty when rows are counted."""
     column_type: pa.DataType
     aggregates: tuple[str, ...]
-    """Of sum, min, max."""
+    """Which of sum, min and max are kept."""
 
     @property
     def shape(self) -> Shape:
-        """Without the type."""
+        """Return the shape of the accumulator, which leaves out its type."""
         return Shape(self.name, self.aggregates)
 
     @property
@@ -64,7 +64,7 @@ class Accumulator:
         return pa.float64() if pa.types.is_floating(self.column_type) else pa.int64()
 
     def descriptor(self) -> RunningAggregateDescriptor:
-        """As keyed state."""
+        """Return the descriptor of the accumulator as keyed state."""
         return RunningAggregateDescriptor(self.name, self.number_type, self.aggregates)
 
     def numbers(self, batch: pa.RecordBatch) -> pa.Array | Numbers:

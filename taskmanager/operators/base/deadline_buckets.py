@@ -29,7 +29,7 @@ class Calendar:
         self._pieces: dict[int, list[Slots]] = {}
         """Entries by bucket; some of them have moved on since, some may be named twice."""
         self._heap: list[int] = []
-        """The buckets."""
+        """Heap of the buckets' times, the earliest first."""
 
     def grow(self, capacity: int) -> None:
         """Make room for entries below `capacity`."""

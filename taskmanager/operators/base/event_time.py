@@ -96,12 +96,12 @@ class WatermarkGenerator:
 
     @property
     def column(self) -> str:
-        """The event time column."""
+        """Return the name of the event time column."""
         return self._strategy.column
 
     @property
     def greatest_ms(self) -> int | None:
-        """Greatest event time seen."""
+        """Return the greatest event time seen, in milliseconds since the epoch; None before the first row."""
         return self._greatest_ms
 
     def add_splits(

@@ -32,7 +32,7 @@ from snapline.taskmanager.operators.base.operator_state import OperatorStateBack
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContext(FunctionSnapshotContext):
-    """See FunctionSnapshotContext."""
+    """The context of a snapshot (see FunctionSnapshotContext)."""
 
     checkpoint_id: int
     checkpoint_timestamp_ms: int
@@ -40,7 +40,7 @@ class SnapshotContext(FunctionSnapshotContext):
 
 @dataclass(frozen=True, slots=True)
 class InitializationContext(FunctionInitializationContext):
-    """See FunctionInitializationContext."""
+    """The context of a start or restore (see FunctionInitializationContext)."""
 
     is_restored: bool
     restored_checkpoint_id: int
@@ -65,7 +65,7 @@ class FunctionRuntimeContext:
 
     @property
     def parallelism(self) -> int:
-        """Number of subtasks."""
+        """Return the number of subtasks of the operator."""
         return self._context.parallelism
 
     @property

@@ -34,11 +34,11 @@ class Output(Protocol):
         ...
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """To all outputs."""
+        """Send a watermark to all outputs of the operator."""
         ...
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """To all outputs."""
+        """Send a watermark status to all outputs of the operator."""
         ...
 
 
@@ -64,7 +64,7 @@ class ProcessingTimeService(Protocol):
         ...
 
     def cancel_timer(self, token: object) -> None:
-        """Forget the timer."""
+        """Forget the timer that the token stands for."""
         ...
 
 
@@ -106,7 +106,7 @@ class KeyedStateInput(Protocol):
         ...
 
     def read_range(self, offset: int, size: int) -> bytes:
-        """Bytes of the file."""
+        """Read these bytes of the file."""
         ...
 
     @property
@@ -131,11 +131,11 @@ class RestoredState:
 
 
 class KeyedSnapshotPart(Protocol):
-    """Frozen keyed state."""
+    """Keyed state that is frozen and can be encoded on another thread."""
 
     @property
     def key_group_range(self) -> KeyGroupRange:
-        """What the part covers."""
+        """Return the key groups that the part covers."""
         ...
 
     def encode(self) -> bytes | memoryview:
@@ -261,7 +261,7 @@ class StreamOperator(ABC):
         """The checkpoint will never complete. Tail to head."""
 
     def close(self) -> None:
-        """Release everything."""
+        """Release what the operator holds; nothing is called afterwards."""
 
 
 class SourceOperatorContract(StreamOperator):

@@ -33,15 +33,15 @@ class ListStateOfOperator:
         return [loads(element) for element in self._elements]
 
     def update(self, values: Sequence[Any]) -> None:
-        """Replace all elements."""
+        """Replace all elements of the list by these."""
         self._elements = [self._dump(value) for value in values]
 
     def add(self, value: Any) -> None:
-        """Append one element."""
+        """Append one element to the list."""
         self._elements.append(self._dump(value))
 
     def clear(self) -> None:
-        """Remove all elements."""
+        """Remove all elements from the list."""
         self._elements = []
 
     def freeze(self) -> OperatorListSnapshot:

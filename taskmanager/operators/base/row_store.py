@@ -35,7 +35,7 @@ def rows_type(schema: pa.Schema) -> pa.DataType:
 
 
 class RowStore:
-    """Rows of one schema."""
+    """Rows of one schema in columns, each chained to its owner."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = stored_schema(schema)
@@ -44,10 +44,10 @@ class RowStore:
         self._allocator = SlotAllocator()
         self._chains = Chains()
         self.owner_of: Slots = np.zeros(64, np.int32)
-        """By row."""
+        """The owner of each row, by the row's number."""
 
     def __len__(self) -> int:
-        """Rows kept."""
+        """Return how many rows are kept."""
         return len(self._allocator)
 
     @property
@@ -85,7 +85,7 @@ class RowStore:
         return self._chains.entries(owners)
 
     def counts(self, owners: Slots) -> Slots:
-        """Rows of each owner."""
+        """Return how many rows each owner has."""
         return self._chains.counts[owners]
 
     def take(self, rows: Slots) -> pa.RecordBatch:
@@ -98,7 +98,7 @@ class RowStore:
         return _lists(self.type, offsets, [column.get(rows) for column in self._columns])
 
     def column(self, name: str, rows: Slots) -> pa.Array:
-        """One column of rows."""
+        """Return one column of the rows with these numbers."""
         return self._columns[self.schema.get_field_index(name)].get(rows)
 
     def remove(self, rows: Slots) -> None:

@@ -73,7 +73,7 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 
 
 class RowBatcher:
-    """Makes batches of rows."""
+    """Makes batches of rows that a user's function returned."""
 
     def __init__(self, output_schema: pa.Schema | None = None) -> None:
         self._declared = output_schema is not None

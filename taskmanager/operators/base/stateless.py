@@ -105,7 +105,7 @@ class FilterOperator(FunctionOperator):
 
 
 class MapRowsOperator(FunctionOperator):
-    """Row in, row out."""
+    """Calls a function that turns one row into one row."""
 
     def __init__(self, spec: MapRowsSpec) -> None:
         super().__init__(spec.function)

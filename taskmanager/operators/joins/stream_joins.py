@@ -34,7 +34,7 @@ from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 ROWS_PER_SLICE = 16_384
 SIDE_NAMES = ("left", "right")
 DueTimes = Callable[[Any, Int64Array], Int64Array]
-"""As TimedRows takes it."""
+"""Computes when rows are due from their event times, as TimedRows takes it."""
 _FOREVER = 2**62
 _NO_ROWS: Slots = np.zeros(0, np.int32)
 

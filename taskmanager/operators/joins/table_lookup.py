@@ -20,7 +20,7 @@ from snapline.taskmanager.state.index.slots import Slots
 
 
 class TableLookupOperator(StreamOperator):
-    """One look-up per batch."""
+    """Looks the rows of a batch up in a table, all at once."""
 
     def __init__(self, spec: TableLookupSpec) -> None:
         self._spec = spec

@@ -37,11 +37,11 @@ class TimedRows(AdoptedState):
         self._store = RowStore(pa.schema([*self.schema, pa.field(TIME, pa.int64())]))
         self.descriptor: ListStateDescriptor = ListStateDescriptor(name, pa.struct(list(self._store.schema)))
         self.times: Int64Array = np.zeros(64, np.int64)
-        """By row."""
+        """Event time of each row, by the row's number."""
         self._calendar = Calendar(BUCKET_MS)
 
     def __len__(self) -> int:
-        """Rows kept."""
+        """Return how many rows are kept."""
         return len(self._store)
 
     def add(self, slots: Slots, times: Int64Array, batch: pa.RecordBatch) -> Slots:

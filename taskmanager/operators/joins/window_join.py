@@ -27,7 +27,7 @@ PAIRS_PER_BATCH = 65_536
 
 
 class JoinContents(WindowContents):
-    """Rows of both sides."""
+    """The rows of both sides of a window join, by window."""
 
     windows_per_slice = 4_096
 

@@ -33,7 +33,7 @@ class AsyncCalls(Protocol):
     """Runs calls of an async function beside the task."""
 
     def submit(self, number: int, row: Row) -> None:
-        """Begin a call."""
+        """Begin the asynchronous call of one row."""
         ...
 
     def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
@@ -42,20 +42,20 @@ class AsyncCalls(Protocol):
 
     @property
     def has_done(self) -> bool:
-        """Whether `take_done` has something."""
+        """Return whether `take_done` has something to return."""
         ...
 
     def forget(self, number: int) -> None:
-        """Cancel a call."""
+        """Cancel one call, whose answer nobody waits for."""
         ...
 
     def close(self) -> None:
-        """Cancel all."""
+        """Cancel all calls, because the operator is closed."""
         ...
 
 
 class _Request:
-    """A row under way."""
+    """A row whose call is under way, and when it times out."""
 
     __slots__ = ("batch", "deadline_ms", "done", "index", "result", "row")
 

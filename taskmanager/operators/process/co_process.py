@@ -43,7 +43,7 @@ def write_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def read_batch(data: bytes) -> pa.RecordBatch:
-    """The inverse."""
+    """Decode a batch that was encoded for operator state."""
     return pa.ipc.open_stream(data).read_next_batch()
 
 
@@ -51,7 +51,7 @@ register_serializer(ARROW, write_batch, read_batch)
 
 
 class KeyedCoProcessOperator(KeyedProcessOperator):
-    """KeyedCoProcessFunction."""
+    """Runs a KeyedCoProcessFunction on two inputs with shared keyed state."""
 
     def __init__(self, spec: CoProcessSpec) -> None:
         first, second = spec.key_columns
@@ -115,12 +115,12 @@ class _BroadcastContext(KeyedProcessContext):
     states: BroadcastStates
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> Any:
-        """Read only."""
+        """Return the broadcast state, which can only be read here."""
         return MappingProxyType(self.states.get(descriptor))
 
 
 class _RulesContext:
-    """For `process_broadcast_element`."""
+    """The context of `process_broadcast_element`, which may change broadcast state."""
 
     timestamp_ms = None
 

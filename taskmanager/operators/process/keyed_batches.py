@@ -48,7 +48,7 @@ _NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 class _Keys:
-    """BatchKeys."""
+    """The distinct keys of a batch (implements BatchKeys)."""
 
     def __init__(self, backend: KeyedStateBackend, distinct: Slots, rows: Slots) -> None:
         self._backend, self._distinct = backend, distinct
@@ -67,13 +67,13 @@ class _Keys:
 
 
 class _State:
-    """BatchState."""
+    """The keyed state of a batch (implements BatchState)."""
 
     def __init__(self, operator: KeyedBatchesOperator, backend: KeyedStateBackend) -> None:
         self._operator, self._backend = operator, backend
         self._timers = backend.get_timers().event
         self.slots: Slots = np.zeros(0, np.int32)
-        """Of the distinct keys."""
+        """Slots of the batch's distinct keys, in their order."""
         self.row_slots: Slots = np.zeros(0, np.int32)
         self.event_times_ms: npt.NDArray[np.int64] = _NO_TIMES
 
@@ -82,7 +82,7 @@ class _State:
         return self._operator.watermark_ms
 
     def of(self, descriptor: StateDescriptor) -> Any:
-        """The backend's state."""
+        """Return the backend's state with this descriptor."""
         match descriptor:
             case ValueStateDescriptor():
                 return self._backend.get_state(descriptor)

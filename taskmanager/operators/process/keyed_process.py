@@ -51,7 +51,7 @@ TIMERS_PER_SLICE = 1_000
 
 
 class KeyedRuntimeContext(FunctionRuntimeContext):
-    """RuntimeContext with keyed state."""
+    """A RuntimeContext that gives keyed state to a function."""
 
     def __init__(self, operator: KeyedProcessOperator, backend: KeyedStateBackend) -> None:
         super().__init__(operator.context)
@@ -99,11 +99,11 @@ class KeyedTimerService:
         self.deleted.clear()
 
     def current_processing_time(self) -> int:
-        """The task's clock."""
+        """Return the clock of the task, in milliseconds since the epoch."""
         return self._operator.context.processing_time.now_ms()
 
     def current_watermark(self) -> int:
-        """The operator's watermark."""
+        """Return the watermark of the operator, in milliseconds since the epoch."""
         return self._operator.watermark_ms
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:

@@ -20,7 +20,7 @@ from snapline.taskmanager.operators.sinks.sink_operator import waits_for_final_c
 
 
 class SinkFunctionOperator(FunctionOperator):
-    """Calls `invoke`."""
+    """Calls a SinkFunction's `invoke` for each row."""
 
     def __init__(self, spec: SinkFunctionSpec) -> None:
         super().__init__(spec.function)
@@ -46,10 +46,10 @@ class SinkFunctionOperator(FunctionOperator):
             raise RowFailure(row_being_read(rows, iterator), error) from error
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Ends here."""
+        """Do nothing, because watermarks end at a sink."""
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Ends here."""
+        """Do nothing, because watermark statuses end at a sink."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
         self._last_checkpoint_id = max(self._last_checkpoint_id, checkpoint_id)

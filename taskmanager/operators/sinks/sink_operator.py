@@ -70,10 +70,10 @@ class SinkOperator(StreamOperator):
         writer.write(batch)
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Ends here."""
+        """Do nothing, because watermarks end at a sink."""
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Ends here."""
+        """Do nothing, because watermark statuses end at a sink."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
         self._prepare_commit(checkpoint_id)

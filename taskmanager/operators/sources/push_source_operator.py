@@ -62,7 +62,7 @@ class PushSourceRunner(Protocol):
         ...
 
     def notify_room(self) -> None:
-        """The task took something."""
+        """Wake the function's thread, because the task has taken rows."""
         ...
 
     def pushed(self) -> None:
@@ -84,7 +84,7 @@ class PushSourceRunner(Protocol):
 
     @property
     def failure(self) -> BaseException | None:
-        """What `run` raised."""
+        """Return what the function's `run` raised, None for nothing."""
         ...
 
 
@@ -117,7 +117,7 @@ class PushSourceContext(SourceContext):
             raise SourceStopped
 
     def collect(self, row: Row) -> None:
-        """Emit one row."""
+        """Emit one row from the function's thread."""
         self._wait()
         with self._runner.checkpoint_lock:
             self._check_open()
@@ -129,12 +129,12 @@ class PushSourceContext(SourceContext):
             self._runner.pushed()
 
     def collect_batch(self, batch: pa.RecordBatch) -> None:
-        """Emit a batch."""
+        """Emit one batch from the function's thread."""
         if batch.num_rows:
             self._push(batch, batch.num_rows)
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Emit a watermark."""
+        """Emit a watermark at this event time."""
         self._push(Watermark(timestamp_ms), 0)
 
     def mark_as_temporarily_idle(self) -> None:
@@ -162,13 +162,13 @@ class PushSourceContext(SourceContext):
                 self._inbox.append(batch)
 
     def enter_lock(self) -> None:
-        """See get_checkpoint_lock."""
+        """Take the checkpoint lock (see get_checkpoint_lock)."""
         self._wait()
         self._runner.checkpoint_lock.__enter__()
         self._lock_depth += 1
 
     def exit_lock(self) -> None:
-        """See get_checkpoint_lock."""
+        """Give the checkpoint lock back (see get_checkpoint_lock)."""
         self._lock_depth -= 1
         self._runner.checkpoint_lock.__exit__(None, None, None)
 

@@ -17,7 +17,7 @@ ReportWatermarkCallback = Callable[[str, int, int], None]
 
 
 class WatermarkAligner:
-    """Of one source subtask."""
+    """Keeps one source subtask in step with its group's watermarks."""
 
     def __init__(self, params: WatermarkAlignmentParams, report: ReportWatermarkCallback) -> None:
         self._params = params
@@ -33,7 +33,7 @@ class WatermarkAligner:
             self._say(MAX_WATERMARK_MS if is_idle else watermark_ms)
 
     def end(self) -> None:
-        """The source has ended."""
+        """Report that the source has ended, so that nobody waits for it."""
         self._say(MAX_WATERMARK_MS)
 
     def _say(self, watermark_ms: int) -> None:

@@ -116,7 +116,7 @@ class WatermarkCadence:
 
 
 def watermark_interval_ms(context: OperatorContext) -> int:
-    """`pipeline.auto-watermark-interval` of the job."""
+    """Return the job's `pipeline.auto-watermark-interval`, in milliseconds."""
     return WATERMARK_INTERVAL.read(context.configuration.get(WATERMARK_INTERVAL.key, WATERMARK_INTERVAL.default))
 
 

@@ -38,7 +38,7 @@ class WatermarkedSource(SourceOperatorContract):
         state.list_state(DRAINED_STATE, OperatorStateMode.BROADCAST).update([self.context.job_id])
 
     def set_strategy(self, strategy: WatermarkStrategy | None) -> None:
-        """Before anything else."""
+        """Set how watermarks are made; called before anything else."""
         self._strategy = strategy
         self._generator = WatermarkGenerator(strategy) if strategy else None
         self._cadence: WatermarkCadence | None = None

@@ -58,7 +58,7 @@ class GlobalWindowState(ContentsState):
         self.descriptor: ValueStateDescriptor = ValueStateDescriptor(self._name, pa.struct(fields))
 
     def allocate(self, count: int) -> Slots:
-        """New entries."""
+        """Return so many entries that were not in use."""
         entries = self._allocator.allocate(count)
         self.contents.grow(self._allocator.capacity)
         return entries
@@ -137,7 +137,7 @@ def _as_column(
 
 
 class CountWindowOperator(WindowOperator[GlobalWindowState]):
-    """Fires within the batch."""
+    """Fires windows of so many rows, within the batch that fills them."""
 
     def __init__(self, key_columns: tuple[str, ...], assigner: GlobalWindows, maker: ContentsMaker) -> None:
         self._count = assigner.trigger.count
@@ -145,15 +145,15 @@ class CountWindowOperator(WindowOperator[GlobalWindowState]):
         super().__init__(key_columns, maker, STATE_PREFIX, "purging" if self._purge else "keeping")
 
     def make_state(self, contents: WindowContents) -> GlobalWindowState:
-        """One window per key."""
+        """Create empty state with one window for each key."""
         return GlobalWindowState(self._state_name, contents)
 
     def contents_fields(self, field: pa.Field) -> list[pa.Field]:
-        """All but the count."""
+        """Return the fields of the contents, which are all but the count."""
         return [child for child in field.type if child.name != SINCE_FIRED]
 
     def refusal(self, windows: str) -> str:
-        """The other trigger."""
+        """Return why state of the other trigger cannot be taken over."""
         return (
             f"its count trigger was {windows} before, and is {self._state_name.removeprefix(STATE_PREFIX)} now: keep it"
         )

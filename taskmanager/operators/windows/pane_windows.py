@@ -59,7 +59,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         self._to_fire: list[int] = []
         """Heap of the starts of windows whose result may not be out."""
         self._known_windows: set[int] = set()
-        """What is in it."""
+        """The starts of the windows that are in the heap."""
         self._to_drop: list[tuple[int, int]] = []
         """Heap of panes: start of the last window, start of the pane."""
         self._known_panes: set[int] = set()
@@ -71,7 +71,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
     # --- state ----------------------------------------------------------------------------------------------------------
 
     def make_state(self, contents: WindowContents) -> WindowState:
-        """Windows of this geometry."""
+        """Create empty state for windows of this geometry."""
         return WindowState(self._state_name, contents, self._due_of)
 
     def contents_fields(self, field: pa.Field) -> list[pa.Field]:
@@ -79,7 +79,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         return [child for child in field.type.item_type if child.name != FIRED]
 
     def refusal(self, windows: str) -> str:
-        """Other windows."""
+        """Return why state of other windows cannot be taken over."""
         now = _spelled(self._state_name.removeprefix(STATE_PREFIX))
         return f"the snapshot holds windows of {_spelled(windows)}, and the job now asks for {now}: keep them"
 
@@ -421,5 +421,5 @@ class _Work:
 
     @property
     def size(self) -> int:
-        """Windows of keys."""
+        """Return how many windows of keys are worked on."""
         return len(self.starts)

@@ -92,7 +92,7 @@ class ProcessWindowContext:
 
     @property
     def current_watermark(self) -> int:
-        """The operator's watermark."""
+        """Return the watermark of the operator, in milliseconds since the epoch."""
         return self._current_watermark()
 
     def output(self, tag: str, row: Row) -> None:
@@ -262,7 +262,7 @@ class ReducedContents(WindowContents):
 
 
 class RowMaker(ContentsMaker):
-    """For windows of rows."""
+    """Makes the contents of windows that keep their rows."""
 
     def __init__(self, create: Callable[[pa.Schema, Callable[[], int]], WindowContents]) -> None:
         self._create = create

@@ -46,7 +46,7 @@ def _group_intervals(slots: Any, starts: Any, ends: Any, groups: Any) -> int:
 
 
 class SessionState(ContentsState):
-    """By entry."""
+    """The sessions of all keys in columns, by entry."""
 
     def __init__(self, name: str, contents: WindowContents, gap_ms: int, lateness_ms: int) -> None:
         """`lateness_ms`: how long a session stays after its result."""
@@ -58,7 +58,7 @@ class SessionState(ContentsState):
         self.slot_of: Slots = np.zeros(64, np.int32)
         self.starts: Int64Array = np.zeros(64, np.int64)
         self.ends: Int64Array = np.zeros(64, np.int64)
-        """Last row plus gap."""
+        """End of each session: the time of its last row plus the gap."""
         self.fired: BoolArray = np.zeros(64, np.bool_)
         self._guard = CopyOnWrite()
         """Of starts, ends and `fired`."""
@@ -69,7 +69,7 @@ class SessionState(ContentsState):
         self.descriptor: MapStateDescriptor = MapStateDescriptor(self._name, pa.int64(), pa.struct(fields))
 
     def __len__(self) -> int:
-        """Sessions."""
+        """Return how many sessions there are."""
         return len(self._allocator)
 
     def sessions_of(self, slots: Slots) -> tuple[Int64Array, Slots]:

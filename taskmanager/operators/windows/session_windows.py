@@ -27,7 +27,7 @@ _NO_ENTRIES: Slots = np.zeros(0, np.int32)
 
 
 class SessionWindowOperator(WindowOperator[SessionState]):
-    """One input."""
+    """Assigns rows to sessions and merges those that a row joins."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
     # --- state ----------------------------------------------------------------------------------------------------------
 
     def make_state(self, contents: WindowContents) -> SessionState:
-        """Sessions of this gap."""
+        """Create empty state for sessions of this gap."""
         return SessionState(self._state_name, contents, self._gap_ms, self._lateness_ms)
 
     def contents_fields(self, field: pa.Field) -> list[pa.Field]:
@@ -58,7 +58,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         return [child for child in field.type.item_type if child.name not in (END, FIRED)]
 
     def refusal(self, windows: str) -> str:
-        """Another gap."""
+        """Return why state of sessions with another gap cannot be taken over."""
         return f"the snapshot holds sessions with a gap of {windows} ms, and the job now asks for {self._gap_ms} ms: keep the gap"
 
     def open(self) -> None:

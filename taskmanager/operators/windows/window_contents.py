@@ -58,18 +58,18 @@ class FiredWindows:
         return np.arange(len(self.starts) + 1) if self.offsets is None else self.offsets
 
     def window_fields(self) -> list[pa.Field]:
-        """Those of `window_columns`."""
+        """Return the fields of what `window_columns` returns."""
         return [] if self.timeless else [WINDOW_START, WINDOW_END]
 
     def window_columns(self) -> list[pa.Array]:
-        """`window_start` and `window_end`."""
+        """Return the columns `window_start` and `window_end` of the fired windows."""
         if self.timeless:
             return []
         return [pa.array(self.starts).view(WINDOW_TIME), pa.array(self.ends).view(WINDOW_TIME)]
 
 
 class WindowContents(ABC):
-    """By entry."""
+    """What windows hold, in columns, by the windows' entries."""
 
     windows_per_slice = 16_384
     """How many windows of keys are emitted between two looks at the control mail."""
@@ -89,7 +89,7 @@ class WindowContents(ABC):
 
     @abstractmethod
     def emit(self, fired: FiredWindows, output: Output) -> None:
-        """Results."""
+        """Emit the results of the windows that have fired."""
 
     @abstractmethod
     def grow(self, capacity: int) -> None:
@@ -97,7 +97,7 @@ class WindowContents(ABC):
 
     @abstractmethod
     def clear(self, entries: Slots) -> None:
-        """Forget, each named once."""
+        """Forget the contents of entries, each of which is named once."""
 
     @abstractmethod
     def get(self, entries: Slots) -> list[pa.Array]:
@@ -279,7 +279,7 @@ class AccumulatorMaker(ContentsMaker):
 
 
 def accumulators_of(fields: Sequence[pa.Field]) -> tuple[Accumulator, ...]:
-    """The inverse of `AccumulatorContents.fields`."""
+    """Return the accumulators that `AccumulatorContents.fields` has described."""
     found = []
     for child in fields:
         declared = pa.ipc.read_schema(pa.py_buffer((child.metadata or {})[INPUT_TYPE_METADATA])).field(0).type

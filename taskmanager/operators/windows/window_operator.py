@@ -45,7 +45,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
 
     @abstractmethod
     def make_state(self, contents: WindowContents) -> StateT:
-        """The state, empty."""
+        """Create the operator's state without any window."""
 
     @abstractmethod
     def contents_fields(self, field: pa.Field) -> list[pa.Field]:

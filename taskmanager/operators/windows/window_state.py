@@ -99,7 +99,7 @@ def window_starts(times: Int64Array, size_ms: int, offset_ms: int) -> tuple[Int6
 
 
 class WindowState(ContentsState):
-    """Contents by entry."""
+    """The windows of all keys and their contents, by entry."""
 
     def __init__(
         self, name: str, contents: WindowContents, due_of: Callable[[Int64Array, Int64Array], Int64Array]
@@ -116,13 +116,13 @@ class WindowState(ContentsState):
         self._window_of: Slots = np.full(64, _FREE, np.int32)
         self._start_of: Int64Array = np.zeros(64, np.int64)
         self._guard = CopyOnWrite()
-        """Of `_start_of` and `fired`."""
+        """Freezes copies of `_start_of` and `fired` when they are about to change."""
         self._of_key = Chains()
         self._of_window = Chains()
         self._numbers: dict[int, int] = {}
-        """Window start to number."""
+        """The number of each window, by its start."""
         self._starts: Int64Array = np.zeros(64, np.int64)
-        """Number to window start."""
+        """The start of each window, by its number."""
         self._free_numbers: list[int] = []
 
     def describe(self) -> None:
@@ -138,7 +138,7 @@ class WindowState(ContentsState):
 
     @property
     def window_count(self) -> int:
-        """How many."""
+        """Return how many windows there are."""
         return len(self._numbers)
 
     def window_number(self, start_ms: int) -> int:

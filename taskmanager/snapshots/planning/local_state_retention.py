@@ -101,7 +101,7 @@ RetentionEvent = (
 
 @dataclass(frozen=True, slots=True)
 class DeleteCopies:
-    """Nobody will read these."""
+    """Delete these copies, because nobody will read them."""
 
     job_id: JobID
     paths: tuple[str, ...]
@@ -147,7 +147,7 @@ class LocalStateRetention:
         return () if job is None else tuple(sorted(job.copies))
 
     def handle(self, event: RetentionEvent) -> list[RetentionEffect]:
-        """Take one event."""
+        """Take one event, and return what is to be done."""
         match event:
             case CopiesInherited(copies):
                 for job_id, path in copies:

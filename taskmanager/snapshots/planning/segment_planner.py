@@ -65,7 +65,7 @@ class BlobEncoded:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """Encoding failed."""
+    """The snapshot of one subtask could not be encoded."""
 
     ticket: int
     error: BaseException
@@ -87,7 +87,7 @@ class SnapshotAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class SegmentWritten:
-    """The segment is durable."""
+    """The segment file is durable in the checkpoint storage."""
 
     segment: int
 

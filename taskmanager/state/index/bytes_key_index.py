@@ -344,7 +344,7 @@ class BytesKeyIndex:
         self._found: Slots = np.zeros(1, np.int32)
 
     def __len__(self) -> int:
-        """Number of keys."""
+        """Return the number of keys in the table."""
         return len(self.allocator)
 
     def lookup_or_insert(self, offsets: Int64Array, data: BytesArray, valid: BoolArray | None) -> Slots:

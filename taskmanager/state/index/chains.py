@@ -138,7 +138,7 @@ class Chains:
 
 
 class FrozenChains:
-    """Chains at one moment."""
+    """Chains as they were at one moment, whatever changes later."""
 
     __slots__ = ("_by_entry", "_by_slot")
 
@@ -147,7 +147,7 @@ class FrozenChains:
         self._by_slot, self._by_entry = by_slot, by_entry
 
     def entries(self, slots: Slots) -> tuple[Int64Array, Slots]:
-        """(offsets, entries), as Chains.entries."""
+        """Return (offsets, entries) of the slots' chains, as Chains.entries does."""
         counts, heads = self._by_slot.arrays()
         return _entries(slots, gather_values(counts, slots), heads, self._by_entry.arrays()[0])
 

@@ -80,7 +80,7 @@ class FrozenArrays:
     def __init__(self, arrays: Sequence[Numbers], high: int, widths: Sequence[int]) -> None:
         self._high = high
         self._widths = [array.itemsize * width for array, width in zip(arrays, widths, strict=True)]
-        """Bytes per slot."""
+        """Bytes for each slot of each array."""
         self._live: list[Numbers] | None = [array[: high * width] for array, width in zip(arrays, widths, strict=True)]
         self._copies: list[BytesArray] = []
         pages = (high + _PAGE - 1) >> _PAGE_BITS

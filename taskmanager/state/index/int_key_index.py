@@ -227,7 +227,7 @@ class IntKeyIndex:
         self._guard = CopyOnWrite()
 
     def __len__(self) -> int:
-        """Number of keys."""
+        """Return the number of keys in the table."""
         return len(self.allocator)
 
     def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots:

@@ -82,7 +82,7 @@ class KeyIndex:
         return self._table.allocator.capacity
 
     def __len__(self) -> int:
-        """Number of keys."""
+        """Return the number of keys in the table."""
         return len(self._table)
 
     def lookup_or_insert(self, columns: Sequence[Column]) -> Slots:

@@ -39,7 +39,7 @@ def next_slot(counters: Any, free: Any, live: Any) -> Any:
 
 @inlined
 def release_slot(slot: Any, counters: Any, free: Any, live: Any) -> None:
-    """The inverse of `next_slot`."""
+    """Give a slot back: the inverse of `next_slot`."""
     live[slot] = False
     free[counters[FREE]] = slot
     counters[FREE] += 1
@@ -79,7 +79,7 @@ class SlotAllocator:
         return int(self.counters[HIGH])
 
     def __len__(self) -> int:
-        """Slots in use."""
+        """Return how many slots are in use."""
         return int(self.counters[HIGH] - self.counters[FREE])
 
     def grow(self, capacity: int) -> None:
@@ -89,7 +89,7 @@ class SlotAllocator:
         grow_in_place(self, "live", capacity)
 
     def allocate(self, count: int) -> Slots:
-        """`count` free slots."""
+        """Return `count` slots that were not in use."""
         if len(self) + count > self.capacity:
             self.grow(doubled(self.capacity, len(self) + count))
         slots = np.empty(count, np.int32)

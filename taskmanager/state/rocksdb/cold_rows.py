@@ -33,7 +33,7 @@ _BIAS = 1 << 63
 
 
 class RowColumns(NamedTuple):
-    """Rows of one layout."""
+    """Rows that have one layout, and their columns."""
 
     rows: Int64Array
     """Their numbers among those asked for."""
@@ -60,14 +60,14 @@ class ColdRows:
         return split_rows(offsets, cells)
 
     def columns_of(self, keys: Sequence[bytes]) -> list[pa.Array]:
-        """The inverse."""
+        """Return the columns of the rows with these keys: the inverse of `keys_of`."""
         offsets, data = join_rows(keys)
         return decode_rows(self._key_types, data, offsets[:-1] + 2)
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
     def encode(self, columns: Sequence[tuple[pa.Field, pa.Array]]) -> list[bytes]:
-        """Rows of these columns."""
+        """Encode these columns as rows of the store."""
         layout = pa.schema([field for field, _ in columns])
         number = next((at for at, known in enumerate(self._layouts) if known.equals(layout, check_metadata=True)), -1)
         if number < 0:
@@ -155,7 +155,7 @@ class ColdRows:
         return (key[_CHANGE_PREFIX:] for key, _ in self._store.scan(_CHANGE, _END))
 
     def close(self) -> None:
-        """Throw everything away."""
+        """Close the store and delete everything in it."""
         self._store.close()
 
 

@@ -61,7 +61,7 @@ class ColdSnapshot:
         """Keys in the file; known once it is encoded."""
 
     def encode(self) -> bytes | memoryview:
-        """The file."""
+        """Return the bytes of the snapshot's file."""
         counts = np.zeros(len(self.key_group_range), np.int64)
         batches = []
         while entries := list(islice(self._entries or (), _CHUNK_ROWS)):

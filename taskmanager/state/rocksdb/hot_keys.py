@@ -58,7 +58,7 @@ class HotKeys:
         return found
 
     def add(self, slots: Slots, flag: int) -> None:
-        """Set a flag."""
+        """Set a flag of the slots."""
         self.flags[slots] |= np.uint8(flag)
 
     def forget(self, slots: Slots) -> None:

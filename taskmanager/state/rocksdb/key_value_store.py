@@ -73,5 +73,5 @@ class InMemoryKeyValueStore:
         return dict(self._values).get
 
     def close(self) -> None:
-        """Throw everything away."""
+        """Forget everything that was stored."""
         self._values = {}

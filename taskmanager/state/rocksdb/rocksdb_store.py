@@ -29,7 +29,7 @@ _WRITE_ROWS = 4096
 
 
 class RocksDBStore:
-    """One database."""
+    """One RocksDB database in a directory of its own."""
 
     def __init__(self, directory: str, name: str, memory_bytes: int) -> None:
         """Create it below `directory` (empty: the system's temporary directory), with about so much memory. StateError where
