@@ -80,7 +80,7 @@ class Query(Generic[ResultT]):
 
 @dataclass(frozen=True, slots=True)
 class ActorCrashed:
-    """What `on_crash` is told."""
+    """What `on_crash` is told when an actor stops after an exception."""
 
     name: str
     event: str

@@ -29,13 +29,13 @@ class Sample:
     scope: str
     """`jobmanager`, `jobmanager_job`, `taskmanager`, `taskmanager_job_task`, ..."""
     name: str
-    """Flink's name: `numberOfCompletedCheckpoints`."""
+    """Flink's name of the figure, such as `numberOfCompletedCheckpoints`."""
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def full_name(self) -> str:
-        """As Prometheus sees it."""
+        """Return the name under which Prometheus sees the figure."""
         return f"{PREFIX}_{self.scope}_{self.name}"
 
 
@@ -66,7 +66,7 @@ class MetricsServer:
         return int(self._server.server_port)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop the server and its thread. Idempotent."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()

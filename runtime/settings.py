@@ -75,7 +75,7 @@ def from_options(texts: Iterable[str]) -> dict[str, Setting]:
 
 
 def default_layers(environment: Mapping[str, str]) -> dict[str, Setting]:
-    """File and environment, merged."""
+    """Return the settings of the file and of the environment, merged."""
     named = environment.get(CONFIG_FILE_VARIABLE, "")
     path = Path(named) if named else Path(CONFIG_FILE)
     layers = from_toml(path) if named or path.exists() else {}

@@ -70,7 +70,7 @@ class TimerService:
         return timer
 
     def forget(self, timer: ScheduledTimer) -> None:
-        """As `timer.cancel()`."""
+        """Cancel the timer, as `timer.cancel()` does."""
         with self._condition:
             if timer.cancelled:
                 return
@@ -163,10 +163,10 @@ class TimerTable:
         return TimerFired(due.key)
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Cancel all timers of the table."""
         for key in list(self._running):
             self.cancel(key)
 
     def __len__(self) -> int:
-        """How many are running."""
+        """Return how many timers are running."""
         return len(self._running)

@@ -33,11 +33,11 @@ class PeerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whom to dial."""
+    """Whom to dial: the kind of process, its address, and the job."""
 
     kind: PeerKind
     address: str
-    """host:port."""
+    """Where the peer listens, as host:port."""
     job_id: JobID = JobID("")
     """For a JobMaster: of which job."""
 
@@ -132,7 +132,7 @@ class SendToTasks:
     """Each connection once, with the tasks behind it."""
 
     def sends(self) -> Iterator[Send]:
-        """One by one."""
+        """Return the same messages as one Send for each connection."""
         for connection, attempt_ids in self.to:
             for attempt_id in attempt_ids:
                 yield Send(connection, Fenced(self.session, replace(self.template, attempt_id=attempt_id)))

@@ -100,12 +100,12 @@ class HeartbeatsDue(Generic[TargetT]):
     silent: tuple[TargetT, ...] = ()
     """These were silent for the whole timeout. Said once."""
     timers: tuple[StartTimer, ...] = ()
-    """Start these again."""
+    """Timers of the monitor that have to be started again."""
 
 
 @dataclass(slots=True)
 class _Monitored:
-    """One target."""
+    """What is known of one target that is watched."""
 
     alive_at_ms: int
     """Last heard of, or first watched."""
@@ -165,7 +165,7 @@ class HeartbeatMonitor(Generic[TargetT]):
         return [StartTimer(HeartbeatTimer(self.name, target), now_ms + self.settings.timeout_ms)]
 
     def unmonitor_target(self, target: TargetT) -> list[CancelTimer]:
-        """Stop watching."""
+        """Stop watching the target; returns the timers that are not needed any more."""
         if self._targets.pop(target, None) is None:
             return []
         return [CancelTimer(HeartbeatTimer(self.name, target))]

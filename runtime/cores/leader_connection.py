@@ -78,7 +78,7 @@ class LeaderConnection:
 
     @property
     def is_registered(self) -> bool:
-        """Whether messages may flow."""
+        """Return whether the leader has accepted the registration, so that messages may flow."""
         return self._registration.is_registered
 
     @property
@@ -124,7 +124,7 @@ class LeaderConnection:
         return self._give_up(lambda: self._registration.reregister(now_ms))
 
     def stop(self) -> list[LeaderConnectionEffect]:
-        """Never register again."""
+        """End the connection and all its timers; it does not register again."""
         return self._give_up(self._registration.stop)
 
     def handle(self, event: RegistrationEvent, now_ms: int) -> list[LeaderConnectionEffect]:

@@ -44,7 +44,7 @@ NO_LEADER = LeaderSessionID("")
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSettings:
-    """`cluster.registration.*`."""
+    """How long registration waits and pauses (`cluster.registration.*`)."""
 
     initial_timeout_ms: int = 100
     max_timeout_ms: int = 30_000
@@ -65,7 +65,7 @@ class RegistrationSettings:
 
     @classmethod
     def from_configuration(cls, configuration: Configuration, total_timeout_ms: int = 0) -> RegistrationSettings:
-        """Read `cluster.registration.*`. Raises ConfigurationError."""
+        """Read the settings `cluster.registration.*`. Raises ConfigurationError."""
         try:
             return cls(
                 configuration.get_option(REGISTRATION_INITIAL_TIMEOUT),
@@ -87,7 +87,7 @@ class RegistrationSettings:
 
 
 class RegistrationState(Enum):
-    """Where the registration stands."""
+    """Where the registration stands between its first attempt and its end."""
 
     IDLE = "idle"
     DIALING = "dialing"
@@ -164,7 +164,7 @@ class RetryingRegistration:
     name: str
     settings: RegistrationSettings
     registration: Any
-    """The message that registers."""
+    """The message that asks the leader for registration."""
     draw_connection: Callable[[], ConnectionID]
     """Gives a connection id that the process never used before."""
     state: RegistrationState = RegistrationState.IDLE
@@ -179,7 +179,7 @@ class RetryingRegistration:
 
     @property
     def is_registered(self) -> bool:
-        """Whether messages may flow."""
+        """Return whether the leader has accepted the registration, so that messages may flow."""
         return self.state is RegistrationState.REGISTERED
 
     def owns(self, event: object) -> bool:
@@ -217,7 +217,7 @@ class RetryingRegistration:
         return [*effects, *self._run_total_timer(now_ms), *self._begin(now_ms)]
 
     def stop(self) -> list[RegistrationEffect]:
-        """Never again."""
+        """End the registration: no further attempt is made."""
         effects = self._drop_attempt()
         self.peer, self.session, self.state = None, NO_LEADER, RegistrationState.IDLE
         return [*effects, *self._stop_total_timer()]

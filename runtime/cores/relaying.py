@@ -73,7 +73,7 @@ class StreamAccepted:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeReceived:
-    """From a TaskManager."""
+    """An envelope has come from a TaskManager on one of the relay's streams."""
 
     stream: StreamNumber
     envelope: bytes
@@ -90,7 +90,7 @@ class StreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class TrunkOpened:
-    """An OpenTrunk succeeded."""
+    """The connection that an OpenTrunk asked for is there."""
 
     trunk: TrunkNumber
 
@@ -105,7 +105,7 @@ class TrunkLost:
 
 @dataclass(frozen=True, slots=True)
 class FramesReceived:
-    """From a coordinator."""
+    """Frames have come from a coordinator on the trunk to it."""
 
     trunk: TrunkNumber
     frames: Sequence[Frame]

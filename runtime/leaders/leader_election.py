@@ -92,7 +92,7 @@ class Leadership:
 
 
 class LeaderElection:
-    """One candidate."""
+    """One candidate's way to leadership and its watch over it."""
 
     def __init__(self, session: ZooKeeperSession, name: str, logger: Logger) -> None:
         """`name` is shown to the others."""

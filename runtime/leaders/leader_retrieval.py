@@ -40,7 +40,7 @@ class LeaderTable:
 
 
 def encode_leader_table(table: LeaderTable) -> cluster_pb2.LeaderTable:
-    """As it travels."""
+    """Encode the table of leaders as it is stored and sent."""
     message = cluster_pb2.LeaderTable(resource_manager=_encode_leader(table.resource_manager))
     for job_id, leader in table.job_masters.items():
         message.job_masters[job_id].CopyFrom(_encode_leader(leader))
@@ -52,7 +52,7 @@ def _encode_leader(leader: LeaderAddress) -> cluster_pb2.LeaderInformation:
 
 
 def decode_leader_table(message: cluster_pb2.LeaderTable) -> LeaderTable:
-    """As it arrived."""
+    """Decode a table of leaders as it was stored and sent."""
     return LeaderTable(
         _decode_leader(message.resource_manager),
         {JobID(job_id): _decode_leader(leader) for job_id, leader in message.job_masters.items()},
@@ -86,11 +86,11 @@ class LeaderRetrieval:
         self._thread = threading.Thread(target=self._run, name="snapline-leader-retrieval", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Begin to follow who leads, on a thread of its own."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Idempotent."""
+        """End the thread that follows who leads. Idempotent."""
         self._stopping.set()
         with self._lock:
             call = self._call

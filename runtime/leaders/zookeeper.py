@@ -110,7 +110,7 @@ class ZooKeeperSettings:
             raise ZooKeeperError(f"{HA_ZOOKEEPER_CREDENTIALS.key} must be user:password")
 
     def client(self) -> KazooClient:
-        """Not started yet."""
+        """Return a client of kazoo that is not started yet."""
         acl = [make_acl("auth", "", all=True)] if self.creator_only else OPEN_ACL_UNSAFE
         quiet = logging.getLogger("kazoo.snapline")
         quiet.setLevel(logging.CRITICAL)  # what matters is said by whoever holds the session
@@ -124,7 +124,7 @@ class ZooKeeperSettings:
         )
 
     def connect(self, client: KazooClient) -> None:
-        """Raises ZooKeeperError."""
+        """Start the client and wait for its session. Raises ZooKeeperError."""
         seconds = self.connection_timeout_ms / 1000
         try:
             with warnings.catch_warnings():
@@ -165,7 +165,7 @@ class Answer:
 
 
 class ZooKeeperSession:
-    """One session. Thread-safe."""
+    """One session with ZooKeeper, which ends once and is never revived. Thread-safe."""
 
     def __init__(self, settings: ZooKeeperSettings, logger: Logger) -> None:
         self.settings = settings
@@ -205,7 +205,7 @@ class ZooKeeperSession:
 
     @property
     def reason(self) -> str:
-        """Why it is over."""
+        """Return why the session is over."""
         return self._reason
 
     def on_over(self, callback: Callable[[str], None]) -> None:
@@ -299,7 +299,7 @@ class ZooKeeperSession:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _state_changed(self, state: str) -> None:
-        """On kazoo's thread."""
+        """Take a state of the connection, on kazoo's thread."""
         with self._lock:
             timer, self._suspended = self._suspended, None
         if timer is not None:

@@ -38,11 +38,11 @@ class ZooKeeperLeaderRetrieval:
         self._thread = threading.Thread(target=self._run, name="snapline-leader-retrieval", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Begin to follow who leads, on a thread of its own."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Idempotent."""
+        """End the thread that follows who leads. Idempotent."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -60,7 +60,7 @@ class ZooKeeperLeaderRetrieval:
             self._stopping.wait(PAUSE_SECONDS)
 
     def _follow(self, session: ZooKeeperSession) -> None:
-        """Until the session ends."""
+        """Follow the table of leaders until the session ends."""
         while not self._stopping.is_set():
             changed = threading.Event()
             data = _read(session, _setter(changed))

@@ -23,7 +23,7 @@ STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code."""
+    """Run a relay until it is told to stop; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="snapline relay", description="Carry the connections of many TaskManagers to their coordinator on one."
     )

@@ -88,7 +88,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class _Stream:
-    """A TaskManager's."""
+    """The stream of one TaskManager that the relay serves."""
 
     def __init__(self) -> None:
         self.waiting: deque[bytes] = deque()

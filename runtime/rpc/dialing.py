@@ -142,7 +142,7 @@ class _RelayInUse:
 
 
 class _Connection:
-    """One dialed stream."""
+    """One stream that this process has dialed, from its first attempt to its end."""
 
     def __init__(
         self, connection: ConnectionID, peer: Peer, relay: _RelayInUse, security: Security, tell: Tell, logger: Logger
@@ -174,7 +174,7 @@ class _Connection:
             self._silent = True
 
     def cancel(self) -> None:
-        """End the stream now."""
+        """End the stream now, whatever waits to be sent."""
         self.queue.close()
         call = self._call
         if call is not None:

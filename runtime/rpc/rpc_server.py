@@ -57,7 +57,7 @@ class CannotListen(SnaplineError):
 
 
 class RpcServer:
-    """Loop, thread and server."""
+    """A gRPC server with an event loop and a thread of its own."""
 
     def __init__(self, security: Security, logger: Logger, listener: Listener = COORDINATOR) -> None:
         self._security = security

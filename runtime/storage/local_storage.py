@@ -34,7 +34,7 @@ WRITEV_PARTS_MAX = 512
 
 
 class LocalStorage:
-    """Files below one directory."""
+    """Files in a directory of the local disk; they are synced before they count as durable."""
 
     def __init__(self, directory: str) -> None:
         self._base = Path(directory).expanduser().absolute()

@@ -21,7 +21,7 @@ from snapline.runtime.storage.storage_port import (
 
 
 class MemoryStorage:
-    """Files in a dictionary."""
+    """Files in a dictionary of this process, for tests and the simulator."""
 
     def __init__(self, name: str = "anonymous") -> None:
         self._name = name

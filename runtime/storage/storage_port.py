@@ -30,7 +30,7 @@ class StorageAlreadyExists(StorageError):
 
 
 class Storage(Protocol):
-    """Where checkpoints live."""
+    """Where checkpoints live: files below one base, by their relative paths."""
 
     @property
     def url(self) -> str:
