@@ -95,7 +95,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_float(text: str) -> float:
-    """A number. Raises ValueError."""
+    """Parse a decimal number such as '0.5'. Raises ValueError."""
     try:
         return float(text.strip())
     except ValueError:
@@ -618,7 +618,7 @@ class Configuration(Mapping[str, str]):
         return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
-        """Keys that were set."""
+        """Iterate over the keys that were set."""
         return iter(self._values)
 
     def __len__(self) -> int:

@@ -84,7 +84,7 @@ class CheckpointOptions:
         return self.is_unaligned or self.is_timeoutable
 
     def as_unaligned(self) -> CheckpointOptions:
-        """After the aligned timeout."""
+        """Return the options that hold once the aligned timeout has passed: unaligned."""
         return replace(self, alignment=AlignmentType.UNALIGNED, aligned_checkpoint_timeout_ms=NO_ALIGNED_TIMEOUT_MS)
 
     def without_overtaking(self) -> CheckpointOptions:
@@ -132,7 +132,7 @@ class CheckpointBarrier:
     options: CheckpointOptions = DEFAULT_CHECKPOINT_OPTIONS
 
     def as_unaligned(self) -> CheckpointBarrier:
-        """After the aligned timeout."""
+        """Return the barrier as it is once the aligned timeout has passed: unaligned."""
         return self.with_options(self.options.as_unaligned())
 
     def with_options(self, options: CheckpointOptions) -> CheckpointBarrier:
@@ -175,7 +175,7 @@ class EndOfChannelState:
     ahead of what was not so far, even if a rescale sends both other ways. Flink needs one only: it takes forward edges out."""
 
     is_last: bool = True
-    """What follows is new."""
+    """Whether all that follows is new, because no restored data is left."""
 
 
 ControlElement = (

@@ -67,7 +67,7 @@ class Blame(Enum):
     EXTERNAL = "external"
     """A service or machine that Snapline depends on."""
     INTERNAL = "internal"
-    """A defect of Snapline."""
+    """A defect of Snapline, or a broken invariant."""
 
 
 USER_TRACEBACK = "Traceback of the user's code (most recent call last):"

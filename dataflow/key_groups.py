@@ -29,7 +29,7 @@ class KeyGroupRange:
             raise ValueError(f"key groups begin with 0, not with {self.start}")
 
     def __len__(self) -> int:
-        """Number of key groups."""
+        """Return the number of key groups in the range."""
         return max(0, self.end - self.start + 1)
 
     def __contains__(self, key_group: int) -> bool:

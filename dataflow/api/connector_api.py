@@ -80,7 +80,7 @@ class SourceContextInfo(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """Number of subtasks."""
+        """Return the number of subtasks of the source."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class SourceContextInfo(Protocol):
 
     @property
     def job_id(self) -> str:
-        """The job."""
+        """Return the id of the job that the source belongs to."""
         ...
 
     @property
@@ -179,7 +179,7 @@ class Source(ABC):
 
     @property
     def bounded(self) -> bool:
-        """Whether the input ends."""
+        """Return whether the input has an end."""
         return True
 
     def schema(self) -> pa.Schema | None:
@@ -192,7 +192,7 @@ class Source(ABC):
 
     @abstractmethod
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        """Called in the task."""
+        """Create the reader of one subtask; it is called in the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch."""
+        """Write one batch of the subtask's rows."""
 
     @abstractmethod
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:

@@ -65,7 +65,7 @@ class RuntimeContext(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """Number of subtasks."""
+        """Return the number of subtasks of the operator."""
         ...
 
     @property
@@ -134,11 +134,11 @@ class OperatorListState(Protocol):
         ...
 
     def update(self, values: Sequence[Any]) -> None:
-        """Replace all elements."""
+        """Replace all elements of the list by these."""
         ...
 
     def add(self, value: Any) -> None:
-        """Append one element."""
+        """Append one element to the list."""
         ...
 
 
@@ -295,7 +295,7 @@ class SourceContext(Protocol):
         ...
 
     def collect_batch(self, batch: pa.RecordBatch) -> None:
-        """Emit a batch."""
+        """Emit one batch of rows to the operators downstream."""
         ...
 
     def emit_watermark(self, timestamp_ms: int) -> None:
@@ -356,7 +356,7 @@ class TimerService(Protocol):
     """
 
     def current_processing_time(self) -> int:
-        """The task's clock."""
+        """Return the clock of the task, in milliseconds since the epoch."""
         ...
 
     def current_watermark(self) -> int:
@@ -468,12 +468,12 @@ class WindowContext(Protocol):
 
     @property
     def window(self) -> TimeWindow:
-        """The window."""
+        """Return the window that has fired."""
         ...
 
     @property
     def current_watermark(self) -> int:
-        """The operator's watermark."""
+        """Return the watermark of the operator, in milliseconds since the epoch."""
         ...
 
     def output(self, tag: str, row: Row) -> None:
@@ -517,7 +517,7 @@ class BatchKeys(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Number of distinct keys."""
+        """Return the number of distinct keys in the batch."""
         ...
 
 

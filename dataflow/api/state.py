@@ -113,7 +113,7 @@ class AggregateFunction(ABC):
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """The accumulator of nothing."""
+        """Return the accumulator before any value has been added."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
@@ -216,12 +216,12 @@ class ValueStateDescriptor(StateDescriptor):
 
     @property
     def element_type(self) -> pa.DataType:
-        """Type of the value."""
+        """Return the type of the value."""
         return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
-        """Type of the value."""
+        """Return the type of the value, which is stored as it is."""
         return self.element_type
 
 
@@ -247,12 +247,12 @@ class ListStateDescriptor(StateDescriptor):
 
     @property
     def element_type(self) -> pa.DataType:
-        """Type of one element."""
+        """Return the type of one element of the list."""
         return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
-        """A list of elements."""
+        """Return the type of a list of elements, as it is stored."""
         return pa.large_list(self.element_type)
 
 
@@ -287,7 +287,7 @@ class MapStateDescriptor(StateDescriptor):
 
     @property
     def element_type(self) -> pa.DataType:
-        """Type of one value."""
+        """Return the type of one value of the map."""
         return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
@@ -324,12 +324,12 @@ class ReducingStateDescriptor(StateDescriptor):
 
     @property
     def element_type(self) -> pa.DataType:
-        """Type of the value."""
+        """Return the type of the reduced value."""
         return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
-        """Type of the value."""
+        """Return the type of the reduced value, which is stored as it is."""
         return self.element_type
 
 
@@ -363,12 +363,12 @@ class AggregatingStateDescriptor(StateDescriptor):
 
     @property
     def element_type(self) -> pa.DataType:
-        """Type of the accumulator."""
+        """Return the type of the accumulator."""
         return _element_type(self.name, "value_type", self.value_type, self.serializer, self.ttl)
 
     @property
     def storage_type(self) -> pa.DataType:
-        """Type of the accumulator."""
+        """Return the type of the accumulator, which is stored as it is."""
         return self.element_type
 
 
@@ -470,7 +470,7 @@ class ValueState(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove the value."""
+        """Remove the value of the current key."""
         ...
 
 
@@ -494,19 +494,19 @@ class ListState(Protocol):
         ...
 
     def add(self, value: Any) -> None:
-        """Append an element."""
+        """Append one element to the list of the current key."""
         ...
 
     def add_all(self, values: Sequence[Any]) -> None:
-        """Append elements."""
+        """Append several elements to the list of the current key."""
         ...
 
     def update(self, values: Sequence[Any]) -> None:
-        """Replace the list."""
+        """Replace the list of the current key by these values."""
         ...
 
     def clear(self) -> None:
-        """Remove all elements."""
+        """Remove all elements of the current key."""
         ...
 
 
@@ -540,7 +540,7 @@ class MapState(Protocol):
         ...
 
     def put_all(self, mapping: dict[Any, Any]) -> None:
-        """Set several."""
+        """Set several pairs in the map of the current key."""
         ...
 
     def remove(self, key: Any) -> None:
@@ -560,7 +560,7 @@ class MapState(Protocol):
         ...
 
     def items(self) -> Iterable[tuple[Any, Any]]:
-        """All pairs (Flink: entries)."""
+        """Return all pairs of the current key's map (Flink: entries)."""
         ...
 
     def is_empty(self) -> bool:
@@ -568,7 +568,7 @@ class MapState(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all pairs of the current key's map."""
         ...
 
 
@@ -596,7 +596,7 @@ class ReducingState(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget what was reduced for the current key."""
         ...
 
 
@@ -627,9 +627,9 @@ class AggregatingState(Protocol):
         ...
 
     def add(self, value: Any) -> None:
-        """Fold the value in."""
+        """Add one value to the accumulator of the current key."""
         ...
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget the accumulator of the current key."""
         ...

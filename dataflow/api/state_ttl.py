@@ -64,12 +64,12 @@ class StateTtlConfig:
 
     @property
     def ttl_ms(self) -> int:
-        """In milliseconds."""
+        """Return the time to live in milliseconds."""
         return self.ttl // dt.timedelta(milliseconds=1)
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether reading counts."""
+        """Return whether reading a value makes it live longer."""
         return self.update is TtlUpdate.ON_READ_AND_WRITE
 
     def to_metadata(self) -> bytes:

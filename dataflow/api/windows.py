@@ -206,7 +206,7 @@ class PaneGeometry:
 
     @property
     def panes_per_window(self) -> int:
-        """At least one."""
+        """Return how many panes a window has; at least one."""
         return self.size_ms // self.pane_ms
 
     @property

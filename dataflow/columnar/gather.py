@@ -86,7 +86,7 @@ def gather_binary(
 
 
 def gather_array(array: pa.Array, rows: np.ndarray[Any, np.dtype[np.int32]]) -> pa.Array:
-    """`array.take(rows)`."""
+    """Return `array.take(rows)`, faster for the types that a kernel knows."""
     data_type = array.type
     if array.null_count == 0:
         if is_fixed(data_type) and not pa.types.is_boolean(data_type):

@@ -15,7 +15,7 @@ HUGE_PAGES_BYTES = 4 << 20
 
 
 def empty_array(length: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """As `np.empty`."""
+    """Return what `np.empty` returns, in memory that the system takes back when it is freed."""
     itemsize = np.dtype(dtype).itemsize
     if 2 * length * itemsize < HUGE_PAGES_BYTES:
         return np.empty(length, dtype)

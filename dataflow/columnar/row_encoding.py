@@ -66,7 +66,7 @@ def _place_bytes(starts: Any, lengths: Any, data: Any, positions: Any, target: A
 
 @kernel(VOID(RO_U8s, RO_I64s, I64, I64s))
 def _take_words(data: Any, offsets: Any, width: int, words: Any) -> None:
-    """The inverse of `_place_words`."""
+    """Copy words out of rows: the inverse of `_place_words`."""
     for row in range(offsets.shape[0] - 1):
         for column in range(width):
             words[row * width + column] = np.int64(load_u64(data, offsets[row] + 8 * column))

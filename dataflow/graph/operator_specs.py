@@ -62,7 +62,7 @@ class FilterSpec:
 
 @dataclass(frozen=True)
 class MapRowsSpec:
-    """Row in, row out."""
+    """A function that turns one row into one row (map)."""
 
     function: Callable[[Row], Row]
     output_schema: pa.Schema | None = None
@@ -218,7 +218,7 @@ class TableLookupSpec:
 
     load: Callable[[], pa.Table]
     columns: tuple[str, ...]
-    """Of the stream."""
+    """Columns of the stream that are compared with those of the table."""
     table_columns: tuple[str, ...]
     how: str = "left"
 

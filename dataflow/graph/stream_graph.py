@@ -20,7 +20,7 @@ class StreamEdge:
     """An input of a node."""
 
     source: int
-    """Node id."""
+    """Id of the node that the edge comes from."""
     partitioning: Partitioning | None = None
     """None: forward when the parallelism is equal, else rebalance."""
     key_columns: tuple[str, ...] = ()

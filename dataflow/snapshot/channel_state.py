@@ -107,7 +107,7 @@ class EdgeRescaling:
 
     @property
     def is_rescaled(self) -> bool:
-        """Whether either side changed."""
+        """Return whether the parallelism of either side has changed."""
         return self.old_producers != self.new_producers or self.old_consumers != self.new_consumers
 
 

@@ -24,7 +24,7 @@ class ByteStreamStateHandle:
 
     @property
     def state_size_bytes(self) -> int:
-        """Length of the blob."""
+        """Return the length of the blob in bytes."""
         return len(self.data)
 
 
@@ -40,7 +40,7 @@ class SegmentStateHandle:
 
     @property
     def state_size_bytes(self) -> int:
-        """Length of the blob."""
+        """Return the length of the blob in bytes."""
         return self.size
 
 
@@ -72,7 +72,7 @@ class OperatorStateEntry:
     name: str
     mode: OperatorStateMode
     offsets: tuple[tuple[int, int], ...]
-    """(offset, size) per element."""
+    """Where each element lies in the blob, as (offset, size)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class OperatorSubtaskState:
 
     @property
     def state_size_bytes(self) -> int:
-        """Sum over all blobs."""
+        """Return the size of all blobs of the subtask, in bytes."""
         total = 0  # plain loops: this is asked once per acknowledgement
         for keyed in self.managed_keyed:
             total += keyed.handle.state_size_bytes
@@ -137,7 +137,7 @@ class TaskStateSnapshot:
 
     @property
     def state_size_bytes(self) -> int:
-        """Sum over all operators."""
+        """Return the size of all operators' state, in bytes."""
         return sum(state.state_size_bytes for state in self.operators.values())
 
 

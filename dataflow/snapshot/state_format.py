@@ -104,7 +104,7 @@ class KeyedStateHeader:
 
     @property
     def key_fields(self) -> list[pa.Field]:
-        """The key columns."""
+        """Return the fields of the key columns."""
         return self._fields(KEY_COLUMN)
 
     @property
@@ -124,7 +124,7 @@ class KeyedStateHeader:
 
     @property
     def row_count(self) -> int:
-        """Number of keys."""
+        """Return how many keys the file has."""
         return self.key_group_offsets.offsets[-1]
 
     def _fields(self, role: bytes) -> list[pa.Field]:
@@ -132,7 +132,7 @@ class KeyedStateHeader:
 
 
 def column_role(field: pa.Field) -> bytes:
-    """KEY_COLUMN, STATE_COLUMN or TIMERS_COLUMN."""
+    """Return what a column is: KEY_COLUMN, STATE_COLUMN or TIMERS_COLUMN."""
     return (field.metadata or {}).get(COLUMN_METADATA, b"")
 
 

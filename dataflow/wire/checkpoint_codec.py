@@ -94,7 +94,7 @@ def decode_options(message: Any) -> CheckpointOptions:
 
 
 def encode_metrics(value: CheckpointMetrics, message: Any) -> None:
-    """What one subtask measured."""
+    """Encode what one subtask measured during a checkpoint."""
     message.sync_duration_ms = value.sync_duration_ms
     message.async_duration_ms = value.async_duration_ms
     message.alignment_duration_ms = value.alignment_duration_ms
@@ -105,7 +105,7 @@ def encode_metrics(value: CheckpointMetrics, message: Any) -> None:
 
 
 def decode_metrics(message: Any) -> CheckpointMetrics:
-    """What one subtask measured."""
+    """Decode what one subtask measured during a checkpoint."""
     return CheckpointMetrics(
         message.sync_duration_ms,
         message.async_duration_ms,
@@ -118,14 +118,14 @@ def decode_metrics(message: Any) -> CheckpointMetrics:
 
 
 def encode_trigger(value: TriggerCheckpoint, message: Any) -> None:
-    """JobMaster -> TaskManager."""
+    """Encode a message from the JobMaster to a TaskManager: take a checkpoint."""
     _address(value, message)
     message.timestamp_ms = value.timestamp_ms
     encode_options(value.options, message.options)
 
 
 def decode_trigger(message: Any) -> TriggerCheckpoint:
-    """JobMaster -> TaskManager."""
+    """Decode a message from the JobMaster to a TaskManager: take a checkpoint."""
     if not message.HasField("options"):
         raise WireError("TriggerCheckpoint.options is missing")
     return TriggerCheckpoint(*_addressed(message), message.timestamp_ms, decode_options(message.options))
@@ -142,7 +142,7 @@ def encode_acknowledge(value: AcknowledgeCheckpoint, message: Any) -> None:
 
 
 def decode_acknowledge(message: Any) -> AcknowledgeCheckpoint:
-    """TaskManager -> JobMaster."""
+    """Decode a message from a TaskManager to the JobMaster: a subtask's state is durable."""
     job_id, attempt_id, checkpoint_id = _addressed(message)
     metrics = decode_metrics(message.metrics) if message.HasField("metrics") else _NO_METRICS
     state = decode_task_state(message.state) if message.HasField("state") else EMPTY_TASK_STATE
@@ -150,7 +150,7 @@ def decode_acknowledge(message: Any) -> AcknowledgeCheckpoint:
 
 
 def encode_decline(value: DeclineCheckpoint, message: Any) -> None:
-    """TaskManager -> JobMaster."""
+    """Encode a message from a TaskManager to the JobMaster: a subtask takes no part."""
     _address(value, message)
     message.reason = _REASON_TO_NUMBER[value.reason]
     message.detail = value.detail
@@ -158,7 +158,7 @@ def encode_decline(value: DeclineCheckpoint, message: Any) -> None:
 
 
 def decode_decline(message: Any) -> DeclineCheckpoint:
-    """TaskManager -> JobMaster."""
+    """Decode a message from a TaskManager to the JobMaster: a subtask takes no part."""
     reason: Any = _REASON_FROM_NUMBER.get(message.reason)
     if reason is None:
         raise refuse_enum("DeclineCheckpoint.reason", message.reason)
@@ -166,26 +166,26 @@ def decode_decline(message: Any) -> DeclineCheckpoint:
 
 
 def encode_complete(value: NotifyCheckpointComplete, message: Any) -> None:
-    """JobMaster -> TaskManager."""
+    """Encode a message from the JobMaster to a TaskManager: a checkpoint is complete."""
     _address(value, message)
     message.timestamp_ms = value.timestamp_ms
     message.last_subsumed_id = value.last_subsumed_id
 
 
 def decode_complete(message: Any) -> NotifyCheckpointComplete:
-    """JobMaster -> TaskManager."""
+    """Decode a message from the JobMaster to a TaskManager: a checkpoint is complete."""
     return NotifyCheckpointComplete(*_addressed(message), message.timestamp_ms, message.last_subsumed_id)
 
 
 def encode_aborted(value: NotifyCheckpointAborted, message: Any) -> None:
-    """JobMaster -> TaskManager."""
+    """Encode a message from the JobMaster to a TaskManager: a checkpoint was aborted."""
     _address(value, message)
     message.latest_completed_id = value.latest_completed_id
     message.timestamp_ms = value.timestamp_ms
 
 
 def decode_aborted(message: Any) -> NotifyCheckpointAborted:
-    """JobMaster -> TaskManager."""
+    """Decode a message from the JobMaster to a TaskManager: a checkpoint was aborted."""
     return NotifyCheckpointAborted(*_addressed(message), message.latest_completed_id, message.timestamp_ms)
 
 

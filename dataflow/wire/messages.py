@@ -466,7 +466,7 @@ class TaskDeploymentDescriptor:
     configuration: Mapping[str, str] = field(default_factory=dict)
     """Job configuration, keys and spelling of `snapline.dataflow.config`."""
     restore_checkpoint_id: CheckpointID = CheckpointID(0)
-    """0: nothing to restore."""
+    """The checkpoint that the task is restored from; 0 when there is nothing to restore."""
     restore_state: TaskStateSnapshot = EMPTY_TASK_STATE
     """Already redistributed for this subtask; keyed handles may cover more key groups than the subtask's own."""
     checkpoint_directory: str = ""

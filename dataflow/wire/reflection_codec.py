@@ -36,7 +36,7 @@ Getter = Callable[[Any], Any]
 
 
 class Codec(NamedTuple):
-    """How one type travels."""
+    """How values of one type are encoded and decoded."""
 
     encode: Encode
     decode: Decode
@@ -116,7 +116,7 @@ def _declared_fields(python_type: type) -> dict[str, Any]:
 
 
 def field_name(field: FieldDescriptor) -> str:
-    """`Message.field`, for errors."""
+    """Return the field as `Message.field`, for errors."""
     message: Any = field.containing_type
     return f"{message.name}.{field.name}"
 

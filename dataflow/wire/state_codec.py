@@ -35,7 +35,7 @@ _MODE_TO_NUMBER, _MODE_FROM_NUMBER = enum_tables(
 
 
 def encode_stream_handle(handle: StreamStateHandle, message: Any) -> int:
-    """One blob."""
+    """Encode the handle of one blob; returns its size."""
     if type(handle) is ByteStreamStateHandle:
         message.inline.data = handle.data
         if not handle.data:
@@ -53,7 +53,7 @@ def encode_stream_handle(handle: StreamStateHandle, message: Any) -> int:
 
 
 def decode_stream_handle(message: Any) -> StreamStateHandle:
-    """One blob."""
+    """Decode the handle of one blob."""
     location = message.WhichOneof("location")
     if location == "segment":
         segment = message.segment
@@ -150,7 +150,7 @@ def decode_operator_subtask_state(message: Any) -> OperatorSubtaskState:
 
 
 def encode_task_state(value: TaskStateSnapshot, message: Any) -> int:
-    """What one subtask acknowledges."""
+    """Encode the state that one subtask acknowledges; returns its size."""
     size = 0
     add = message.operators.add
     for operator_id, state in value.operators.items():
@@ -163,7 +163,7 @@ def encode_task_state(value: TaskStateSnapshot, message: Any) -> int:
 
 
 def decode_task_state(message: Any) -> TaskStateSnapshot:
-    """What one subtask acknowledges."""
+    """Decode the state that one subtask acknowledges."""
     operators: dict[OperatorID, OperatorSubtaskState] = {}
     for entry in message.operators[:]:
         operator_id = entry.operator_id
