@@ -154,7 +154,7 @@ class CollectSink(Sink):
 
     @staticmethod
     def rows(name: str) -> list[dict[str, Any]]:
-        """The same as dictionaries."""
+        """Return the collected rows as dictionaries, one for each row."""
         return [row for batch in CollectSink.batches(name) for row in batch.to_pylist()]
 
     @staticmethod

@@ -31,7 +31,7 @@ class ScriptedAbort(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Fail the task here."""
+    """A step of a script that fails the task where it stands."""
 
     message: str = "the script says: abort"
 
@@ -99,7 +99,7 @@ class ScriptedSource(Source):
 
 
 class _Player:
-    """One script being played."""
+    """One script while it is being played: which step is next."""
 
     def __init__(self, split: SourceSplit, script: Sequence[pa.RecordBatch | Sign], attempt_number: int) -> None:
         self.split = split

@@ -46,7 +46,7 @@ class PrintSink(Sink):
 
 
 class PrintWriter(SinkWriter):
-    """One line per row."""
+    """Prints one line for each row of one subtask."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -116,7 +116,7 @@ def latency_percentiles_ms(counts: Sequence[dict[Any, int]]) -> dict[str, float]
 
 
 class DiscardingWriter(SinkWriter):
-    """Counts of one subtask."""
+    """Counts the rows of one subtask and throws them away."""
 
     def __init__(
         self, report: Path | None, created_at_column: str, clock_us: Callable[[], int] = lambda: time.time_ns() // 1000

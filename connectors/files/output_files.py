@@ -74,7 +74,7 @@ def failures(action: str, what: str) -> Iterator[None]:
 
 
 class LocalOutputFiles(OutputFiles):
-    """A mounted file system."""
+    """Output files below a directory of a mounted file system."""
 
     def open(self, path: str) -> Any:
         with failures("write", path):

@@ -47,7 +47,7 @@ class AvroFormat(RowFormat):
         self._parsed: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what fastavro made."""
+        """Pickle the format without the schema that fastavro has parsed."""
         return {**self.__dict__, "_parsed": None}
 
     @property

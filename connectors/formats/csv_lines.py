@@ -16,7 +16,7 @@ from snapline.connectors.formats.row_format import RowFormat
 
 
 class CsvFormat(RowFormat):
-    """One line a row."""
+    """Reads and writes CSV with one line for each row."""
 
     def __init__(self, schema: pa.Schema, *, delimiter: str = ",") -> None:
         """`schema`: of the columns, in the order of the line. An empty field is null, unless the column is a string."""

@@ -62,7 +62,7 @@ class JsonFormat(RowFormat):
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Each value as JSON."""
+    """Return each value of the column as JSON text."""
     kind = column.type
     if pa.types.is_integer(kind):
         texts = column.cast(pa.string())

@@ -23,9 +23,9 @@ class BadRow:
     """A value that is no row."""
 
     index: int
-    """Among the values."""
+    """Position of the row among the values that were decoded."""
     reason: str
-    """One line."""
+    """Why the row cannot be decoded, in one line."""
 
 
 class RowFormat(ABC):
@@ -34,7 +34,7 @@ class RowFormat(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Of the rows."""
+        """Return the schema of the rows that the format decodes."""
 
     @abstractmethod
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:

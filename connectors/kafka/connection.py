@@ -56,7 +56,7 @@ class ClusterHealth:
         self._fatal: str | None = None
 
     def on_error(self, error: Any) -> None:
-        """Librdkafka's `error_cb`."""
+        """Take an error from librdkafka's `error_cb`, on whatever thread."""
         kafka_error = library().KafkaError
         code = error.code()
         if code == kafka_error._ALL_BROKERS_DOWN:  # noqa: SLF001 - its public name
@@ -77,7 +77,7 @@ class ClusterHealth:
 
 
 def refused(bootstrap_servers: str, error: Any) -> str:
-    """Wrong credentials."""
+    """Say that the brokers refuse the credentials of this client."""
     reason = error.str().rpartition(": ")[2]
     return (
         f"Kafka at {bootstrap_servers} refuses the credentials ({reason}); check sasl.mechanism, sasl.username and sasl.password "
@@ -86,7 +86,7 @@ def refused(bootstrap_servers: str, error: Any) -> str:
 
 
 def out_of_reach(bootstrap_servers: str, why: str) -> ConnectorError:
-    """No broker answers."""
+    """Say that no broker answers at these addresses, and why."""
     return ConnectorError(
         f"no Kafka broker answers at {bootstrap_servers} ({why}); check the address, that the cluster runs, and security.protocol"
     )
@@ -109,11 +109,11 @@ class Metadata:
             raise ConnectorError(f"Kafka: {error.args[0].str()}") from error
 
     def __enter__(self) -> Metadata:
-        """To be closed."""
+        """Return the connection itself, which the end of the block closes."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connection."""
+        """Close the connection at the end of the block."""
         self.consumer.close()
 
     def partitions(self, topic: str, connector: str) -> list[int]:
