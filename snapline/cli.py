@@ -218,7 +218,7 @@ def plan(
 @cli.command("list")
 @with_target
 def list_jobs(target: Target) -> None:
-    """All jobs, newest first."""
+    """List all jobs of the cluster, the newest first."""
     with target.client() as client:
         jobs = client.list_jobs()
     target.show(jobs, ["JOB ID", "NAME", "STATUS", "STARTED", "RESTARTS", "CHECKPOINT"], _job_row)

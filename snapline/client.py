@@ -136,13 +136,13 @@ class ClusterClient:
             self._open(address)
 
     def __enter__(self) -> ClusterClient:
-        """Itself."""
+        """Return the client itself, which the end of the block closes."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the connection at the end of the block."""
         self.close()
 
     def close(self) -> None:
@@ -160,11 +160,11 @@ class ClusterClient:
         return self._call(self._stub.SubmitJob, request).job_id
 
     def list_jobs(self) -> list[pb.JobOverview]:
-        """Newest first."""
+        """Return an overview of all jobs, the newest first."""
         return list(self._call(self._stub.ListJobs, pb.ListJobsRequest()).jobs)
 
     def get_job(self, job_id: str) -> pb.JobDetails:
-        """Vertices, subtasks, failures, counts."""
+        """Return the job's vertices, subtasks, failures and counts."""
         return self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id))
 
     def resolve_job(self, text: str) -> str:
@@ -181,7 +181,7 @@ class ClusterClient:
         raise RequestRefused(f"{which} with {text!r}; jobs here: {known}")
 
     def cancel(self, job_id: str) -> None:
-        """Begin to cancel."""
+        """Begin to cancel the job; it ends as CANCELED."""
         self._call(self._stub.CancelJob, pb.CancelJobRequest(job_id=job_id))
 
     def stop_with_savepoint(self, job_id: str, directory: str = "", *, drain: bool = False) -> str:
@@ -230,7 +230,7 @@ class ClusterClient:
     # --- checkpoints and cluster ---------------------------------------------------------------------------------------
 
     def list_checkpoints(self, job_id: str) -> pb.ListCheckpointsResponse:
-        """Counts, history, summary."""
+        """Return the counts, the history and the summary of the job's checkpoints."""
         return self._call(self._stub.ListCheckpoints, pb.ListCheckpointsRequest(job_id=job_id))
 
     def get_checkpoint(self, job_id: str, checkpoint_id: int) -> pb.CheckpointDetails:
@@ -244,7 +244,7 @@ class ClusterClient:
         return self._call(self._stub.GetCheckpoint, request)
 
     def list_task_managers(self) -> list[pb.TaskManagerDetails]:
-        """TaskManagers that are registered."""
+        """Return the TaskManagers that are registered with the cluster."""
         return list(self._call(self._stub.ListTaskManagers, pb.ListTaskManagersRequest()).task_managers)
 
     def state_of_task_manager(self, resource_id: str) -> Literal["registered", "lost", "unknown"]:
@@ -269,7 +269,7 @@ class ClusterClient:
         self._call(self._stub.ReportWorkers, request)
 
     def overview(self) -> pb.ClusterOverview:
-        """The coordinator itself."""
+        """Return what the coordinator says about itself."""
         return self._call(self._stub.GetClusterOverview, pb.GetClusterOverviewRequest())
 
     # --- waiting -------------------------------------------------------------------------------------------------------

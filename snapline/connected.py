@@ -154,7 +154,7 @@ class ConnectedStreams:
 
 
 def connect_streams(first: DataStream, second: DataStream) -> ConnectedStreams:
-    """DataStream.connect."""
+    """Connect two streams, as DataStream.connect does."""
     if isinstance(second, BroadcastStream):
         raise JobDefinitionError("rules are broadcast to a keyed stream: key_by(...).connect(rules)")
     check_one_environment(first, second, "connect")
@@ -175,7 +175,7 @@ class BroadcastStream:
 
 
 def broadcast_stream(stream: DataStream, descriptors: Sequence[MapStateDescriptor]) -> BroadcastStream:
-    """DataStream.broadcast_state."""
+    """Make a broadcast stream, as DataStream.broadcast_state does."""
     if not descriptors or not all(isinstance(one, MapStateDescriptor) for one in descriptors):
         raise JobDefinitionError("broadcast_state needs the MapStateDescriptors of the states that keep the rules")
     return BroadcastStream(stream.broadcast(), tuple(descriptors))
@@ -219,7 +219,7 @@ class BroadcastConnectedStream:
 def connect_keyed(
     keyed: KeyedStream, other: KeyedStream | BroadcastStream
 ) -> ConnectedStreams | BroadcastConnectedStream:
-    """KeyedStream.connect."""
+    """Connect a keyed stream, as KeyedStream.connect does."""
     if isinstance(other, BroadcastStream):
         return BroadcastConnectedStream(keyed, other)
     if not isinstance(other, KeyedStream):

@@ -71,7 +71,7 @@ class JobExecutionResult:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """Return how the job went, in one line."""
         if self.status == "CREATED":
             return f"submitted as {self.job_id}"
         return (

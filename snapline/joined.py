@@ -152,7 +152,7 @@ class ParquetTable:
     path: str
 
     def __call__(self) -> pa.Table:
-        """The table."""
+        """Read the table from its Parquet files."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.path)
@@ -165,7 +165,7 @@ class GivenTable:
     table: pa.Table
 
     def __call__(self) -> pa.Table:
-        """The table."""
+        """Return the table as it was given."""
         return self.table
 
 
@@ -177,7 +177,7 @@ def enriched(
     uid: str,
     name: str,
 ) -> DataStream:
-    """DataStream.enrich."""
+    """Look rows up in a table, as DataStream.enrich does."""
     _check_how(how, ("left", "inner"), name)
     pairs = {on: on} if isinstance(on, str) else dict(on) if isinstance(on, dict) else {column: column for column in on}
     if not pairs:

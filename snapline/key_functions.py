@@ -29,7 +29,7 @@ class WithKeys:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the key columns."""
+        """Return the names of the key columns."""
         return (DEFAULT_KEY,) if self.schema is None else tuple(self.schema.names)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:

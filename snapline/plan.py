@@ -32,7 +32,7 @@ from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
 
 MAPS, DROPPED, NEW = "maps", "dropped", "new"
-"""Verdicts."""
+"""What the plan says of an operator: its state maps, is dropped, or begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class OperatorPlan:
 
     @property
     def state_size_bytes(self) -> int:
-        """All of it."""
+        """Return the size of all of the operator's state, in bytes."""
         return self.keyed_state_bytes + self.operator_state_bytes + self.in_flight_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The whole answer."""
+    """What would become of a snapshot's state when a job starts from it."""
 
     snapshot: str
     snapshot_type: str
@@ -91,7 +91,7 @@ class JobPlan:
         return not self.refusal
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the plan in the types that JSON has."""
         return {
             **asdict(self),
             "would_start": self.would_start,

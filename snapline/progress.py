@@ -52,7 +52,7 @@ class ProgressDisplay:
         self._task: TaskID | None = None
 
     def __enter__(self) -> ProgressDisplay:
-        """Begin to draw."""
+        """Begin to draw the line of progress."""
         self._progress.start()
         self._task = self._progress.add_task(self._name, total=self._total, text="waiting for TaskManagers")
         return self
@@ -60,7 +60,7 @@ class ProgressDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Remove the line."""
+        """Remove the line of progress from the terminal."""
         self._progress.stop()
 
     def show(self, details: pb.JobDetails, rows: int) -> None:

@@ -21,7 +21,7 @@ key is an error that names the nearest known one.
 
 
 def render() -> str:
-    """The page."""
+    """Return the page of all settings in Markdown."""
     rows = [
         f"| `{key}` | {option.kind} | {f'`{option.default}`' if option.default else '(none)'} | {option.description} |"
         for key, option in sorted(OPTIONS.items())

@@ -68,7 +68,7 @@ class SparkHandle:
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """`spark.snapline.*`."""
+        """Return the settings that Spark conf has under `spark.snapline.`."""
         return from_spark(self.session.sparkContext.getConf().getAll())
 
 
@@ -223,7 +223,7 @@ class EmbeddedCluster:
         self._reports: WorkerReports | None = None
 
     def __enter__(self) -> EmbeddedCluster:
-        """Start coordinator, then TaskManagers."""
+        """Start the coordinator, and then the TaskManagers."""
         from snapline.coordinator.process import CoordinatorProcess
 
         try:

@@ -44,9 +44,9 @@ class KeyedStatePlan:
     max_parallelism: int
     parallelism: int
     location: str
-    """Directory of the savepoint."""
+    """Directory of the savepoint that is written."""
     settings: Mapping[str, str]
-    """Of the storage."""
+    """Settings of the storage that the savepoint lies in."""
     now_ms: int
 
     @property
@@ -57,7 +57,7 @@ class KeyedStatePlan:
 
     @property
     def uid_hash(self) -> str:
-        """In names of files."""
+        """Return the hash of the operator's uid, as it stands in names of files."""
         return str(operator_id_of(self.uid))
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -65,7 +65,7 @@ class KeyedStatePlan:
         return self._conformed(batch, self.schema)
 
     def conformed_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The key columns alone."""
+        """Return the key columns of the batch, cast to their types in the state."""
         return self._conformed(batch, self.key)
 
     def _conformed(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -91,7 +91,7 @@ class KeyedTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows."""
+        """Return the schema of the table's rows."""
         return pa.schema([*self.key_schema, *(pa.field(column.name, column.data_type) for column in self.columns)])
 
 
@@ -124,7 +124,7 @@ class StateReader:
         self.snapshot: Snapshot = read_snapshot(storages, path if "://" in path else os.path.abspath(path))  # noqa: PTH100 - may be no path of this system
 
     def tables(self) -> list[KeyedTable]:
-        """Operators with keyed state."""
+        """Return a table for each operator with keyed state."""
         return [
             self._table(operator, files)
             for operator in self.snapshot.metadata.operators

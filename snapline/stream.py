@@ -561,12 +561,12 @@ class DataStreamSink:
         return self
 
     def name(self, name: str) -> DataStreamSink:
-        """Name for people."""
+        """Set the name that people see."""
         self.stream.name(name)
         return self
 
     def set_parallelism(self, parallelism: int) -> DataStreamSink:
-        """Number of subtasks."""
+        """Set the number of subtasks of the sink."""
         self.stream.set_parallelism(parallelism)
         return self
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 
 MODULE = "snapline.spark.daemon"
-"""Our name, for `spark.python.daemon.module`."""
+"""Name of this module, for the setting `spark.python.daemon.module`."""
 
 PRELOADED = (
     "pyspark.worker",

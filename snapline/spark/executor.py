@@ -46,7 +46,7 @@ class TaskManagerLaunch:
     """Of the driver; the executor's must be equal, because functions travel as pickled byte code."""
     settings: Mapping[str, str] = field(default_factory=dict)
     token: str = ""
-    """Empty with `token_from_spark`."""
+    """The cluster's token; empty when it comes from Spark (`token_from_spark`)."""
     token_from_spark: bool = False
 
 

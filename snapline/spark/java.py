@@ -54,7 +54,7 @@ class JavaHome:
 
     @property
     def java(self) -> Path:
-        """The executable."""
+        """Return the path of the `java` program."""
         return self.path / "bin" / "java"
 
 

@@ -41,7 +41,7 @@ class TaskManagersUnavailable(SnaplineError):
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """What the pool starts."""
+    """What the pool starts: how many TaskManagers, with which slots and settings."""
 
     coordinator_address: str
     task_managers: int
@@ -137,7 +137,7 @@ class TaskManagerPool:
             return ended
 
     def put_back_ended(self, ended: Mapping[str, str]) -> None:
-        """Nobody could be told."""
+        """Take the ended workers back, because the coordinator could not be told."""
         with self._condition:
             self._ended_workers = {**ended, **self._ended_workers}
 

@@ -89,22 +89,22 @@ class _Written(WriterCommitMessage):
 
 
 class StateSink(DataSource):
-    """For `write_frame` only."""
+    """Spark's data source that `write_frame` writes keyed state with."""
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name that `format` takes."""
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For one DataFrame."""
+        """Create the writer of one DataFrame."""
         plan = cloudpickle.loads(base64.b64decode(self.options[_PLAN]))
         check(isinstance(plan, KeyedStatePlan), "the plan of another writer")
         return _Writer(plan)
 
 
 class _Writer(DataSourceArrowWriter):
-    """Travels to the executors."""
+    """Writes partitions to the files of a savepoint; it travels to the executors."""
 
     def __init__(self, plan: KeyedStatePlan) -> None:
         self._plan = plan
@@ -117,7 +117,7 @@ class _Writer(DataSourceArrowWriter):
         return _Written(list(gathered.write()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All partitions are written."""
+        """Note on the driver that all partitions are written."""
         plan = self._plan
         files = [asdict(file) for message in messages if isinstance(message, _Written) for file in message.files]
         storage = open_storage(plan.location, Configuration(plan.settings))

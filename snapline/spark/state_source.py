@@ -47,11 +47,11 @@ def read_state(spark: SparkSession, snapshot: str, uid: str, *, partitions: int 
 
 
 class StateDataSource(DataSource):
-    """`spark.read.format("snapline_state").option("snapshot", path).option("uid", uid)`."""
+    """Spark's data source of keyed state: `spark.read.format("snapline_state")` with the options snapshot and uid."""
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name that `format` takes."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -59,7 +59,7 @@ class StateDataSource(DataSource):
         return _spark_schema(self._table())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For one query."""
+        """Create the reader of one query."""
         table = self._table()
         asked = self.options.get("partitions", "")
         if asked and not (asked.isdigit() and int(asked)):
@@ -84,7 +84,7 @@ class _KeyGroups(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Travels to the executors."""
+    """Reads key groups of a snapshot; it travels to the executors."""
 
     def __init__(self, snapshot: str, uid: str, table: KeyedTable, schema: StructType, count: int) -> None:
         self._snapshot, self._uid, self._schema = snapshot, uid, schema
@@ -114,7 +114,7 @@ class _Reader(DataSourceReader):
         ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """In an executor."""
+        """Read one partition in an executor, as batches."""
         check(isinstance(partition, _KeyGroups), "a partition of another reader")
         target = to_arrow_schema(self._schema)
         reader = StateReader(self._snapshot)

@@ -26,7 +26,7 @@ REPEAT_S = 5.0
 
 
 class RequiredResources(Protocol):
-    """Of all jobs."""
+    """How many slots all jobs together require, and how many there are."""
 
     required_slots: int
     registered_slots: int
@@ -38,15 +38,15 @@ class Coordinator(Protocol):
     def report_workers(
         self, launcher_id: str, available_slots: int, reason: str, ended: Mapping[str, str], *, closed: bool = False
     ) -> None:
-        """Raises SnaplineError."""
+        """Say what can be started and which workers have ended. Raises SnaplineError."""
         ...
 
     def required_resources(self) -> RequiredResources:
-        """Raises SnaplineError."""
+        """Return how many slots are required and registered. Raises SnaplineError."""
         ...
 
     def close(self) -> None:
-        """The connection."""
+        """Close the connection to the coordinator."""
         ...
 
 
@@ -83,7 +83,7 @@ class WorkerReports:
         self._thread = threading.Thread(target=self._run, name="worker-reports", daemon=True)
 
     def start(self) -> None:
-        """Returns at once."""
+        """Start the thread that reports; the call returns at once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
