@@ -16,8 +16,8 @@ from typing import Any
 import grpc.aio
 import pykka
 
-from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices
-from snapline.coordinator.checkpoint.metadata import MetadataError
+from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices, job_directory
+from snapline.coordinator.checkpoint.metadata import MetadataError, is_absolute, pointer_location
 from snapline.coordinator.client_view import ClientView
 from snapline.coordinator.config import CoordinatorConfig
 from snapline.coordinator.coordinator_metrics import CoordinatorMetrics
@@ -27,11 +27,13 @@ from snapline.coordinator.dispatcher.dispatcher import Dispatcher
 from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
+    HeldJob,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
     JobMasterEnded,
 )
+from snapline.coordinator.dispatcher.held_jobs import former_module, hold
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability, LeadershipLost
 from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
@@ -63,6 +65,7 @@ from snapline.dataflow.config import (
 )
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc, relay_pb2, relay_pb2_grpc
@@ -143,7 +146,7 @@ class ClusterEntrypoint:
         if base:
             base = self._checked_directory(base)
         self._high_availability = self._open_high_availability()
-        recovered = tuple(self._high_availability.job_graphs.load())
+        recovered, held = self._stored_jobs(base)
         start_time_ms = self._clock.now_ms()
         self._resource_manager = self._start_resource_manager()
         self._dispatcher = self._start_dispatcher()
@@ -185,7 +188,7 @@ class ClusterEntrypoint:
         )
         self._start_metrics(address)
         self._resource_manager.tell(ResourceManagerStarted())
-        self._dispatcher.tell(DispatcherStarted(recovered))
+        self._dispatcher.tell(DispatcherStarted(recovered, held))
         if self._elsewhere is None:
             self._leaders.set_resource_manager(leader)
         else:
@@ -194,6 +197,24 @@ class ClusterEntrypoint:
             "coordinator listens", address=address, session=self._session, version=VERSION, recovered=len(recovered)
         )
         return address
+
+    def _stored_jobs(self, base: str) -> tuple[tuple[JobGraph, ...], tuple[HeldJob, ...]]:
+        """Those to start, and those that an earlier Snapline has stored under names that are gone."""
+        recovered, held = [], []
+        for graph in self._high_availability.job_graphs.load():
+            module = former_module(graph)
+            if not module:
+                recovered.append(graph)
+                continue
+            pointers = self._high_availability.open_job(graph.job_id).pointers
+            found = pointers.load()
+            pointers.release()
+            latest = pointer_location(found[-1]) if found else ""
+            if latest and not is_absolute(latest):
+                latest = f"{job_directory(graph, self._storages, base)}/{latest}"
+            held.append(hold(graph, module, latest))
+            self._logger.error(held[-1].reason)
+        return tuple(recovered), tuple(held)
 
     def stop(self) -> None:
         """Stop everything; jobs are suspended, not cancelled. Idempotent, and possible after a failed start."""

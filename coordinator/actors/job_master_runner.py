@@ -116,10 +116,8 @@ class JobMasterRunner:
 
     @property
     def job_directory(self) -> str:
-        """`<base>/<job>`; the job's own base goes before the coordinator's. Raises StorageError."""
-        own = Configuration(self._job_graph.configuration).get_option(CHECKPOINTS_DIRECTORY)
-        base = self._services.storages.at(own).url if own else self._services.checkpoint_base
-        return f"{base.rstrip('/')}/{self._job_graph.job_id}" if base else ""
+        """See `job_directory`. Raises StorageError."""
+        return job_directory(self._job_graph, self._services.storages, self._services.checkpoint_base)
 
     def start(self) -> None:
         """Open the stores, then begin."""
@@ -362,3 +360,10 @@ def _draw_delay(configuration: CheckpointCoordinatorConfiguration) -> int:
 
 def _summary(failure: SerializedFailure | None) -> str:
     return "" if failure is None else failure.summary
+
+
+def job_directory(job_graph: JobGraph, storages: StateStorages, coordinator_base: str) -> str:
+    """The job's checkpoint directory, `<base>/<job>`; the job's own base goes before the coordinator's. Raises StorageError."""
+    own = Configuration(job_graph.configuration).get_option(CHECKPOINTS_DIRECTORY)
+    base = storages.at(own).url if own else coordinator_base
+    return f"{base.rstrip('/')}/{job_graph.job_id}" if base else ""

@@ -3,7 +3,8 @@
 A submission is checked, made durable, and only then acknowledged and started. Refused are: a job id that is known, a name
 that a job which is not over has, a graph or configuration that cannot run. Operations go to the job's JobMaster. A job that
 is over leaves the job graph store and enters a bounded history. A JobMaster that breaks is started again from what is
-durable, a few times; then its job is FAILED.
+durable, a few times; then its job is FAILED. A stored job that this Snapline cannot start is held: it counts as FAILED, with a line
+that says how to go on, and what is stored of it stays until it is cancelled or a job of its name starts from a snapshot.
 
 Does not know slots, tasks or checkpoints. Mirrors Flink's Dispatcher with its JobGraphWriter and MemoryExecutionGraphInfoStore.
 """
@@ -36,9 +37,18 @@ from snapline.coordinator.dispatcher.events import (
     OperateJob,
     SubmitJob,
 )
+from snapline.coordinator.dispatcher.held_jobs import former_module
 from snapline.coordinator.execution.execution_graph import check_job_graph
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
-from snapline.coordinator.jobmaster.operations import JobOperation, JobSubmitted, OperationFailed, Reply, RequestID
+from snapline.coordinator.jobmaster.operations import (
+    Acknowledged,
+    CancelJob,
+    JobOperation,
+    JobSubmitted,
+    OperationFailed,
+    Reply,
+    RequestID,
+)
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame, SerializedFailure
@@ -57,6 +67,8 @@ class JobPhase(Enum):
     TAKING_BACK = "being refused"
     """It could not be stored, or perhaps it was: whatever is there must go before the client hears that it failed."""
     RUNNING = "with its JobMaster"
+    HELD = "not started"
+    """It was found in the store, and this Snapline cannot start it; see `held_jobs.py`."""
 
 
 @dataclass(slots=True)
@@ -113,11 +125,15 @@ class Dispatcher:
     def handle(self, event: DispatcherEvent, now_ms: int) -> list[DispatcherEffect]:
         """Take one event at `now_ms`, and return what is to be done."""
         match event:
-            case DispatcherStarted(recovered):
+            case DispatcherStarted(recovered, held):
                 self._is_leader = True
                 graphs = [graph.without_secrets() for graph in recovered]  # an older version stored them
                 for graph in graphs:
                     self._jobs[graph.job_id] = _Job(graph, JobPhase.RUNNING, JobStatus.CREATED, now_ms)
+                for job in held:
+                    why = SerializedFailure(job.reason, Blame.USER, retryable=False)
+                    graph = job.job_graph
+                    self._jobs[graph.job_id] = _Job(graph, JobPhase.HELD, JobStatus.FAILED, now_ms, failure=why)
                 return [StartJobMaster(graph, recovered=True) for graph in graphs]
             case DispatcherSuspended(reason):
                 return self._suspend(reason)
@@ -132,7 +148,7 @@ class Dispatcher:
             case JobGraphStoreFailed():
                 return self._store_failed(event)
             case OperateJob(request_id, job_id, operation):
-                return self._operate(request_id, job_id, operation)
+                return self._operate(request_id, job_id, operation, now_ms)
             case JobStatusReported(change):
                 self._status_reported(change)
                 return []
@@ -154,8 +170,17 @@ class Dispatcher:
             return _refuse("this coordinator is not the leader; ask again", Blame.EXTERNAL, retryable=True)
         if graph.job_id in self._jobs or graph.job_id in self._history:
             return _refuse(f"job {graph.job_id} was submitted before; a submission needs an id of its own")
+        module = former_module(graph)
+        if module:
+            return _refuse(
+                f"the job is pickled under names that are gone ({module}): the program that submits it has an earlier Snapline; give it this one"
+            )
         for job in self._jobs.values():
-            if job.graph.name == graph.name and not job.status.is_globally_terminal:
+            if job.graph.name != graph.name:
+                continue
+            if job.phase is JobPhase.HELD and not graph.savepoint_restore.path and job.failure is not None:
+                return _refuse(job.failure.summary)
+            if not job.status.is_globally_terminal:
                 return _refuse(
                     f"a job named {graph.name!r} is here already ({job.graph.job_id}, {job.status.value}): cancel it first, "
                     "or give this one another name"
@@ -176,7 +201,23 @@ class Dispatcher:
         effects: list[DispatcherEffect] = [StartJobMaster(job.graph, recovered=False)]
         if job.submitter is not None:
             effects.append(Reply(job.submitter, JobSubmitted(job_id)))
-        return effects
+        held = [
+            each for each in self._jobs.values() if each.phase is JobPhase.HELD and each.graph.name == job.graph.name
+        ]
+        return [*effects, *(self._let_go(each, JobStatus.FAILED, job.submitted_ms) for each in held)]
+
+    def _let_go(self, held: _Job, status: JobStatus, now_ms: int) -> DispatcherEffect:
+        """Nobody needs what is stored of a held job any more; the files of its checkpoints are whoever's who starts from them."""
+        held.status = status
+        self._over(held, now_ms)
+        return RemoveJobGraph(held.graph.job_id)
+
+    def _over(self, job: _Job, now_ms: int) -> None:
+        """Into the history, which forgets its oldest."""
+        del self._jobs[job.graph.job_id]
+        self._history[job.graph.job_id] = _overview(job, now_ms)
+        while len(self._history) > self._history_capacity:
+            del self._history[next(iter(self._history))]
 
     def _store_failed(self, event: JobGraphStoreFailed) -> list[DispatcherEffect]:
         job_id = event.job_id
@@ -200,12 +241,18 @@ class Dispatcher:
             return []
         return [Reply(job.submitter, OperationFailed(job.failure))]
 
-    def _operate(self, request_id: RequestID, job_id: JobID, operation: JobOperation) -> list[DispatcherEffect]:
+    def _operate(
+        self, request_id: RequestID, job_id: JobID, operation: JobOperation, now_ms: int
+    ) -> list[DispatcherEffect]:
         job = self._jobs.get(job_id)
         if job is None:
             over = self._history.get(job_id)
             what = f"no job {job_id} is known here" if over is None else f"job {job_id} is {over.status.value}"
             return [_refuse(what)(request_id)]
+        if job.phase is JobPhase.HELD and job.failure is not None:
+            if not isinstance(operation, CancelJob):
+                return [_refuse(job.failure.summary)(request_id)]
+            return [self._let_go(job, JobStatus.CANCELED, now_ms), Reply(request_id, Acknowledged())]
         if job.phase is not JobPhase.RUNNING:
             return [_refuse(f"job {job_id} is still being submitted; ask again", retryable=True)(request_id)]
         return [ForwardToJobMaster(request_id, job_id, operation)]
@@ -234,10 +281,7 @@ class Dispatcher:
             summary = f"its JobMaster broke {job.broken} times{why}"
             status, failure = JobStatus.FAILED, SerializedFailure(summary, Blame.INTERNAL, retryable=False)
         job.status, job.failure = status, failure
-        del self._jobs[event.job_id]
-        self._history[event.job_id] = _overview(job, now_ms)
-        while len(self._history) > self._history_capacity:
-            del self._history[next(iter(self._history))]
+        self._over(job, now_ms)
         return [RemoveJobGraph(event.job_id)]
 
     def _suspend(self, reason: str) -> list[DispatcherEffect]:

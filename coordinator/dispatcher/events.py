@@ -15,10 +15,21 @@ from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 
 
 @dataclass(frozen=True, slots=True)
+class HeldJob:
+    """A job that was found in the store and cannot be started by this Snapline (see `held_jobs.py`)."""
+
+    job_graph: JobGraph
+    reason: str
+    """One line: what it is, and how to go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class DispatcherStarted:
     """First event, once: leadership is granted and these job graphs were found in the store."""
 
     recovered: tuple[JobGraph, ...] = ()
+    held: tuple[HeldJob, ...] = ()
+    """Found as well, and not started: what is stored of them stays until somebody cancels or succeeds them."""
 
 
 @dataclass(frozen=True, slots=True)

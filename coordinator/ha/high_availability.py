@@ -42,7 +42,7 @@ class PointerStore(Protocol):
         ...
 
     def load(self) -> Sequence[bytes]:
-        """All of them; they are held from now on."""
+        """All of them, by checkpoint id; they are held from now on."""
         ...
 
     @property

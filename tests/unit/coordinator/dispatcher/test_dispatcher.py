@@ -17,6 +17,7 @@ from snapline.coordinator.dispatcher.effects import (
 from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
+    HeldJob,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
@@ -25,9 +26,17 @@ from snapline.coordinator.dispatcher.events import (
     OperateJob,
     SubmitJob,
 )
-from snapline.coordinator.jobmaster.operations import CancelJob, JobSubmitted, OperationFailed, Reply, RequestID
+from snapline.coordinator.jobmaster.operations import (
+    Acknowledged,
+    CancelJob,
+    JobSubmitted,
+    OperationFailed,
+    Reply,
+    RequestID,
+    TakeSavepoint,
+)
 from snapline.dataflow.failures import Blame, SerializedFailure
-from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 from tests.simulation.jobs import job, keyed_job
@@ -221,3 +230,50 @@ def test_a_job_master_that_breaks_when_the_coordinator_stops_is_not_started_agai
 
     for _ in range(JOB_MASTER_RESTARTS + 1):
         assert core.handle(JobMasterEnded(JOB, JobStatus.RUNNING), 6) == []
+
+
+def holding(*others: JobGraph) -> Dispatcher:
+    """A new leader that has found a job which it cannot start, and others."""
+    core = Dispatcher(10)
+    core.handle(DispatcherStarted(others, (HeldJob(GRAPH, "from an earlier Snapline"),)), 0)
+    return core
+
+
+def test_a_job_that_cannot_be_started_is_held_and_the_others_start() -> None:
+    """It counts as FAILED, with the line that says how to go on; nothing that is stored of it is touched."""
+    other = keyed_job("other")
+    core = Dispatcher(10)
+    held = HeldJob(GRAPH, "from an earlier Snapline")
+    assert core.handle(DispatcherStarted((other,), (held,)), 0) == [StartJobMaster(other, recovered=True)]
+    found = core.find(JOB)
+    assert found is not None and found.failure is not None
+    assert (JobStatus.FAILED, "from an earlier Snapline") == (found.status, found.failure.summary)
+    assert core.handle(DispatcherSuspended("lost"), 1) == [SuspendJobMaster(other.job_id)]
+
+
+def test_a_held_job_is_cancelled_and_nothing_else() -> None:
+    """What is stored of it goes then; any other operation is answered with the line."""
+    core = holding()
+    (reply,) = core.handle(OperateJob(R, JOB, TakeSavepoint()), 1)
+    assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
+    assert reply.answer.failure.summary == "from an earlier Snapline"
+    assert core.handle(OperateJob(R, JOB, CancelJob()), 2) == [RemoveJobGraph(JOB), Reply(R, Acknowledged())]
+    assert [job.status for job in core.jobs()] == [JobStatus.CANCELED]
+
+
+def test_a_held_job_keeps_its_name_until_one_starts_from_a_snapshot() -> None:
+    """A program that is only run again would start without its state; the one that goes on replaces what is held."""
+    core = holding()
+    again = replace(keyed_job(), job_id=JobID("again"))
+    assert refusal(core, again) == "from an earlier Snapline"
+    goes_on = replace(again, savepoint_restore=SavepointRestoreSettings("/checkpoints/chk-7"))
+    assert core.handle(SubmitJob(R, goes_on), 1) == [StoreJobGraph(goes_on)]
+    assert core.handle(JobGraphStored(goes_on.job_id), 2) == [
+        StartJobMaster(goes_on, recovered=False),
+        Reply(R, JobSubmitted(goes_on.job_id)),
+        RemoveJobGraph(JOB),
+    ]
+    assert {job.job_id: job.status for job in core.jobs()} == {
+        goes_on.job_id: JobStatus.CREATED,
+        JOB: JobStatus.FAILED,
+    }
