@@ -104,6 +104,7 @@ class CheckpointIo:
             ),
             asked.PersistStatistics: lambda _: self._persist(statistics),
             asked.MessageRefused: self._refused,
+            asked.ReportCheckpoint: self._report,
             LoadSavepoint: self._load_savepoint,
         }
 
@@ -286,6 +287,10 @@ class CheckpointIo:
         self._statistics_due_ms = now_ms + STATISTICS_PAUSE_MS
         data = encode_statistics(statistics)
         self._quietly("write statistics", lambda: self._statistics_store.write(data))
+
+    def _report(self, effect: asked.ReportCheckpoint) -> None:
+        say = self._logger.warning if effect.is_warning else self._logger.info
+        say(effect.said, **dict(effect.details))
 
     def _refused(self, effect: asked.MessageRefused) -> None:
         say = self._logger.debug if effect.known else self._logger.warning

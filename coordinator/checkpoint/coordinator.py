@@ -80,6 +80,7 @@ from snapline.coordinator.checkpoint.plan import (
     PlanRefused,
 )
 from snapline.coordinator.checkpoint.publication import CheckpointPublication
+from snapline.coordinator.checkpoint.reports import CheckpointReports
 from snapline.coordinator.checkpoint.request_decider import (
     CheckpointRequestDecider,
     CheckpointTriggerRequest,
@@ -143,8 +144,9 @@ class CheckpointCoordinator:
         self.publication = CheckpointPublication(store)
         self._store_survives_suspension = store_survives_suspension
         self._failures = CheckpointFailureManager(configuration.tolerable_failures)
+        self._reports = CheckpointReports()
         self._in_flight = CheckpointsInFlight(
-            job_id, job_name, self.publication, self._failures, self.stats, self._task_name
+            job_id, job_name, self.publication, self._failures, self.stats, self._reports, self._task_name
         )
         self._restoration = Restoration(job_id, configuration, self.publication, self.hooks, self.stats)
         self._given_plan_calculator = plan_calculator
@@ -250,6 +252,7 @@ class CheckpointCoordinator:
 
     def _stop_scheduler(self, _: StopCheckpointScheduler | None) -> None:
         if self._shutdown_status is None:
+            self._reports.stopped()
             self._out += self._periodic.stop()
             self._abort_queued_and_pending(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
 
@@ -327,6 +330,7 @@ class CheckpointCoordinator:
     def _refuse(self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason, detail: str = "") -> None:
         """The request ends before it has a checkpoint id."""
         self._out.append(CheckpointRequestFailed(request.request_id, reason, detail))
+        self._out += self._reports.refused(request, reason, detail, self._now_ms)
         if request.resume_periodic and not self._periodic.is_started and self._shutdown_status is None:
             self._out.append(self._periodic.start(self._now_ms, self.configuration.effective_interval_ms))
 
@@ -427,6 +431,7 @@ class CheckpointCoordinator:
             tasks_restored_as_finished=self._restoration.tasks_as_finished,
         )
         self._in_flight.begin(pending, request)
+        self._out += self._reports.begun(request, self._now_ms)
         pending.set_canceller()
         timeout_at_ms = self._now_ms + self.configuration.timeout_ms
         self._out.append(StartTimer(CheckpointTimeoutKey(self.job_id, checkpoint_id), timeout_at_ms))

@@ -180,6 +180,15 @@ class PersistStatistics:
     """Statistics changed in a way worth keeping: `stats.to_bytes()` may be written, at the shell's own pace."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReportCheckpoint:
+    """One line for the log, at INFO, or as a warning."""
+
+    said: str
+    details: tuple[tuple[str, object], ...] = ()
+    is_warning: bool = False
+
+
 # --- answers to whoever asked -----------------------------------------------------------------------------------------
 
 
@@ -288,6 +297,7 @@ CheckpointCoordinatorEffect = (
     | ReleaseCompletedCheckpoints
     | ShutdownIdCounter
     | PersistStatistics
+    | ReportCheckpoint
     | CheckpointRequestCompleted
     | CheckpointRequestFailed
     | StateRestored

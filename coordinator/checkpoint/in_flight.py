@@ -32,6 +32,7 @@ from snapline.coordinator.checkpoint.pending_checkpoint import (
     TaskAcknowledgeResult,
 )
 from snapline.coordinator.checkpoint.publication import CheckpointPublication
+from snapline.coordinator.checkpoint.reports import CheckpointReports
 from snapline.coordinator.checkpoint.request_decider import CheckpointTriggerRequest
 from snapline.coordinator.checkpoint.statistics.recent_checkpoints import CheckpointOutcome, RecentCheckpoints
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStats, CheckpointStatsTracker
@@ -70,6 +71,7 @@ class CheckpointsInFlight:
         publication: CheckpointPublication,
         failures: CheckpointFailureManager,
         stats: CheckpointStatsTracker,
+        reports: CheckpointReports,
         task_name: Callable[[ExecutionAttemptID], str],
     ) -> None:
         """`task_name`: what people call a task."""
@@ -78,6 +80,7 @@ class CheckpointsInFlight:
         self._publication = publication
         self._failures = failures
         self._stats = stats
+        self._reports = reports
         self._task_name = task_name
         self._recent = RecentCheckpoints()
         self._entries: dict[CheckpointID, InFlight] = {}
@@ -278,6 +281,7 @@ class CheckpointsInFlight:
         if not begins_again:
             out.append(CheckpointRequestFailed(entry.request.request_id, reason, detail, checkpoint_id))
         self._stats.report_failed(checkpoint_id, now_ms, reason.name, detail)
+        out.append(self._reports.failed(entry.stats, reason, detail, now_ms))
         out.append(PersistStatistics())
         verdict = self._failures.handle_failure(checkpoint_id, pending.properties, reason, attempt, detail)
         if verdict is not None:
@@ -323,6 +327,7 @@ class CheckpointsInFlight:
             self.last_completion_ms = now_ms
             self._failures.handle_success(checkpoint_id)
             self._stats.report_completed(checkpoint_id, now_ms, checkpoint.location)
+            out.append(self._reports.completed(entry.stats, now_ms))
             self._final_states.update(pending.final_task_states())
             out.append(PersistStatistics())
             out.append(CheckpointRequestCompleted(entry.request.request_id, checkpoint_id, checkpoint.location))

@@ -14,6 +14,7 @@ Commands (`task` is vertex/subtask or `all`, times are `500ms` or `3s`, `cp=N` a
     tick 500ms                       time passes, timers fire
     shutdown STATUS | leader         the coordinator ends; another one starts on the same durable store
     stabilize                        everything outstanding is answered, every pending checkpoint acknowledged
+    said                             what the log was told since the last look
     status                           what is pending, retained and counted
 """
 
@@ -97,6 +98,8 @@ class CoordinatorWorld:
         self.timers: dict[Hashable, tuple[int, int]] = {}
         self.armed = 0
         self.outstanding: list[Any] = []
+        self.said: list[str] = []
+        """For the log, since it was looked at."""
 
     # --- commands
 
@@ -308,6 +311,10 @@ class CoordinatorWorld:
                 lines += self.tell(told.AcknowledgesReceived(messages))
         raise ValueError("does not come to rest")
 
+    def do_said(self, _: list[str]) -> list[str]:
+        said, self.said = self.said, []
+        return said or ["nothing"]
+
     def do_status(self, _: list[str]) -> list[str]:
         core = self.live
         counts = core.stats.create_snapshot().counts
@@ -388,6 +395,12 @@ class CoordinatorWorld:
                 self.timers.pop(key, None)
                 return f"cancel timer {_timer(key)}"
             case asked.PersistStatistics():
+                return ""
+            case asked.ReportCheckpoint(said, details, is_warning):
+                level = "WARN" if is_warning else "INFO"
+                self.said.append(
+                    " ".join([level, said, *(f"{name}={value}" for name, value in details if value != "")])
+                )
                 return ""
             case _:
                 return describe(effect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -342,3 +343,18 @@ def test_a_savepoint_that_is_not_there_is_named(desk, path, reason):
     assert isinstance(failed, SavepointLoadFailed)
     assert reason in failed.detail
     assert not failed.retryable
+
+
+def test_lines_about_checkpoints_go_to_the_log(desk, monkeypatch):
+    """With their level and their details."""
+    said = []
+    monkeypatch.setattr(desk.checkpoint_io, "_logger", SimpleNamespace(
+        info=lambda text, **details: said.append(("info", text, details)),
+        warning=lambda text, **details: said.append(("warning", text, details)),
+    ))  # fmt: skip
+    desk.tell(asked.ReportCheckpoint("checkpoint completed", (("checkpoint_id", 7), ("duration_ms", 5))))
+    desk.tell(asked.ReportCheckpoint("periodic checkpoints are refused", (), is_warning=True))
+    assert said == [
+        ("info", "checkpoint completed", {"checkpoint_id": 7, "duration_ms": 5}),
+        ("warning", "periodic checkpoints are refused", {}),
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
-from snapline.coordinator.checkpoint.effects import CheckpointCoordinatorEffect, PersistStatistics
+from snapline.coordinator.checkpoint.effects import CheckpointCoordinatorEffect, PersistStatistics, ReportCheckpoint
 from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointIdDrawn,
@@ -82,8 +82,8 @@ def keyed_operator(uid: str, parallelism: int, max_parallelism: int = 8) -> Oper
 
 
 class Coordinator:
-    """A coordinator of `src` (2 subtasks) and `sink` (1), started with an empty store, all tasks running. Statistics effects are
-    left out of what it answers."""
+    """A coordinator of `src` (2 subtasks) and `sink` (1), started with an empty store, all tasks running. Statistics and lines
+    for the log are left out of what it answers."""
 
     def __init__(self, **settings: Any) -> None:
         self.core = CheckpointCoordinator(
@@ -103,7 +103,7 @@ class Coordinator:
 
     def tell(self, event: Any) -> list[CheckpointCoordinatorEffect]:
         effects = self.core.handle(event, self.now_ms)
-        return [effect for effect in effects if not isinstance(effect, PersistStatistics)]
+        return [effect for effect in effects if not isinstance(effect, PersistStatistics | ReportCheckpoint)]
 
     def trigger(self, name: str, checkpoint_id: int) -> list[CheckpointCoordinatorEffect]:
         effects = self.tell(CheckpointRequested(CheckpointRequestID(name)))
