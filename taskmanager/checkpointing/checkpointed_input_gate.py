@@ -42,13 +42,13 @@ from snapline.taskmanager.network.channels.input_gate import BufferOrEvent, Unio
 
 
 @dataclass(frozen=True, slots=True)
-class PolledInput:
-    """What one poll gave: an element, effects of the barrier handler, or both."""
+class PolledEvent:
+    """What the barrier handler made of an element."""
 
-    element: BufferOrEvent | None
-    """What the operators get to see (EndOfPartition included); None when it was for the barrier handler."""
-    effects: tuple[TaskEffect, ...] = ()
-    """To be performed, in order, before the element is processed and before the next poll."""
+    effects: tuple[TaskEffect, ...]
+    """To be performed, in order, before the next poll, and before `ended` is processed."""
+    ended: BufferOrEvent | None = None
+    """The end of a partition, which the operators get to see, too."""
 
 
 class CheckpointedInputGate:
@@ -60,40 +60,40 @@ class CheckpointedInputGate:
         #: Channels that wait at an EndOfChannelState for the others, and whether it is their last one.
         self._recovered: dict[InputChannelInfo, bool] = {}
 
-    def poll_next(self, now_ms: int, *, priority_only: bool = False) -> PolledInput | None:
-        """The next element, or what the barrier handler made of it; None when nothing is available. `priority_only`: while
-        the outputs have no room."""
+    def poll_next(self, now_ms: int, *, priority_only: bool = False) -> BufferOrEvent | PolledEvent | None:
+        """The next element that operators see, or what the barrier handler made of one; None when nothing is available.
+        `priority_only`: while the outputs have no room."""
         poll = self.gate.poll_priority if priority_only else self.gate.poll_next
         while (polled := poll()) is not None:
             result = self.process(polled, now_ms)
-            if result.element is not None or result.effects:
+            if isinstance(result, BufferOrEvent) or result.effects or result.ended is not None:
                 return result
         return None
 
-    def process(self, polled: BufferOrEvent, now_ms: int) -> PolledInput:
+    def process(self, polled: BufferOrEvent, now_ms: int) -> BufferOrEvent | PolledEvent:
         """Take one element that was polled from the gates."""
         element = polled.element
         if isinstance(element, pa.RecordBatch):
             self.handler.add_processed_bytes(element.nbytes)
-            return PolledInput(polled)
+            return polled
         if isinstance(element, CheckpointBarrier):
-            return PolledInput(None, self._perform(self.handler.process_barrier(element, polled.channel, now_ms)))
+            return PolledEvent(self._perform(self.handler.process_barrier(element, polled.channel, now_ms)))
         if isinstance(element, EventAnnouncement):
             effects = self.handler.process_barrier_announcement(
                 element.barrier, element.sequence_number, polled.channel, now_ms
             )
-            return PolledInput(None, self._perform(effects))
+            return PolledEvent(self._perform(effects))
         if isinstance(element, CancelCheckpointMarker):
             effects = self.handler.process_cancellation_barrier(element, polled.channel, now_ms)
-            return PolledInput(None, self._perform(effects))
+            return PolledEvent(self._perform(effects))
         if isinstance(element, EndOfPartition):
             recovered = self._resume_if_recovered()
             ended = self._perform(self.handler.process_end_of_partition(polled.channel, now_ms))
-            return PolledInput(polled, (*recovered, *ended))
+            return PolledEvent((*recovered, *ended), polled)
         if isinstance(element, EndOfChannelState):
             self._recovered[polled.channel] = element.is_last
-            return PolledInput(None, self._resume_if_recovered())
-        return PolledInput(polled)
+            return PolledEvent(self._resume_if_recovered())
+        return polled
 
     def timer_fired(self, key: Hashable, now_ms: int) -> tuple[TaskEffect, ...]:
         """A timer is due; those of others are ignored."""

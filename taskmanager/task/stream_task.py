@@ -291,10 +291,12 @@ class StreamTask:
         polled = task_input.gate.poll_next(now_ms, priority_only=priority_only)
         if polled is None:
             return False
-        if polled.effects:
-            parts.checkpoints.perform(polled.effects, now_ms)
-        if polled.element is not None:
-            self._process_element(parts, task_input, polled.element)
+        if isinstance(polled, BufferOrEvent):
+            self._process_element(parts, task_input, polled)
+            return True
+        parts.checkpoints.perform(polled.effects, now_ms)
+        if polled.ended is not None:
+            self._process_element(parts, task_input, polled.ended)
         return True
 
     def _process_element(self, parts: TaskParts, task_input: TaskInput, polled: BufferOrEvent) -> None:

@@ -17,12 +17,11 @@ from snapline.dataflow.ids import LeaderSessionID
 from snapline.dataflow.wire.messages import Fenced
 from snapline.runtime.cores.connections import ConnectionID
 from snapline.runtime.cores.machine import InvariantViolation
-from snapline.taskmanager.network.channels.exchange_contract import InputChannel, InputChannelListener
+from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannel, InputChannelListener
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
 from snapline.taskmanager.network.flight.frames import (
     AddCredit,
     ChannelFailed,
-    ElementFrame,
     OpenChannel,
     ReleaseChannel,
 )
@@ -222,7 +221,7 @@ class ConsumerStream:
         if channel is None:
             return
         if isinstance(frame, ElementFrame):
-            channel.on_element(frame.element, frame.sequence_number, frame.backlog, priority=frame.priority)
+            channel.on_element(frame)
         else:
             channel.on_failed(frame.cause)
 

@@ -47,6 +47,17 @@ class BufferAndBacklog:
     """The next element has priority, too."""
 
 
+@dataclass(frozen=True, slots=True)
+class ElementFrame:
+    """Producer -> consumer: one element of one channel, on its way and in the receive queue."""
+
+    channel_id: int
+    element: StreamElement
+    sequence_number: int
+    backlog: int
+    priority: bool = False
+
+
 class SubpartitionView(Protocol):
     """The consumer's end of one subpartition."""
 

@@ -9,12 +9,12 @@ RemoteInputChannel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, EventAnnouncement, StreamElement
-from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog
+from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, EventAnnouncement
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame
 from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
 
 
@@ -30,18 +30,11 @@ class Received:
     """Not empty: the element was refused, and the channel has failed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Arrived:
-    element: StreamElement
-    sequence_number: int
-    backlog: int
-
-
 class InputChannelCore:
     """Receive queue of one channel. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._queue: PrioritizedDeque[_Arrived] = PrioritizedDeque()
+        self._queue: PrioritizedDeque[ElementFrame] = PrioritizedDeque()
         self._next_sequence_number = 0
         self._queued_batches = 0
         #: Sequence number of the last barrier that the task polled; the data in front of it is in flight.
@@ -50,24 +43,25 @@ class InputChannelCore:
         self._blocked_at: int | None = None
         self._released = False
 
-    def on_element(self, element: StreamElement, sequence_number: int, backlog: int, *, priority: bool) -> Received:
+    def on_element(self, arrived: ElementFrame) -> Received:
         """An element has arrived. Sequence numbers must be gapless: a priority element has overtaken at the sender, and is
         numbered as it was sent. After `release` everything is dropped."""
         if self._released:
             return Received()
-        if sequence_number != self._next_sequence_number:
+        if arrived.sequence_number != self._next_sequence_number:
             return Received(
-                failure=f"element {sequence_number} arrived where {self._next_sequence_number} was due: "
+                failure=f"element {arrived.sequence_number} arrived where {self._next_sequence_number} was due: "
                 "the connection lost or reordered data"
             )
         self._next_sequence_number += 1
         had_elements, had_priority = len(self._queue) > 0, self._queue.num_priority_elements > 0
-        self._queue.add(_Arrived(element, sequence_number, backlog), priority=priority)
+        element = arrived.element
+        self._queue.add(arrived, priority=arrived.priority)
         if isinstance(element, pa.RecordBatch):
             self._queued_batches += 1
-        elif isinstance(element, CheckpointBarrier) and element.options.is_timeoutable and not priority:
-            announcement = EventAnnouncement(element, sequence_number)
-            self._queue.add(_Arrived(announcement, sequence_number, backlog), priority=True)
+        elif isinstance(element, CheckpointBarrier) and element.options.is_timeoutable and not arrived.priority:
+            announcement = EventAnnouncement(element, arrived.sequence_number)
+            self._queue.add(replace(arrived, element=announcement, priority=True), priority=True)
         has_priority = self._queue.num_priority_elements > 0
         return Received(notify=not had_elements, notify_priority=has_priority and not had_priority)
 

@@ -27,7 +27,7 @@ from snapline.dataflow.elements import (
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.checkpoint_codec import decode_options, encode_options
 from snapline.protos import checkpoint_pb2
-from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame
 
 PROTOCOL = "snapline.exchange/1"
 
@@ -37,17 +37,6 @@ class ProtocolError(Exception):
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ElementFrame:
-    """Producer -> consumer: one element of one channel."""
-
-    channel_id: int
-    element: StreamElement
-    sequence_number: int
-    backlog: int
-    priority: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.taskmanager.network.channels.exchange_contract import InputChannelListener
+from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannelListener
 from snapline.taskmanager.network.flight import frames
 from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
 from snapline.taskmanager.network.flight.tcp_connections import connect_error
@@ -226,10 +226,10 @@ class InboundStream:
             except StopIteration:
                 return self._lost("the peer ended the stream")
             frame = frames.decode_downstream(chunk.app_metadata, chunk.data)
-            if isinstance(frame, frames.ElementFrame):
+            if isinstance(frame, ElementFrame):
                 channel = self._channels.get(frame.channel_id)
                 if channel is not None:
-                    channel.on_element(frame.element, frame.sequence_number, frame.backlog, priority=frame.priority)
+                    channel.on_element(frame)
             elif isinstance(frame, frames.ChannelFailed):
                 channel = self._channels.get(frame.channel_id)
                 if channel is not None:

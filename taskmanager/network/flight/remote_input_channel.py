@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
+from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.network.channels.credit import ReceiverCredit
-from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelListener
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame, InputChannelListener
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore
 from snapline.taskmanager.network.flight.frames import (
     AddCredit,
@@ -52,11 +52,12 @@ class RemoteInputChannel:
 
     # --- the stream's thread ----------------------------------------------------------------------------------------
 
-    def on_element(self, element: StreamElement, sequence_number: int, backlog: int, *, priority: bool) -> bool:
+    def on_element(self, arrived: ElementFrame) -> bool:
         """An element arrived. Returns False when the channel is over by it."""
+        element = arrived.element
         with self._lock:
-            failure = self._credit.on_batch(backlog) if isinstance(element, pa.RecordBatch) else ""
-            received = self._core.on_element(element, sequence_number, backlog, priority=priority)
+            failure = self._credit.on_batch(arrived.backlog) if isinstance(element, pa.RecordBatch) else ""
+            received = self._core.on_element(arrived)
             failure = failure or received.failure
             if isinstance(element, EndOfPartition) and not failure:
                 self._over = True

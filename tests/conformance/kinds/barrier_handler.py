@@ -28,7 +28,7 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, check
 from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate, PolledEvent
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
     AbortCheckpointOnBarrier,
     AllBarriersReceived,
@@ -42,7 +42,7 @@ from snapline.taskmanager.checkpointing.handler_factory import (
     checkpoint_barrier_unaligner,
 )
 from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame, InputChannelInfo
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore
 from snapline.taskmanager.network.channels.input_gate import BufferOrEvent, InputGate, UnionInputGate
 from tests.conformance.replay import Scenario, difference
@@ -168,7 +168,7 @@ class Harness:
             return
         number = self.next_number[channel]
         self.next_number[channel] += 1
-        self.channels[channel].core.on_element(element, number, 0, priority=overtakes)
+        self.channels[channel].core.on_element(ElementFrame(channel, element, number, 0, overtakes))
         announced = isinstance(element, CheckpointBarrier) and element.options.is_timeoutable
         if announced:
             self.priority.append(Arrived(channel, number, is_announcement=True))
@@ -257,14 +257,12 @@ class Harness:
 
     def _process(self, polled: BufferOrEvent) -> None:
         result = self.checkpointed.process(polled, self.now_ms)
-        self._perform(result.effects)
-        if result.element is None:
-            return
-        element = result.element.element
-        if isinstance(element, pa.RecordBatch):
-            self.seen.emitted.append(element.column("name")[0].as_py())
-        elif isinstance(element, EndOfPartition):
-            self.seen.emitted.append(f"EOP@{result.element.channel.channel_index}")
+        if isinstance(result, PolledEvent):
+            self._perform(result.effects)
+            if result.ended is not None:
+                self.seen.emitted.append(f"EOP@{result.ended.channel.channel_index}")
+        elif isinstance(result.element, pa.RecordBatch):
+            self.seen.emitted.append(result.element.column("name")[0].as_py())
 
     def converted(self, channel: int, sequence_number: int) -> None:
         """An announced barrier has been moved to the front of its channel."""

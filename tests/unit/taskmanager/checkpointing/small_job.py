@@ -19,7 +19,6 @@ from snapline.dataflow.elements import (
     CheckpointBarrier,
     CheckpointOptions,
     EndOfChannelState,
-    EndOfPartition,
     SnapshotType,
     StreamElement,
 )
@@ -29,7 +28,7 @@ from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMetrics
 from snapline.taskmanager.checkpointing.channel_state import spread_by_key
-from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate, PolledEvent
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
     ChannelState,
     FrozenState,
@@ -39,6 +38,7 @@ from snapline.taskmanager.checkpointing.handler_factory import create_barrier_ha
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from snapline.taskmanager.network.channels.exchange_contract import (
     BufferAndBacklog,
+    ElementFrame,
     InputChannelInfo,
     ResultSubpartitionInfo,
 )
@@ -89,7 +89,7 @@ class Link:
         if polled is None:
             return False
         received = self.core.on_element(
-            polled.element, polled.sequence_number, polled.backlog, priority=polled.is_priority
+            ElementFrame(0, polled.element, polled.sequence_number, polled.backlog, polled.is_priority)
         )
         assert received.failure == ""
         if self.gate is not None and (received.notify or received.notify_priority):
@@ -213,16 +213,15 @@ class Task:
         polled = self.gate.poll_next(self.job.now_ms, priority_only=priority_only)
         if polled is None:
             return False
-        self.coordinator.perform(polled.effects, self.job.now_ms, is_running=not self.ended)
-        if polled.element is not None:
-            element = polled.element.element
-            if isinstance(element, pa.RecordBatch):
-                assert not priority_only, "data was processed without room in the outputs"
-                rows = rows_of([element])
-                self.processed += [(polled.element.channel.channel_index, row) for row in rows]
-                self.emit(rows)
-            elif isinstance(element, EndOfPartition) and self.gate.gate.is_finished:
+        if isinstance(polled, PolledEvent):
+            self.coordinator.perform(polled.effects, self.job.now_ms, is_running=not self.ended)
+            if polled.ended is not None and self.gate.gate.is_finished:
                 self.end()
+        elif isinstance(polled.element, pa.RecordBatch):
+            assert not priority_only, "data was processed without room in the outputs"
+            rows = rows_of([polled.element])
+            self.processed += [(polled.channel.channel_index, row) for row in rows]
+            self.emit(rows)
         return True
 
     def end(self) -> None:

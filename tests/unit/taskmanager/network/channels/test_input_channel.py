@@ -13,6 +13,7 @@ from snapline.dataflow.elements import (
     StreamElement,
 )
 from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.network.channels.exchange_contract import ElementFrame
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore, Received
 
 ONE, TWO, THREE = (pa.record_batch({"n": pa.array([n], pa.int64())}) for n in (1, 2, 3))
@@ -31,7 +32,8 @@ def drain(core: InputChannelCore) -> list[StreamElement]:
 def receive(core: InputChannelCore, *elements: StreamElement) -> list[Received]:
     """In the order in which they were sent; an unaligned barrier has priority."""
     return [
-        core.on_element(element, core._next_sequence_number, 0, priority=element is UNALIGNED) for element in elements
+        core.on_element(ElementFrame(0, element, core._next_sequence_number, 0, element is UNALIGNED))
+        for element in elements
     ]
 
 
@@ -39,7 +41,7 @@ def test_a_gap_in_the_sequence_fails_the_channel() -> None:
     """And the element is not taken."""
     core = InputChannelCore()
 
-    received = core.on_element(ONE, 1, 0, priority=False)
+    received = core.on_element(ElementFrame(0, ONE, 1, 0))
 
     assert received.failure == "element 1 arrived where 0 was due: the connection lost or reordered data"
     assert drain(core) == []
@@ -111,5 +113,5 @@ def test_released_channel_drops_what_still_arrives() -> None:
     receive(core, ONE)
     core.release()
 
-    assert core.on_element(TWO, 1, 0, priority=False) == Received()
+    assert core.on_element(ElementFrame(0, TWO, 1, 0)) == Received()
     assert (drain(core), core.queued_batches) == ([], 0)

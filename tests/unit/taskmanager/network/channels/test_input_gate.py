@@ -18,12 +18,12 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import InvariantViolation
-from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate, PolledEvent
 from snapline.taskmanager.checkpointing.checkpointing_contract import InputsRecovered
 from snapline.taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
-from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelInfo
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame, InputChannelInfo
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore
-from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
+from snapline.taskmanager.network.channels.input_gate import BufferOrEvent, InputGate, UnionInputGate
 
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED)
 
@@ -48,7 +48,7 @@ class Channel:
     def arrive(self, *elements: StreamElement) -> None:
         for element in elements:
             priority = isinstance(element, CheckpointBarrier) and element.options.is_unaligned
-            received = self.core.on_element(element, self.core._next_sequence_number, 0, priority=priority)
+            received = self.core.on_element(ElementFrame(0, element, self.core._next_sequence_number, 0, priority))
             if self.gate is not None and (received.notify or received.notify_priority):
                 self.gate.notify_channel_non_empty(self.index, priority=received.notify_priority)
 
@@ -210,13 +210,13 @@ def test_restored_data_comes_first_and_only_then_anything_new() -> None:
     first.arrive(batch(3), EndOfChannelState(), batch(4))
     polled = []
     while (result := checkpointed.poll_next(0)) is not None:
-        polled.append(shown(result.element.element) if result.element else result.effects)
+        polled.append(result.effects if isinstance(result, PolledEvent) else shown(result.element))
     assert polled == [1, 2, 3]
     assert gate.is_recovered
 
     second.arrive(batch(11), EndOfChannelState(), batch(12))
     while (result := checkpointed.poll_next(0)) is not None:
-        polled.append(shown(result.element.element) if result.element else result.effects)
+        polled.append(result.effects if isinstance(result, PolledEvent) else shown(result.element))
 
     assert polled[3:5] == [11, (InputsRecovered(is_last=True),)]
     assert sorted(map(str, polled[5:])) == ["12", "4"]
@@ -232,7 +232,7 @@ def test_what_was_further_on_comes_first() -> None:
     second.arrive(batch(1), EndOfChannelState(), batch(5))
     polled: list[object] = []
     while (result := checkpointed.poll_next(0)) is not None:
-        polled += [shown(result.element.element)] if result.element else result.effects
+        polled += result.effects if isinstance(result, PolledEvent) else [shown(result.element)]
 
     more, done = InputsRecovered(is_last=False), InputsRecovered(is_last=True)
     assert polled[:6] == [1, more, 2, more, 3, done]
@@ -247,10 +247,11 @@ def test_a_channel_that_ends_is_not_waited_for_after_a_restore() -> None:
     assert checkpointed.poll_next(0) is None
     second.arrive(EndOfPartition())
 
-    polled = [result for _ in range(2) if (result := checkpointed.poll_next(0)) and result.element]
+    ended, data = checkpointed.poll_next(0), checkpointed.poll_next(0)
 
-    assert [shown(result.element.element) for result in polled if result.element] == [EndOfPartition(), 1]
-    assert [InputsRecovered(is_last=True) in result.effects for result in polled] == [True, False]
+    assert isinstance(ended, PolledEvent) and ended.ended is not None
+    assert (ended.ended.element, ended.effects) == (EndOfPartition(), (InputsRecovered(is_last=True),))
+    assert isinstance(data, BufferOrEvent) and shown(data.element) == 1
 
 
 def test_ends_of_data_and_channels_are_counted() -> None:

@@ -20,7 +20,7 @@ from snapline.dataflow.elements import (
     WatermarkStatus,
 )
 from snapline.dataflow.ids import CheckpointID
-from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame
 from snapline.taskmanager.network.flight import frames
 
 BATCH = pa.record_batch({"n": [1, 2, 3], "s": ["a", None, "c"]})
@@ -56,7 +56,7 @@ def test_control_elements(element: ControlElement, *, priority: bool) -> None:
 
     read = frames.decode_downstream(frames.control_frame(2**31, polled), None)
 
-    assert read == frames.ElementFrame(2**31, element, 2**50, 2**20, priority)
+    assert read == ElementFrame(2**31, element, 2**50, 2**20, priority)
 
 
 def test_a_batch_travels_beside_its_header() -> None:
@@ -65,8 +65,8 @@ def test_a_batch_travels_beside_its_header() -> None:
 
     read = frames.decode_downstream(header, BATCH)
 
-    assert read == frames.ElementFrame(3, BATCH, 7, 2, priority=False)
-    assert isinstance(read, frames.ElementFrame) and read.element is BATCH
+    assert read == ElementFrame(3, BATCH, 7, 2, priority=False)
+    assert isinstance(read, ElementFrame) and read.element is BATCH
 
 
 def test_a_batch_of_other_columns_brings_its_schema() -> None:
@@ -75,7 +75,7 @@ def test_a_batch_of_other_columns_brings_its_schema() -> None:
 
     read = frames.decode_downstream(frames.foreign_data_frame(3, BufferAndBacklog(BATCH, 7, 2), with_metadata), None)
 
-    assert isinstance(read, frames.ElementFrame) and isinstance(read.element, pa.RecordBatch)
+    assert isinstance(read, ElementFrame) and isinstance(read.element, pa.RecordBatch)
     assert (read.channel_id, read.sequence_number, read.backlog, read.priority) == (3, 7, 2, False)
     assert read.element.equals(with_metadata, check_metadata=True)
 

@@ -11,6 +11,7 @@ from snapline.dataflow.elements import (
     Watermark,
 )
 from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.network.channels.exchange_contract import ElementFrame
 from snapline.taskmanager.network.flight.frames import (
     AddCredit,
     OpenChannel,
@@ -40,7 +41,7 @@ class Said:
 
     def arrive(self, *elements: StreamElement, priority: bool = False) -> None:
         for element in elements:
-            self.channel.on_element(element, self._number, 0, priority=priority)
+            self.channel.on_element(ElementFrame(0, element, self._number, 0, priority))
             self._number += 1
 
     def polled(self) -> list[object]:
@@ -95,8 +96,8 @@ def test_a_gap_is_a_failure_told_once() -> None:
     said = Said()
     said.arrive(batch(0))
 
-    said.channel.on_element(batch(2), 2, 0, priority=False)
-    said.channel.on_element(batch(3), 3, 0, priority=False)
+    said.channel.on_element(ElementFrame(0, batch(2), 2, 0))
+    said.channel.on_element(ElementFrame(0, batch(3), 3, 0))
     said.channel.on_failed("later")
 
     assert len(said.task) == 2
