@@ -16,7 +16,7 @@ SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline e
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping test lint layers check-protos protos format sim soak bench bare-check lock clean
+.PHONY: help setup data demo shopping test lint layers check-protos protos format sim soak kafka-check bench bare-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ sim: setup ## The simulator: SEEDS=2000 runs with faults
 
 soak: setup ## MINUTES=30 of kills on standalone Spark with ZooKeeper and two coordinators; checks every row
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+kafka-check: setup ## The tests of Kafka's connectors against a real cluster: BROKERS=host:port
+	@test -n "$(BROKERS)" || { echo "say which cluster: make kafka-check BROKERS=host:port"; exit 1; }
+	SNAPLINE_KAFKA_BROKERS=$(BROKERS) $(BIN)/python -m pytest -q tests/contract/test_kafka_broker.py tests/unit/connectors/kafka tests/golden/test_kafka.py
 
 bench: setup ## The benchmarks
 	$(BIN)/python -m benchmarks
