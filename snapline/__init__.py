@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from snapline.dataflow.snapshot.state_evolution import with_default
     from snapline.environment import StreamExecutionEnvironment
     from snapline.execution import JobExecutionResult
+    from snapline.expressions.expression import Expr, coalesce, col, concat_str, lit, when
     from snapline.joined import JoinedStreams
     from snapline.stream import DataStream, DataStreamSink, KeyedStream
     from snapline.windowed import WindowedStream
@@ -135,6 +136,7 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "EventTimeSessionWindows",
+    "Expr",
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
@@ -200,9 +202,14 @@ __all__ = [
     "WindowContext",
     "WindowedStream",
     "WithMasterCheckpointHook",
+    "coalesce",
+    "col",
+    "concat_str",
     "count",
+    "lit",
     "mean",
     "register_serializer",
+    "when",
     "with_default",
 ]
 
@@ -242,6 +249,7 @@ _PLACES = {
     "snapline.dataflow.errors": "ConnectorError InvalidArgument JobDefinitionError SnaplineError",
     "snapline.dataflow.snapshot.state_evolution": "with_default",
     "snapline.environment": "StreamExecutionEnvironment",
+    "snapline.expressions.expression": "Expr coalesce col concat_str lit when",
     "snapline.execution": "JobExecutionResult",
     "snapline.joined": "JoinedStreams",
     "snapline.stream": "DataStream DataStreamSink KeyedStream",

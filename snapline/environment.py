@@ -285,7 +285,7 @@ class StreamExecutionEnvironment:
         missing, in one line each.
 
         >>> from snapline.connectors.builtin.sinks import PrintSink
-        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
         >>> sink = env.from_collection([{"x": 1}, {"x": 2}]).map(lambda row: {"y": row["x"] * 10}).sink_to(PrintSink())
         >>> env.execute("tens", local=True).status
         1> {'y': 10}

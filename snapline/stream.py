@@ -8,12 +8,13 @@ stream is known, names of columns are checked while the graph is built.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from snapline.aggregates import AggregateOfExpression, with_computed
 from snapline.dataflow.api.aggregate_types import check_aggregate_type
 from snapline.dataflow.api.connector_api import Sink
 from snapline.dataflow.api.functions import (
@@ -49,6 +50,8 @@ from snapline.dataflow.graph.side_outputs import why_no_side_output
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamNode
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.partitioning import Partitioning
+from snapline.expressions.expression import Expr
+from snapline.expressions.projection import Predicate, Projection, as_columns
 from snapline.key_functions import KeyFunction, WithKeys, check_key_function
 
 if TYPE_CHECKING:
@@ -179,14 +182,48 @@ class DataStream:
         return self.add_operator(name, MapBatchesSpec(function, schema), uid, schema=schema)
 
     def filter(
-        self, predicate: Callable[[pa.RecordBatch], pa.Array], *, uid: str = "", name: str = "filter"
+        self, predicate: Expr | Callable[[pa.RecordBatch], pa.Array], *, uid: str = "", name: str = "filter"
     ) -> DataStream:
-        """Keep the rows for which `predicate(batch)`, a boolean array with a value per row, is true; null counts as false.
+        """Keep the rows for which an expression is true, or `predicate(batch)`, a function that gives a boolean array with a value per row;
+        null counts as false. Raises JobDefinitionError for an expression over columns that are not there, or that is no condition.
 
+        >>> orders.filter(sl.col("cents") > 100).schema == orders.schema
+        True
         >>> orders.filter(lambda batch: pc.greater(batch["cents"], 100)).schema == orders.schema
         True
         """
+        if isinstance(predicate, Expr):
+            self.check_columns(predicate.columns(), f"{name} {predicate!r}")
+            predicate = Predicate(predicate)
+            if self.schema is not None:
+                predicate.check_over(self.schema)
         return self.add_operator(name, FilterSpec(predicate), uid, schema=self.schema)
+
+    def select(self, *columns: str | Expr | Sequence[str | Expr], **named: object) -> DataStream:
+        """Only these columns: names, expressions, and `name=expression` (a literal is the same value for every row).
+
+        Raises JobDefinitionError for a column that is not there, types that do not fit, and two columns of one name.
+
+        >>> orders.select("shop", euros=sl.col("cents") / 100).schema.names
+        ['shop', 'euros']
+        """
+        return self._projected(Projection(as_columns(columns, named, "select"), keep=False), "select")
+
+    def with_columns(self, *columns: Expr | Sequence[Expr], **named: object) -> DataStream:
+        """All columns, and these beside them or in the place of those of the same name; see `select`.
+
+        >>> orders.with_columns(euros=sl.col("cents") / 100).schema.field("euros").type
+        DataType(double)
+        """
+        return self._projected(Projection(as_columns(columns, named, "with_columns"), keep=True), "with_columns")
+
+    def _projected(self, projection: Projection, name: str) -> DataStream:
+        if not projection.expressions:
+            raise JobDefinitionError(f"{name} needs at least one column")
+        for expression in projection.expressions:
+            self.check_columns(expression.columns(), f"{name} {expression!r}")
+        schema = None if self.schema is None else projection.schema_over(self.schema)
+        return self.add_operator(name, MapBatchesSpec(projection, schema), "", schema=schema)
 
     def map(
         self, function: Callable[[Row], Row], *, uid: str = "", name: str = "map", schema: pa.Schema | None = None
@@ -354,7 +391,7 @@ class DataStream:
 
     # --- partitioning --------------------------------------------------------------------------------------------------
 
-    def key_by(self, *columns: str | KeyFunction, schema: pa.Schema | None = None) -> KeyedStream:
+    def key_by(self, *columns: str | Expr | KeyFunction, schema: pa.Schema | None = None) -> KeyedStream:
         """Partition by the values of columns, or by a function of a batch: rows with equal keys meet in one subtask.
 
         `function(batch)` gives an Arrow array with a key per row, or an array of structs for a key of several columns. The keys become
@@ -371,6 +408,11 @@ class DataStream:
         """
         if not columns:
             raise JobDefinitionError("key_by needs at least one column, or a function of a batch")
+        if any(isinstance(column, Expr) for column in columns):
+            expressions = as_columns(columns, {}, "key_by")
+            computed = tuple(one for one in expressions if one.operation != "col")
+            keyed = self if not computed else self.with_columns(*computed)
+            return keyed.key_by(*(one.name for one in expressions))
         names = tuple(column for column in columns if isinstance(column, str))
         if len(names) == len(columns):
             if schema is not None:
@@ -607,7 +649,7 @@ class KeyedStream:
         uid: str = "",
         name: str = "running_aggregate",
         passthrough: Sequence[str] = (),
-        **aggregates: Aggregate,
+        **aggregates: Aggregate | AggregateOfExpression,
     ) -> DataStream:
         """For every row its key's aggregates so far, that row included. The result has the key columns, those of `passthrough`, and one for
         each keyword. Raises JobDefinitionError for a column that is not there or that cannot be aggregated so.
@@ -617,7 +659,10 @@ class KeyedStream:
         Traceback (most recent call last):
         snapline.dataflow.errors.JobDefinitionError: aggregate of 'running_aggregate': sum() as 'total': column 'customer' is string, which cannot be added up here; cast it to an integer or a float before
         """
-        chosen = self.named_aggregates(aggregates, name, passthrough)
+        keyed, plain = with_computed(self, aggregates)
+        if keyed is not self:
+            return keyed.running_aggregate(uid=uid, name=name, passthrough=passthrough, **plain)  # type: ignore[arg-type]
+        chosen = self.named_aggregates(plain, name, passthrough)
         self.stream.check_columns(passthrough, f"passthrough of {name!r}")
         spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough), self.stream.schema)
         return self.stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.key_columns)
@@ -681,12 +726,13 @@ class KeyedStream:
         return JoinedStreams(self, other)
 
     def named_aggregates(
-        self, aggregates: dict[str, Aggregate], where: str, beside: Sequence[str] = ()
+        self, aggregates: Mapping[str, object], where: str, beside: Sequence[str] = ()
     ) -> tuple[Aggregate, ...]:
         """Aggregates under the names of their keywords, their columns checked. `beside`: what the result has besides keys."""
         taken = {*self.key_columns, *beside}
         if not aggregates:
             raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=sl.count()")
+        chosen: list[Aggregate] = []
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise JobDefinitionError(
@@ -696,7 +742,7 @@ class KeyedStream:
                 raise JobDefinitionError(
                     f"{where!r}: the result has a column {name!r} already, beside the aggregate: give the aggregate another name"
                 )
-        chosen = tuple(replace(aggregate, name=name) for name, aggregate in aggregates.items())
+            chosen.append(replace(aggregate, name=name))
         self.stream.check_columns([a.column for a in chosen if a.column], f"aggregate of {where!r}")
         schema = self.stream.schema
         for aggregate in chosen:
@@ -705,4 +751,4 @@ class KeyedStream:
                     check_aggregate_type(aggregate, schema.field(aggregate.column).type)
                 except TypeError as error:
                     raise JobDefinitionError(f"aggregate of {where!r}: {error}") from None
-        return chosen
+        return tuple(chosen)

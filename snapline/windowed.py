@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.aggregates import AggregateOfExpression, with_computed
 from snapline.dataflow.api.aggregate_types import has_order
 from snapline.dataflow.api.functions import ProcessWindowFunction, Row
 from snapline.dataflow.api.windows import (
@@ -81,7 +82,9 @@ class WindowedStream:
         """
         return replace(self, late_tag=tag)
 
-    def aggregate(self, *, uid: str = "", name: str = "window", **aggregates: Aggregate) -> DataStream:
+    def aggregate(
+        self, *, uid: str = "", name: str = "window", **aggregates: Aggregate | AggregateOfExpression
+    ) -> DataStream:
         """One row per key and window: key columns, window_start and window_end (not for count windows), and a column per keyword. Raises
         JobDefinitionError for a column that is not there or that cannot be aggregated so.
 
@@ -89,7 +92,10 @@ class WindowedStream:
         >>> _ = minutes.aggregate(uid="minutes", orders=sl.count(), cents=sl.sum("cents"), dearest=sl.max("cents"))
         """
         beside = () if isinstance(self.assigner, GlobalWindows) else ("window_start", "window_end")
-        chosen = self.keyed.named_aggregates(aggregates, name, beside)
+        keyed, plain = with_computed(self.keyed, aggregates)
+        if keyed is not self.keyed:
+            return replace(self, keyed=keyed).aggregate(uid=uid, name=name, **plain)  # type: ignore[arg-type]
+        chosen = self.keyed.named_aggregates(plain, name, beside)
         stream = self.keyed.stream
         spec = WindowAggregateSpec(
             self.keyed.key_columns,

@@ -286,6 +286,9 @@ def branches(
         "window-join": keyed.join(other).window(sl.TumblingEventTimeWindows(100), how="full", uid="window-join"),
         "interval-join": keyed.join(other).between(-NEAR_MS, NEAR_MS, uid="interval-join"),
         "temporal-join": keyed.join(other).as_of(how="left", uid="temporal-join"),
+        "expressions": left.filter(sl.col("v") % 3 == 0)
+        .with_columns(double=sl.col("v") * 2)
+        .select("k", "t", kind=sl.when(sl.col("double") > 9).then("much").otherwise("little")),
         "enrich": left.enrich(NAMES, {"k": "id"}, how="inner", uid="enrich").start_new_chain(),
         "union": left.union(renamed_right).key_by("k").running_aggregate(uid="union", n=sl.count()),
         "even": parted.disable_chaining(),

@@ -143,6 +143,7 @@ def expected() -> dict[str, Counter[tuple[Any, ...]]]:
             if one[0] == other[0] and -NEAR_MS <= other[2] - one[2] <= NEAR_MS
         ),
         "temporal-join": (pair(one, latest(right, one)) for one in left),
+        "expressions": ({"k": k, "t": t, "kind": "much" if 2 * v > 9 else "little"} for k, v, t in left if v % 3 == 0),
         "enrich": ({"k": k, "v": v, "t": t, "name": names[k]} for k, v, t in left if k in names),
         "union": ({"k": k, "n": i + 1} for k, n in joined_per_key.items() for i in range(n)),
         "even": ({"k": k, "v": v} for k, v, _ in left if v % 2 == 0),

@@ -1,0 +1,191 @@
+"""Expressions mean what the same words mean in Polars, and are refused before a job runs where they mean nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import snapline as sl
+from snapline.dataflow.errors import JobDefinitionError
+
+ROWS = 7
+
+
+def at(year: int) -> dt.datetime:
+    """The beginning of a year, without a zone."""
+    return dt.datetime(year, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
+
+
+SCHEMA = pa.schema(
+    [
+        ("a", pa.int64()),
+        ("b", pa.int32()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+        ("p", pa.bool_()),
+        ("q", pa.bool_()),
+        ("t", pa.timestamp("us")),
+    ]
+)
+WHOLE = st.integers(-1000, 1000)
+COLUMNS: dict[str, st.SearchStrategy[Any]] = {
+    "a": WHOLE,
+    "b": WHOLE,
+    "x": st.floats(-100, 100, allow_nan=False).map(lambda value: round(value, 3)),
+    "s": st.text("aAbB é1", max_size=6),
+    "p": st.booleans(),
+    "q": st.booleans(),
+    "t": st.datetimes(at(1960), at(2040)),
+}
+BATCHES = st.fixed_dictionaries(
+    {name: st.lists(st.none() | values, min_size=ROWS, max_size=ROWS) for name, values in COLUMNS.items()}
+).map(lambda columns: pa.RecordBatch.from_pydict(columns, schema=SCHEMA))
+
+INT64: dict[Any, Any] = {pl: pl.Int64, sl: pa.int64()}
+CASES: dict[str, Callable[[Any], Any]] = {
+    "arithmetic": lambda m: (m.col("a") * 2 + m.col("b") - 3) * m.col("x"),
+    "reversed": lambda m: 1 - m.col("x") + 2 * m.col("a"),
+    "negative": lambda m: -m.col("x"),
+    "true division": lambda m: m.col("a") / m.col("b"),
+    "floor division": lambda m: m.col("a") // m.col("b"),
+    "floor division of floats": lambda m: m.col("x") // 3.0,
+    "remainder": lambda m: m.col("a") % 7,
+    "comparison": lambda m: m.col("a") >= m.col("b"),
+    "equality with text": lambda m: m.col("s") == "a",
+    "logic": lambda m: (m.col("p") & m.col("q")) | ~m.col("p"),
+    "either": lambda m: m.col("p") ^ m.col("q"),
+    "null handling": lambda m: m.col("a").fill_null(0) + m.col("x").is_null().cast(INT64[m]),
+    "is in": lambda m: m.col("b").is_in([1, 2, 3, 500]),
+    "between": lambda m: m.col("x").is_between(-10, 10, closed="left"),
+    "choice": lambda m: m.when(m.col("a") > 10).then(m.col("b")).when(m.col("p")).then(1).otherwise(m.col("b") * 2),
+    "choice with null": lambda m: m.when(m.col("p")).then(m.col("x")).otherwise(None),
+    "coalesce": lambda m: m.coalesce(m.col("b"), m.col("b") * 2, m.lit(5)),
+    "absolute": lambda m: m.col("x").abs(),
+    "floor": lambda m: m.col("x").floor(),
+    "ceil": lambda m: m.col("x").ceil(),
+    "root": lambda m: m.col("x").abs().sqrt(),
+    "upper": lambda m: m.col("s").str.to_uppercase(),
+    "lower": lambda m: m.col("s").str.to_lowercase(),
+    "length": lambda m: m.col("s").str.len_chars().cast(INT64[m]),
+    "starts": lambda m: m.col("s").str.starts_with("a"),
+    "ends": lambda m: m.col("s").str.ends_with("B"),
+    "contains": lambda m: m.col("s").str.contains("[aé]1"),
+    "contains literally": lambda m: m.col("s").str.contains(" ", literal=True),
+    "replace": lambda m: m.col("s").str.replace("[ab]", "_"),
+    "replace all": lambda m: m.col("s").str.replace_all("[ab]", "_"),
+    "slice": lambda m: m.col("s").str.slice(1, 3),
+    "slice from the end": lambda m: m.col("s").str.slice(-2),
+    "strip": lambda m: m.col("s").str.strip_chars(),
+    "joined": lambda m: m.concat_str(m.col("s"), m.lit("x"), m.col("s"), separator="-"),
+    "added text": lambda m: m.col("s") + "!",
+    "year": lambda m: m.col("t").dt.year().cast(INT64[m]),
+    "month": lambda m: m.col("t").dt.month().cast(INT64[m]),
+    "weekday": lambda m: m.col("t").dt.weekday().cast(INT64[m]),
+    "day of the year": lambda m: m.col("t").dt.ordinal_day().cast(INT64[m]),
+    "minute": lambda m: m.col("t").dt.minute().cast(INT64[m]),
+    "date": lambda m: m.col("t").dt.date(),
+    "truncated": lambda m: m.col("t").dt.truncate("1h"),
+    "truncated to weeks": lambda m: m.col("t").dt.truncate("1w"),
+    "epoch": lambda m: m.col("t").dt.epoch("ms"),
+    "formatted": lambda m: m.col("t").dt.strftime("%Y-%m-%d"),
+    "compared with a time": lambda m: m.col("t") < at(2000),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(batch=BATCHES)
+@settings(max_examples=20)
+def test_an_expression_means_what_it_means_in_polars(name: str, batch: pa.RecordBatch) -> None:
+    """Value by value, nulls included."""
+    expression = CASES[name](sl).alias("out")
+    expected = pl.from_arrow(batch).select(CASES[name](pl).alias("out"))["out"].to_list()  # type: ignore[union-attr]
+    found = expression.evaluate(batch).to_pylist()
+
+    assert found == (pytest.approx(expected, nan_ok=True) if isinstance(_first(expected), float) else expected)
+
+
+def _first(values: list[Any]) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_type_that_is_promised_is_the_type_that_comes(name: str) -> None:
+    """Over a schema alone, and over rows; and an expression travels as a pickle."""
+    expression = pickle.loads(pickle.dumps(CASES[name](sl)))
+    values = {"a": 1, "b": 2, "x": 0.5, "s": "a", "p": True, "q": False, "t": at(2026)}
+    batch = pa.RecordBatch.from_pylist([values, dict.fromkeys(values)], schema=SCHEMA)
+
+    assert expression.type_in(SCHEMA) == expression.evaluate(batch).type
+
+
+def stream() -> sl.DataStream:
+    """A stream whose schema is known."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    return env.from_collection([{"price": 2.0, "pieces": 3, "item": "pen"}]).map_batches(
+        lambda batch: batch,
+        schema=pa.schema([("price", pa.float64()), ("pieces", pa.int64()), ("item", pa.string())]),
+    )
+
+
+def test_the_schema_is_known_after_select_and_with_columns() -> None:
+    """Names, types and order, without schema=."""
+    total = sl.col("price") * sl.col("pieces")
+    chosen = stream().select("item", sl.col("pieces").alias("n"), total=total, one=1)
+    beside = stream().with_columns(total=total, pieces=sl.col("pieces").cast(pa.int32()))
+
+    assert chosen.schema == pa.schema(
+        [("item", pa.string()), ("n", pa.int64()), ("total", pa.float64()), ("one", pa.int64())]
+    )
+    assert beside.schema == pa.schema(
+        [("price", pa.float64()), ("pieces", pa.int32()), ("item", pa.string()), ("total", pa.float64())]
+    )
+
+
+def test_keys_and_aggregates_take_expressions() -> None:
+    """They become columns before the keys are hashed."""
+    keyed = stream().key_by(sl.col("item").str.to_uppercase().alias("upper"))
+    counted = keyed.running_aggregate(uid="sums", total=sl.sum(sl.col("price") * sl.col("pieces")), n=sl.count())
+
+    assert keyed.key_columns == ("upper",)
+    assert [edge.key_columns for edge in counted.node.inputs] == [("upper",)]
+    assert stream().key_by(sl.col("item")).key_columns == ("item",)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda s: s.select(sl.col("prize")), r"there is no column 'prize'; did you mean 'price'\? Columns: price, pieces, item|"),
+        (lambda s: s.filter(sl.col("nothing") > 1), "there is no column 'nothing'. Columns: price, pieces, item"),
+        (lambda s: s.filter(sl.col("price") + 1), r'filter: \(col\("price"\) \+ 1\) is double, and a condition is true or false'),
+        (
+            lambda s: s.select(x=sl.col("item") * 2 + 1),
+            r'\(col\("item"\) \* 2\) cannot be computed \(col\("item"\) is string, 2 is int64\)',
+        ),
+        (lambda s: s.select("item", sl.col("pieces").alias("item")), "two columns would be called 'item'"),
+        (lambda s: s.select(x=sl.when(sl.col("pieces") > 1).then(2)), "ends with .otherwise"),
+        (lambda s: s.select(x=object()), "is no expression and no literal"),
+        (lambda s: s.select(lambda batch: batch), "is no column and no expression"),
+        (lambda s: s.select(), "select needs at least one column"),
+        (lambda s: s.select(x=sl.col("price").cast("int")), "cast takes an Arrow type"),
+        (lambda s: s.select(x=sl.col("item").dt.truncate("soon")), "'soon' is no length of time"),
+        (lambda s: s.key_by("item").running_aggregate(n=sl.sum(sl.col("item") + "x")), "cannot be added up"),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_is_refused_before_the_job_runs(build: Callable[[sl.DataStream], Any], message: str) -> None:
+    """With the culprit and the columns at that place."""
+    with pytest.raises(JobDefinitionError, match=message):
+        build(stream())
+
+
+def test_an_expression_is_neither_true_nor_false() -> None:
+    """`and`, `or` and chained comparisons would say something else than they seem to."""
+    with pytest.raises(TypeError, match="combine conditions with &"):
+        bool(sl.col("a") > 1)
