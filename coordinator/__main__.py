@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error, _status_fd_of(sys.argv[1:] if arguments is None else arguments))
     logger = make_logger("coordinator", config.log_level)
     capture_standard_logging(logger)
+    if config.warning:
+        logger.warning(config.warning)
     return _run(config, logger)
 
 

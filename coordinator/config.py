@@ -17,10 +17,12 @@ from typing import TextIO
 from snapline.dataflow.config import (
     CHECKPOINTS_DIRECTORY,
     COORDINATOR_ADDRESS,
+    COORDINATOR_BIND_HOST,
     LOG_LEVEL,
     Configuration,
     ConfigurationError,
 )
+from snapline.runtime.rpc.exposure import exposure_warning
 from snapline.runtime.settings import Setting, default_layers, from_options, from_toml, resolve
 
 
@@ -35,6 +37,8 @@ class CoordinatorConfig:
     """Written when it listens: host:port and a line end. For launchers that chose port 0."""
     metrics_port: int = -1
     """Where /metrics is served; 0: any port; -1: nowhere."""
+    warning: str = ""
+    """To be logged at each start; empty: there is none."""
     sidecar: bool = False
     """Ends when its standard input does, that is, with the process that started it."""
     status_fd: int = -1
@@ -57,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
     parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
     parser.add_argument("--address-file", metavar="FILE", default="", help="write host:port there once it listens")
+    parser.add_argument("--insecure", action="store_true", help="listen for everybody, without token and TLS")
     parser.add_argument("--metrics-port", metavar="PORT", type=int, default=-1, help="serve Prometheus metrics there")
     parser.add_argument("--sidecar", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--status-fd", type=int, default=-1, help=argparse.SUPPRESS)
@@ -79,9 +84,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_inp
     }
     layers.append({key: Setting(value, origin) for key, (value, origin) in named.items() if value})
     configuration = resolve(*layers)
+    bind = configuration.get_option(COORDINATOR_ADDRESS)
+    bind_host = configuration.get_option(COORDINATOR_BIND_HOST)
     return CoordinatorConfig(
-        bind=configuration.get_option(COORDINATOR_ADDRESS),
+        bind=bind,
         configuration=configuration,
+        warning=exposure_warning("coordinator", bind, bind_host, configuration, insecure=given.insecure),
         address_file=given.address_file,
         metrics_port=given.metrics_port,
         sidecar=given.sidecar,

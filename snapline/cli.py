@@ -22,9 +22,11 @@ from snapline.client import ClusterClient
 from snapline.dataflow.config import (
     COORDINATOR_ADDRESS,
     DROP_STATE_COLUMNS,
+    HA_TYPE,
     OPTIONS,
     SECURITY_TOKEN,
     Configuration,
+    ConfigurationError,
     is_secret,
 )
 from snapline.dataflow.errors import SnaplineError
@@ -54,6 +56,12 @@ class Target:
     def __init__(self, coordinator: str, token: str, output: str) -> None:
         layers = default_layers(os.environ)
         given = {}
+        ha = layers.get(HA_TYPE.key)
+        if coordinator and ha is not None and ha.value.strip().lower() == "zookeeper":
+            raise ConfigurationError(
+                f"--coordinator {coordinator} contradicts {HA_TYPE.key} = zookeeper (from {ha.origin}), which says who leads: leave one of "
+                "them out (SNAPLINE_CONF_high_availability__type=NONE for this command)"
+            )
         if coordinator:
             given[COORDINATOR_ADDRESS.key] = Setting(coordinator, "--coordinator")
         if token:

@@ -17,6 +17,7 @@ from snapline.dataflow.config import LOG_LEVEL, RELAY_ADDRESS, RELAY_BIND_HOST, 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.address_file import write_address
 from snapline.runtime.logs import capture_standard_logging, make_logger
+from snapline.runtime.rpc.exposure import exposure_warning
 from snapline.runtime.settings import Setting, command_line_layers, resolve
 
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
     parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
     parser.add_argument("--address-file", metavar="FILE", type=Path, help="write host:port there once it listens")
+    parser.add_argument("--insecure", action="store_true", help="listen for everybody, without token and TLS")
     parser.add_argument("--metrics-port", metavar="PORT", type=int, default=-1, help="serve Prometheus metrics there")
     given = parser.parse_args(arguments)
     try:
@@ -38,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.bind:
             layers.append({RELAY_ADDRESS.key: Setting(given.bind, "--bind")})
         configuration = resolve(*layers)
+        bind, bind_host = configuration.get_option(RELAY_ADDRESS), configuration.get_option(RELAY_BIND_HOST)
+        warning = exposure_warning("relay", bind, bind_host, configuration, insecure=given.insecure)
     except SnaplineError as error:
         return _refuse(error)
     from snapline.runtime.metrics import MetricsServer
@@ -46,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     logger = make_logger("relay", configuration.get_option(LOG_LEVEL))
     capture_standard_logging(logger)
+    if warning:
+        logger.warning(warning)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before there are threads: one thread waits for them
     try:
         security = Security.from_configuration(configuration)
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     relay = RelayServer(security, configuration.get_option(RELAY_LINGER), logger)
     metrics = MetricsServer(relay.samples, logger)
     try:
-        address = relay.start(configuration.get_option(RELAY_ADDRESS), configuration.get_option(RELAY_BIND_HOST))
+        address = relay.start(bind, bind_host)
         logger.info("relay listens", address=address)
         if given.metrics_port >= 0:
             port = metrics.start(address.rpartition(":")[0], given.metrics_port)

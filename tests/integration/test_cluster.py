@@ -318,6 +318,10 @@ def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
     ("arguments", "error"),
     [
         (["--bind", "nowhere"], "jobmanager.rpc.address = 'nowhere': expected host:port"),
+        (
+            ["--bind", "127.0.0.1:0", "-D", "jobmanager.bind-host=0.0.0.0"],
+            "whoever reaches 0.0.0.0:0 can run code in this coordinator: set security.auth.token",
+        ),
         (["-D", "heartbeat.interval"], "give KEY=VALUE"),
         (["-D", "heartbeat.interval=soon"], "heartbeat.interval"),
         (["--config", "missing.toml"], "cannot read missing.toml"),

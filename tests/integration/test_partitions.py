@@ -96,7 +96,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         hosts = Hosts(tmp_path, network, ensemble.quorum)
         try:
             for host in ("c1", "c2"):
-                hosts.start(host, "snapline.coordinator", "--bind", f"{network.address(host)}:6123")
+                hosts.start(host, "snapline.coordinator", "--insecure", "--bind", f"{network.address(host)}:6123")
             for host in ("t1", "t2"):
                 arguments = ("--slots", "1", "--resource-id", host, "--bind-host", network.address(host))
                 hosts.start(host, "snapline.taskmanager", *arguments)

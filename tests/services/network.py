@@ -1,7 +1,7 @@
 """Hosts on a private network of this machine: network namespaces, joined by a bridge, whose links can be cut and made bad.
 
     with PrivateNetwork(["c1", "c2", "tm"]) as network:
-        subprocess.Popen(network.on("c1", ["python", "-m", "snapline.coordinator", "--bind", f"{network.address('c1')}:6123"]))
+        subprocess.Popen(network.on("c1", ["python", "-m", "snapline.coordinator", "--insecure", "--bind", f"{network.address('c1')}:6123"]))
         network.cut("c1")
         network.heal("c1")
 

@@ -95,6 +95,20 @@ def test_settings_files_are_accepted(path):
     assert resolve(from_toml(DEPLOY / path))
 
 
+def test_no_deployment_runs_without_a_token():
+    """Compose, systemd and Kubernetes refuse to start a process for which there is none."""
+    for unit in UNITS:
+        assert "\nEnvironmentFile=/etc/snapline/secrets.env\n" in unit.read_text(), unit.name
+    for name, service in COMPOSE["services"].items():
+        if "snapline" in service.get("command", [""])[0]:
+            assert service["environment"]["SNAPLINE_CONF_security__auth__token"].startswith("${SNAPLINE_TOKEN:?"), name
+    for (kind, name), manifest in OBJECTS.items():
+        if kind in ("StatefulSet", "Deployment"):
+            (container,) = manifest["spec"]["template"]["spec"]["containers"]
+            (token,) = [e for e in container["env"] if e["name"] == "SNAPLINE_CONF_security__auth__token"]
+            assert not token["valueFrom"]["secretKeyRef"].get("optional"), name
+
+
 def settings_of(objects: dict[tuple[str, str], dict], directory: Path) -> Configuration:
     """As the chart's configuration map gives them. Raises ConfigurationError."""
     path = directory / "snapline.toml"

@@ -132,3 +132,16 @@ def test_a_script_that_fails_is_no_fault_of_ours(tmp_path: Path, capsys, monkeyp
     assert run("run", "-m", "127.0.0.1:1", str(script)) == 1
     assert f"snapline: {script} failed: ZeroDivisionError: division by zero" in (said := capsys.readouterr().err)
     assert "snapline/cli.py" not in said
+
+
+def test_an_address_that_contradicts_high_availability_is_refused(monkeypatch, tmp_path, capsys):
+    """ZooKeeper says who leads: the address was ignored, and a job of another cluster could be cancelled."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SNAPLINE_CONF_high_availability__type", "zookeeper")
+
+    assert run("cancel", "-m", "127.0.0.1:1", "job") == 1
+    assert capsys.readouterr().err == (
+        "snapline: --coordinator 127.0.0.1:1 contradicts high-availability.type = zookeeper (from environment variable "
+        "SNAPLINE_CONF_high_availability__type), which says who leads: leave one of them out "
+        "(SNAPLINE_CONF_high_availability__type=NONE for this command)\n"
+    )

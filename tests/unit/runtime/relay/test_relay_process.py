@@ -36,10 +36,18 @@ def taken() -> Iterator[str]:
             ),
         ),
         (
-            ["--bind", "0.0.0.0:0"],
+            ["--bind", "0.0.0.0:0", "--insecure"],
             (
                 "nobody can connect to 0.0.0.0: give the address under which this relay is reached, "
                 "and relay.bind-host=0.0.0.0 to listen on all of them"
+            ),
+        ),
+        (
+            ["--bind", "127.0.0.1:0", "-D", "relay.bind-host=0.0.0.0"],
+            (
+                "whoever reaches 0.0.0.0:0 can run code in this relay: set security.auth.token to one secret for all processes of the "
+                "cluster (SNAPLINE_CONF_security__auth__token=$(openssl rand -hex 32)), or security.ssl.ca-file for TLS, or listen on "
+                "127.0.0.1, or say --insecure"
             ),
         ),
         (
@@ -55,7 +63,7 @@ def taken() -> Iterator[str]:
             "cannot serve metrics on {taken}: Address already in use; choose another --metrics-port",
         ),
     ],
-    ids=["taken", "any", "unknown", "unwritable", "metrics"],
+    ids=["taken", "any", "exposed", "unknown", "unwritable", "metrics"],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_1(taken: str, arguments: list[str], error: str) -> None:
     """With the way out; never a traceback."""

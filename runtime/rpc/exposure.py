@@ -1,0 +1,43 @@
+"""Whether a server may listen where it is told to: who can reach it can run code in it, unless callers have to show who they are.
+
+Decides that an address which only this machine reaches needs nothing, that any other one needs a token or TLS (both sides of
+which show a certificate), and that `--insecure` is heeded, with a warning. Flink leaves this to its users.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from snapline.dataflow.config import SECURITY_SSL_CA, SECURITY_TOKEN, Configuration, ConfigurationError
+
+
+def exposure_warning(what: str, address: str, bind_host: str, configuration: Configuration, *, insecure: bool) -> str:
+    """What to warn of before a `what` listens at `address` (host:port), or on `bind_host` instead of its host; empty: nothing. Raises
+    ConfigurationError when everybody could use it and nobody has said `--insecure`."""
+    if configuration.get_option(SECURITY_TOKEN) or configuration.get_option(SECURITY_SSL_CA):
+        return ""
+    host, _, port = address.rpartition(":")
+    host = (bind_host or host).strip("[]")
+    if is_loopback(host):
+        return ""
+    danger = f"whoever reaches {host}:{port} can run code in this {what}"
+    if insecure:
+        return f"--insecure: {danger}, because there is neither {SECURITY_TOKEN.key} nor {SECURITY_SSL_CA.key}"
+    raise ConfigurationError(
+        f"{danger}: set {SECURITY_TOKEN.key} to one secret for all processes of the cluster (SNAPLINE_CONF_security__auth__token=$(openssl "
+        f"rand -hex 32)), or {SECURITY_SSL_CA.key} for TLS, or listen on 127.0.0.1, or say --insecure"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it. A name that nobody knows is not: listening will say what is wrong with it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

@@ -1,0 +1,50 @@
+"""Who may listen where without asking callers who they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from snapline.dataflow.config import Configuration, ConfigurationError
+from snapline.runtime.rpc.exposure import exposure_warning, is_loopback
+
+NONE = Configuration()
+TOKEN = Configuration({"security.auth.token": "t"})
+TLS = Configuration({"security.ssl.ca-file": "/ca.pem"})
+
+
+@pytest.mark.parametrize(
+    ("address", "bind_host", "configuration"),
+    [
+        ("127.0.0.1:6123", "", NONE),
+        ("127.3.2.1:6123", "", NONE),
+        ("[::1]:6123", "", NONE),
+        ("localhost:6123", "", NONE),
+        ("10.0.0.1:6123", "127.0.0.1", NONE),
+        ("10.0.0.1:6123", "", TOKEN),
+        ("10.0.0.1:6123", "0.0.0.0", TLS),
+    ],
+)
+def test_where_nothing_is_to_be_said(address: str, bind_host: str, configuration: Configuration) -> None:
+    """On this machine alone, or where callers show who they are."""
+    assert exposure_warning("coordinator", address, bind_host, configuration, insecure=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "bind_host"), [("10.0.0.1:6123", ""), ("[2001:db8::1]:6123", ""), ("127.0.0.1:6123", "0.0.0.0")]
+)
+def test_an_address_that_others_reach_needs_a_token(address: str, bind_host: str) -> None:
+    """One SubmitJob would run code there. `--insecure` is heeded, and warned of."""
+    with pytest.raises(ConfigurationError, match=r"can run code in this coordinator: set security\.auth\.token"):
+        exposure_warning("coordinator", address, bind_host, NONE, insecure=False)
+
+    assert "can run code" in exposure_warning("coordinator", address, bind_host, NONE, insecure=True)
+
+
+def test_a_name_is_loopback_when_all_its_addresses_are() -> None:
+    """A name that nobody knows is not."""
+    assert [is_loopback(host) for host in ("localhost", "no-such-name.invalid", "::1", "::")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
