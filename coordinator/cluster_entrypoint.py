@@ -37,6 +37,7 @@ from snapline.coordinator.dispatcher.held_jobs import former_module, hold
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability, LeadershipLost
 from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
+from snapline.coordinator.ha.stored_job_graphs import JobGraphSetAside
 from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.job_registry import JobRegistry
@@ -146,7 +147,7 @@ class ClusterEntrypoint:
         if base:
             base = self._checked_directory(base)
         self._high_availability = self._open_high_availability()
-        recovered, held = self._stored_jobs(base)
+        recovered, held, set_aside = self._stored_jobs(base)
         start_time_ms = self._clock.now_ms()
         self._resource_manager = self._start_resource_manager()
         self._dispatcher = self._start_dispatcher()
@@ -188,7 +189,7 @@ class ClusterEntrypoint:
         )
         self._start_metrics(address)
         self._resource_manager.tell(ResourceManagerStarted())
-        self._dispatcher.tell(DispatcherStarted(recovered, held))
+        self._dispatcher.tell(DispatcherStarted(recovered, held, set_aside))
         if self._elsewhere is None:
             self._leaders.set_resource_manager(leader)
         else:
@@ -198,10 +199,13 @@ class ClusterEntrypoint:
         )
         return address
 
-    def _stored_jobs(self, base: str) -> tuple[tuple[JobGraph, ...], tuple[HeldJob, ...]]:
-        """Those to start, and those that an earlier Snapline has stored under names that are gone."""
+    def _stored_jobs(self, base: str) -> tuple[tuple[JobGraph, ...], tuple[HeldJob, ...], tuple[JobGraphSetAside, ...]]:
+        """Those to start, those that an earlier Snapline has stored under names that are gone, and those that cannot be read."""
         recovered, held = [], []
-        for graph in self._high_availability.job_graphs.load():
+        stored = self._high_availability.job_graphs.load()
+        for unreadable in stored.set_aside:
+            self._logger.error("job graph set aside", job_id=unreadable.name, reason=unreadable.reason)
+        for graph in stored.graphs:
             module = former_module(graph)
             if not module:
                 recovered.append(graph)
@@ -214,7 +218,7 @@ class ClusterEntrypoint:
                 latest = f"{job_directory(graph, self._storages, base)}/{latest}"
             held.append(hold(graph, module, latest))
             self._logger.error(held[-1].reason)
-        return tuple(recovered), tuple(held)
+        return tuple(recovered), tuple(held), stored.set_aside
 
     def stop(self) -> None:
         """Stop everything; jobs are suspended, not cancelled. Idempotent, and possible after a failed start."""

@@ -40,6 +40,7 @@ from snapline.coordinator.dispatcher.events import (
 from snapline.coordinator.dispatcher.held_jobs import former_module
 from snapline.coordinator.execution.execution_graph import check_job_graph
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
+from snapline.coordinator.ha.stored_job_graphs import JobGraphSetAside
 from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
@@ -106,6 +107,8 @@ class Dispatcher:
         self._jobs: dict[JobID, _Job] = {}
         self._history: dict[JobID, JobOverview] = {}
         """Jobs that are over, oldest first."""
+        self._set_aside: tuple[JobOverview, ...] = ()
+        """Jobs that this leader cannot start."""
         self._is_leader = False
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -113,26 +116,28 @@ class Dispatcher:
     def jobs(self) -> tuple[JobOverview, ...]:
         """Jobs that are not over, then those that are, newest first."""
         running = tuple(_overview(job) for job in self._jobs.values())
-        return (*running, *reversed(self._history.values()))
+        return (*running, *self._set_aside, *reversed(self._history.values()))
 
     def find(self, job_id: JobID) -> JobOverview | None:
         """One job, over or not."""
         job = self._jobs.get(job_id)
-        return _overview(job) if job is not None else self._history.get(job_id)
+        set_aside = {each.job_id: each for each in self._set_aside}
+        return _overview(job) if job is not None else self._history.get(job_id) or set_aside.get(job_id)
 
     # --- the one entry point ------------------------------------------------------------------------------------------
 
     def handle(self, event: DispatcherEvent, now_ms: int) -> list[DispatcherEffect]:
         """Take one event at `now_ms`, and return what is to be done."""
         match event:
-            case DispatcherStarted(recovered, held):
+            case DispatcherStarted(recovered, held, set_aside):
                 self._is_leader = True
+                self._set_aside = tuple(_overview_of_set_aside(each, now_ms) for each in set_aside)
                 graphs = [graph.without_secrets() for graph in recovered]  # an older version stored them
                 for graph in graphs:
                     self._jobs[graph.job_id] = _Job(graph, JobPhase.RUNNING, JobStatus.CREATED, now_ms)
                 for job in held:
                     why = SerializedFailure(job.reason, Blame.USER, retryable=False)
-                    graph = job.job_graph
+                    graph = job.job_graph.without_secrets()
                     self._jobs[graph.job_id] = _Job(graph, JobPhase.HELD, JobStatus.FAILED, now_ms, failure=why)
                 return [StartJobMaster(graph, recovered=True) for graph in graphs]
             case DispatcherSuspended(reason):
@@ -168,7 +173,8 @@ class Dispatcher:
         """Why the job cannot be taken, as an answer; None: it can."""
         if not self._is_leader:
             return _refuse("this coordinator is not the leader; ask again", Blame.EXTERNAL, retryable=True)
-        if graph.job_id in self._jobs or graph.job_id in self._history:
+        set_aside = [job.job_id for job in self._set_aside]
+        if graph.job_id in self._jobs or graph.job_id in self._history or graph.job_id in set_aside:
             return _refuse(f"job {graph.job_id} was submitted before; a submission needs an id of its own")
         module = former_module(graph)
         if module:
@@ -300,6 +306,14 @@ class Dispatcher:
 
 def _overview(job: _Job, end_time_ms: int = 0) -> JobOverview:
     return JobOverview(job.graph.job_id, job.graph.name, job.status, job.submitted_ms, end_time_ms, job.failure)
+
+
+def _overview_of_set_aside(job: JobGraphSetAside, now_ms: int) -> JobOverview:
+    """SUSPENDED: no leader runs it, and one may yet."""
+    failure = SerializedFailure(f"set aside: {job.reason}", Blame.EXTERNAL, retryable=False)
+    return JobOverview(
+        JobID(job.name), "(set aside: its graph cannot be read)", JobStatus.SUSPENDED, now_ms, 0, failure
+    )
 
 
 def _refuse(summary: str, blame: Blame = Blame.USER, *, retryable: bool = False) -> Callable[[RequestID], Reply]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from snapline.coordinator.ha.stored_job_graphs import JobGraphSetAside
 from snapline.coordinator.jobmaster.operations import JobOperation, RequestID
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
@@ -30,6 +31,8 @@ class DispatcherStarted:
     recovered: tuple[JobGraph, ...] = ()
     held: tuple[HeldJob, ...] = ()
     """Found as well, and not started: what is stored of them stays until somebody cancels or succeeds them."""
+    set_aside: tuple[JobGraphSetAside, ...] = ()
+    """Jobs whose graph cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
+from snapline.coordinator.ha.stored_job_graphs import StoredFile, StoredJobGraphs, read_job_graphs
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
-from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.codec import encode_job_graph
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.protos import job_pb2
 from snapline.runtime.storage.storage_port import Storage, StorageAlreadyExists, StorageError, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
@@ -73,7 +73,7 @@ class LeadershipFence:
             raise self._lost(epochs[-1] if epochs else 0)
 
     def _epochs(self) -> list[int]:
-        return sorted(int(path.rpartition("/")[2]) for path, _ in self._storage.list("leaders"))
+        return _numbers_in(self._storage, "leaders")
 
     def _lost(self, epoch: int) -> LeadershipLost:
         try:
@@ -88,6 +88,12 @@ class LeadershipFence:
     @staticmethod
     def _path(epoch: int) -> str:
         return f"leaders/{epoch:020d}"
+
+
+def _numbers_in(storage: Storage, directory: str) -> list[int]:
+    """The files whose name is a number, rising; what somebody else has left there is not looked at."""
+    names = (path.rpartition("/")[2] for path, _ in storage.list(directory))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 _KEPT_NUMBERS = 16
@@ -151,8 +157,8 @@ class EmbeddedCheckpointIDCounter:
 
     def _numbers(self) -> list[int]:
         try:
-            return sorted(int(path.rpartition("/")[2]) for path, _ in self._storage.list(self._directory))
-        except (StorageError, ValueError) as error:
+            return _numbers_in(self._storage, self._directory)
+        except StorageError as error:
             raise CheckpointIDCounterError(
                 f"the checkpoint id counter {self._place} cannot be read: {error}"
             ) from error
@@ -240,7 +246,8 @@ class EmbeddedPointers:
     def checkpoint_ids(self) -> list[CheckpointID]:
         """Checkpoints that a successor would find."""
         paths = (path for path, _ in self._storage.list(self._directory))
-        return [CheckpointID(int(path.split("/")[-2])) for path in paths if path.endswith(f"/{_POINTER}")]
+        checkpoints = (path.split("/")[-2] for path in paths if path.endswith(f"/{_POINTER}"))
+        return [CheckpointID(int(name)) for name in checkpoints if name.isdecimal()]
 
     def _path(self, checkpoint_id: CheckpointID, name: str) -> str:
         return f"{self._directory}/{checkpoint_id:020d}/{name}"
@@ -313,11 +320,15 @@ class EmbeddedJobGraphs:
             return None
         return int(_SUBMITTED.unpack(prefix)[0]) // NS_PER_MS
 
-    def load(self) -> Sequence[JobGraph]:
-        """All of them, in the order of their submission."""
-        found = [self._storage.get(path) for path, _ in self._storage.list("jobs")]
-        found.sort(key=lambda data: data[: _SUBMITTED.size])
-        return [decode_job_graph(job_pb2.JobGraph.FromString(data[_SUBMITTED.size :])) for data in found]
+    def load(self) -> StoredJobGraphs:
+        """All of them, and what cannot be read."""
+        files = []
+        for path, _ in self._storage.list("jobs"):
+            data = self._storage.get(path)
+            place = f"{self._storage.url}/{path}"
+            size = _SUBMITTED.size
+            files.append(StoredFile(path.removeprefix("jobs/"), place, data[:size], data[size:]))
+        return read_job_graphs(files, _SUBMITTED.size)
 
 
 class EmbeddedHighAvailability:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounter
+from snapline.coordinator.ha.stored_job_graphs import StoredJobGraphs
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID
@@ -97,8 +98,8 @@ class JobGraphStore(Protocol):
         """No error when there is none."""
         ...
 
-    def load(self) -> Sequence[JobGraph]:
-        """All of them, in the order of their submission."""
+    def load(self) -> StoredJobGraphs:
+        """All of them, and what cannot be read."""
         ...
 
 

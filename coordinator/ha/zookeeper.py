@@ -30,12 +30,12 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
+from snapline.coordinator.ha.stored_job_graphs import StoredFile, StoredJobGraphs, read_job_graphs
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph
+from snapline.dataflow.wire.codec import encode_job_graph
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.protos import job_pb2
 from snapline.runtime.leaders.leader_election import TABLE, Leadership
 from snapline.runtime.leaders.zookeeper import Answer, SessionOver, ZooKeeperSession
 from snapline.runtime.storage.storage_port import Storage, StorageNotFound
@@ -381,11 +381,20 @@ class ZooKeeperJobGraphs:
         prefix = self._files.prefix(job_id, _SUBMITTED.size)
         return None if prefix is None else int(_SUBMITTED.unpack(prefix)[0]) // NS_PER_MS
 
-    def load(self) -> Sequence[JobGraph]:
-        """All of them, in the order of their submission."""
-        found = [each for name in self._files.names if (each := self._files.get(name, _SUBMITTED.size)) is not None]
-        found.sort(key=lambda each: each[0])
-        return [decode_job_graph(job_pb2.JobGraph.FromString(data)) for _, data in found]
+    def load(self) -> StoredJobGraphs:
+        """All of them, and what cannot be read."""
+        size = _SUBMITTED.size
+        files = []
+        for name in self._files.names:
+            place = f"jobs/{name}"
+            try:
+                found = self._files.get(name, size)
+            except (StorageNotFound, UnicodeDecodeError):
+                files.append(StoredFile(name, place))
+                continue
+            if found is not None:
+                files.append(StoredFile(name, place, *found))
+        return read_job_graphs(files, size)
 
 
 class ZooKeeperHighAvailability:

@@ -15,7 +15,7 @@ from typing import Protocol
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability
 from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
-from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.runtime.leaders.leader_election import LeaderElection
 from snapline.runtime.leaders.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import silent_logger
@@ -31,6 +31,10 @@ class Place(Protocol):
         """A coordinator takes over here; those before it have lost their leadership."""
         ...
 
+    def damage_job_graph(self, job_id: JobID) -> list[str]:
+        """Cut the graph of this job short, and leave what else may lie there; the names of all that is no job graph then."""
+        ...
+
     def close(self) -> None:
         """Nobody leads any more."""
         ...
@@ -44,6 +48,15 @@ class StoragePlace:
 
     def lead(self, session: str) -> HighAvailability:
         return EmbeddedHighAvailability(self._storage, LeaderSessionID(session), durable=True)
+
+    def damage_job_graph(self, job_id: JobID) -> list[str]:
+        whole = self._storage.get(f"jobs/{job_id}")
+        others = [path for path, _ in self._storage.list("jobs") if path != f"jobs/{job_id}"]
+        self._storage.put(f"jobs/{job_id}", whole[:20])
+        self._storage.put("jobs/.DS_Store", b"\0\0\0\1Bud1")
+        self._storage.put("jobs/copy", self._storage.get(others[0]))
+        self._storage.put("leaders/.DS_Store", b"\0\0\0\1Bud1")
+        return sorted([".DS_Store", "copy", job_id])
 
     def close(self) -> None:
         pass
@@ -70,6 +83,11 @@ class ZooKeeperPlace:
         leadership = LeaderElection(opened, session, silent_logger()).contend(threading.Event())
         assert leadership is not None
         return ZooKeeperHighAvailability(leadership, self.storage)
+
+    def damage_job_graph(self, job_id: JobID) -> list[str]:
+        ((path, size),) = [each for each in self.storage.list("jobs") if each[0].startswith(f"jobs/{job_id}-")]
+        self.storage.put(path, self.storage.get(path)[: size // 2])
+        return [job_id]
 
     def close(self) -> None:
         for session in self.sessions:

@@ -153,7 +153,20 @@ def test_job_graphs_are_found_in_order(place: Place, leader: HighAvailability) -
     leader.job_graphs.remove(graph("a").job_id)
     leader.job_graphs.remove(graph("a").job_id)
 
-    assert list(place.lead("second").job_graphs.load()) == [graph("c"), graph("b")]
+    assert list(place.lead("second").job_graphs.load().graphs) == [graph("c"), graph("b")]
+
+
+def test_a_file_that_is_no_job_graph_keeps_no_job_from_starting(place: Place, leader: HighAvailability) -> None:
+    """One is cut short, one holds the graph of another job: both are named, and stay where they are."""
+    for name in ("a", "b", "c"):
+        leader.job_graphs.put(graph(name))
+    damaged = place.damage_job_graph(graph("b").job_id)
+
+    found = place.lead("second").job_graphs.load()
+
+    assert found.graphs == (graph("a"), graph("c"))
+    assert sorted(each.name for each in found.set_aside) == damaged
+    assert all("cut short" in each.reason or "holds job" in each.reason for each in found.set_aside)
 
 
 def test_job_graph_is_replaced_unless_it_was_removed(place: Place, leader: HighAvailability) -> None:
@@ -165,7 +178,7 @@ def test_job_graph_is_replaced_unless_it_was_removed(place: Place, leader: HighA
     for each in (rescaled, graph("b")):
         leader.job_graphs.replace(each)
 
-    assert list(place.lead("second").job_graphs.load()) == [rescaled, graph("c")]
+    assert list(place.lead("second").job_graphs.load().graphs) == [rescaled, graph("c")]
 
 
 def test_the_time_of_a_submission_is_known(leader: HighAvailability) -> None:

@@ -283,7 +283,7 @@ class CoordinatorProcess(Process):
         """Read the job graphs; a coordinator that cannot read them ends, and is started again."""
         try:
             self.high_availability = self._open_high_availability()
-            recovered = tuple(self.high_availability.job_graphs.load())
+            recovered = self.high_availability.job_graphs.load().graphs
         except LeadershipLost as error:
             self.world.story.say(self.name, f"cannot start: {error}")
             self.io.on_leadership_lost()

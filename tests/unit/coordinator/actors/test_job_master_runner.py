@@ -93,7 +93,7 @@ def test_whoever_is_gone_is_told_nothing(running: Running) -> None:
 
     assert running.end() == JobMasterEnded(GRAPH.job_id, JobStatus.CANCELED, None)
     assert heard == [False]
-    assert running.high_availability.job_graphs.load() == []
+    assert running.high_availability.job_graphs.load().graphs == ()
 
 
 def test_a_job_that_is_over_stays_so_when_its_job_master_breaks(

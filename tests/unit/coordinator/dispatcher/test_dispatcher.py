@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from snapline.coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher
+from snapline.coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher, JobOverview
 from snapline.coordinator.dispatcher.effects import (
     ForwardToJobMaster,
     RemoveJobGraph,
@@ -26,6 +26,7 @@ from snapline.coordinator.dispatcher.events import (
     OperateJob,
     SubmitJob,
 )
+from snapline.coordinator.ha.stored_job_graphs import JobGraphSetAside
 from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
@@ -90,6 +91,20 @@ def test_no_secret_of_a_submission_is_stored_or_run_with() -> None:
 
     assert core.handle(SubmitJob(R, graph), 0) == [StoreJobGraph(kept)]
     assert Dispatcher().handle(DispatcherStarted((graph,)), 0) == [StartJobMaster(kept, recovered=True)]
+
+
+def test_a_job_whose_graph_cannot_be_read_is_listed() -> None:
+    """With what is wrong; the others start, and nobody takes its place."""
+    core = Dispatcher()
+    set_aside = JobGraphSetAside("other", "/ha/jobs/other is cut short; put it back")
+
+    assert core.handle(DispatcherStarted((GRAPH,), set_aside=(set_aside,)), 5) == [
+        StartJobMaster(GRAPH, recovered=True)
+    ]
+    failure = SerializedFailure("set aside: /ha/jobs/other is cut short; put it back", Blame.EXTERNAL, retryable=False)
+    name, status = "(set aside: its graph cannot be read)", JobStatus.SUSPENDED
+    assert core.jobs()[1:] == (JobOverview(JobID("other"), name, status, 5, 0, failure),)
+    assert "was submitted before" in refusal(core, replace(GRAPH, job_id=JobID("other")))
 
 
 def test_a_store_that_fails_leaves_nothing() -> None:

@@ -1,0 +1,75 @@
+"""Job graphs as they lie in high availability storage, and those among them that cannot be read.
+
+Decides that a file which is no job graph, is cut short, or holds another job than its name says is set aside: it stays where it is, is
+named to whoever looks, and keeps no other job from starting. A storage that does not answer is no such file. Flink gives up all jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.wire.codec import WireError, decode_job_graph
+from snapline.protos import job_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraphSetAside:
+    """One that cannot be read."""
+
+    name: str
+    """Of the file, or of the node that names it: the id of the job, if it ever was one."""
+    reason: str
+    """What is wrong, with the place and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJobGraphs:
+    """What a new leader finds."""
+
+    graphs: tuple[JobGraph, ...] = ()
+    """In the order of their submission."""
+    set_aside: tuple[JobGraphSetAside, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file, or what stands in its place."""
+
+    name: str
+    place: str
+    """For people."""
+    submitted: bytes = b""
+    data: bytes | None = None
+    """None: there is nothing to read."""
+
+
+def read_job_graphs(files: Iterable[StoredFile], submitted_size: int) -> StoredJobGraphs:
+    """Sort the readable ones by submission. `submitted_size`: bytes of a time of submission that is whole."""
+    found: list[tuple[bytes, JobGraph]] = []
+    set_aside: list[JobGraphSetAside] = []
+    for file in files:
+        try:
+            found.append((file.submitted, _read(file, submitted_size)))
+        except (DecodeError, WireError, ValueError) as error:
+            way_out = "put it back from a copy and restart the coordinator, or remove it and submit the job again from its last checkpoint"
+            set_aside.append(JobGraphSetAside(file.name, f"{file.place} {error}; {way_out}"))
+    found.sort(key=lambda each: each[0])
+    return StoredJobGraphs(tuple(graph for _, graph in found), tuple(set_aside))
+
+
+def _read(file: StoredFile, submitted_size: int) -> JobGraph:
+    if file.data is None:
+        raise ValueError("names a file that is not there")
+    if len(file.submitted) < submitted_size or not file.data:
+        raise ValueError("is cut short")
+    try:
+        graph = decode_job_graph(job_pb2.JobGraph.FromString(file.data))
+    except (DecodeError, WireError) as error:
+        raise ValueError(f"is no job graph, or is cut short ({error})") from error
+    if graph.job_id != file.name:
+        raise ValueError(f"holds job {graph.job_id}, whose name is another one")
+    return graph
