@@ -567,6 +567,11 @@ SECURITY_SSL_CA = _string(
     "security.ssl.ca-file", "", "PEM file of the authority that signed the cluster's certificates; set: TLS everywhere."
 )
 SECURITY_SSL_CERTIFICATE = _string("security.ssl.certificate-file", "", "PEM file of this process's certificate.")
+SECURITY_SSL_EXCHANGE_HOSTNAME = _string(
+    "security.ssl.exchange.hostname",
+    "",
+    "Name that the certificates of TaskManagers carry, where their addresses are not known beforehand; empty: each one's address.",
+)
 SECURITY_SSL_KEY = _string("security.ssl.key-file", "", "PEM file of the certificate's private key.")
 S3_ENDPOINT = _string("s3.endpoint", "", "Address of an S3 compatible server.")
 S3_ACCESS_KEY = _string("s3.access-key", "", "Access key; otherwise from the environment.")

@@ -16,10 +16,12 @@ import pytest
 
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
+from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.network.flight.flight_server import ExchangeError
 from tests.contract.exchange_channels import EDGE, PATIENCE_SECONDS, PRODUCER, Room, TaskSide, batch
 from tests.contract.exchange_peer import PeerProcess
+from tests.services.certificates import Authority, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 QUEUED, CREDITS = 4, 4
@@ -229,8 +231,8 @@ def test_an_address_that_is_none(address: str) -> None:
 def test_without_the_token_nobody_reads(token: str) -> None:
     """The refusal names the setting."""
     with (
-        FlightExchange(ExchangeSettings(token="secret")) as producers,
-        FlightExchange(ExchangeSettings(token=token)) as consumers,
+        FlightExchange(ExchangeSettings(security=ExchangeSecurity("secret"))) as producers,
+        FlightExchange(ExchangeSettings(security=ExchangeSecurity(token))) as consumers,
     ):
         (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
         subpartition.add(batch(1))
@@ -252,6 +254,83 @@ def test_with_the_token_one_reads() -> None:
         task = TaskSide(consumers)
 
         assert task.read(task.open(producers.address), 1) == [1]
+        task.release()
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+TOKEN = "the-token-of-the-cluster"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whose certificates name 127.0.0.1 and taskmanager.snapline."""
+    if reason := why_not():
+        pytest.skip(reason)
+    return Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1,DNS:taskmanager.snapline")
+
+
+@pytest.fixture(scope="module")
+def another_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A stranger's, whose certificates name the same."""
+    if reason := why_not():
+        pytest.skip(reason)
+    return Authority(tmp_path_factory.mktemp("strangers"), "IP:127.0.0.1,DNS:taskmanager.snapline")
+
+
+def with_settings(settings: dict[str, str]) -> ExchangeSettings:
+    configured = Configuration(
+        {"security.auth.token": TOKEN, "taskmanager.network.request-backoff.max": "700 ms", **settings}
+    )
+    return ExchangeSettings.from_configuration(configured, bind_host="127.0.0.1")
+
+
+@pytest.mark.parametrize("name", ["", "taskmanager.snapline"])
+def test_the_exchange_is_encrypted_when_the_control_plane_is(authority: Authority, name: str) -> None:
+    """With the same certificates, whose name may be that of an address or of all TaskManagers."""
+    settings = with_settings({**authority.settings, "security.ssl.exchange.hostname": name})
+    with FlightExchange(settings) as producers, FlightExchange(settings) as consumers:
+        (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+        subpartition.add(batch(1))
+        task = TaskSide(consumers)
+
+        assert task.read(task.open(producers.address), 1) == [1]
+        task.release()
+
+
+def test_who_has_no_certificate_of_the_cluster_reads_nothing(
+    authority: Authority, another_authority: Authority
+) -> None:
+    """Neither without one, nor with one of another authority, nor under another name."""
+    strangers = ({}, another_authority.settings, {**authority.settings, "security.ssl.exchange.hostname": "other"})
+    with FlightExchange(with_settings(authority.settings)) as producers:
+        (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+        subpartition.add(batch(1))
+        for settings in strangers:
+            with FlightExchange(with_settings(settings)) as consumers:
+                task = TaskSide(consumers)
+                task.open(producers.address)
+                assert producers.address in task.failure()[1]
+                task.release()
+
+
+def test_the_token_does_not_leave_in_plaintext(authority: Authority) -> None:
+    """Somebody who listens where a TaskManager is thought to be hears a handshake, and no token."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        FlightExchange(with_settings(authority.settings)) as consumers,
+    ):
+        task = TaskSide(consumers)
+        task.open(f"127.0.0.1:{listener.getsockname()[1]}")
+        listener.settimeout(PATIENCE_SECONDS)
+        heard = b""
+        while not heard:  # the first connection only looks whether somebody listens
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.settimeout(PATIENCE_SECONDS)
+                heard = accepted.recv(1 << 16)
+
+        assert (heard[:2], TOKEN.encode() in heard) == (b"\x16\x03", False)
         task.release()
 
 
@@ -322,7 +401,7 @@ def test_a_channel_that_has_ended_does_not_fail_with_its_producer(consumers: Fli
 def test_importing_the_exchange_imports_no_flight() -> None:
     """A Spark worker forks after its imports; a forked gRPC does not work."""
     code = (
-        "import sys, taskmanager.network, snapline.taskmanager.network.flight.flight_exchange\n"
+        "import sys, snapline.taskmanager.network, snapline.taskmanager.network.flight.flight_exchange\n"
         "bad = [name for name in sys.modules if name == 'grpc' or 'flight' in name and name.startswith('pyarrow')]\n"
         "sys.exit(', '.join(bad) or 0)"
     )

@@ -18,11 +18,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from snapline.dataflow import config
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel, InputChannelListener
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
+from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_server import ExchangeError, ExchangeServer
 from snapline.taskmanager.network.flight.frames import OpenChannel
 from snapline.taskmanager.network.flight.inbound_stream import InboundStream, Peer
@@ -43,8 +44,7 @@ class ExchangeSettings:
     """Port of the server; 0 takes any that is free."""
     advertised_host: str = ""
     """Under which other TaskManagers find this one; empty: the bind host."""
-    token: str = ""
-    """Which callers must have, and which this exchange calls with; empty: none."""
+    security: ExchangeSecurity = field(default_factory=ExchangeSecurity)
     credits_per_channel: int = 8
     max_queued_batches: int = 8
     max_queued_bytes: int = 16 << 20
@@ -60,7 +60,7 @@ class ExchangeSettings:
         return cls(
             bind_host=bind_host,
             advertised_host=advertised_host,
-            token=configuration.get_option(config.SECURITY_TOKEN),
+            security=ExchangeSecurity.from_configuration(configuration),
             credits_per_channel=configuration.get_option(config.TASKMANAGER_MEMORY_NETWORK_BATCHES),
             max_queued_batches=configuration.get_option(config.TASKMANAGER_QUEUE_BATCHES),
             max_queued_bytes=configuration.get_option(config.TASKMANAGER_QUEUE_BYTES),
@@ -99,7 +99,7 @@ class FlightExchange:
         #: All streams whose thread may run, or has until lately.
         self._running: list[InboundStream] = []
         self._released: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._server = ExchangeServer(settings.bind_host, settings.port, settings.token, self._serve_channel)
+        self._server = ExchangeServer(settings.bind_host, settings.port, settings.security, self._serve_channel)
         # A thread that comes back from Flight while the interpreter ends would abort the process.
         atexit.register(self.close)
         self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
@@ -158,7 +158,7 @@ class FlightExchange:
             self._check_open()
             stream = self._streams.get(key)
             if stream is None or stream.is_closing:
-                peer = Peer(key.address, key.edge_id, self._settings.token, self._settings.request_backoff_max_ms)
+                peer = Peer(key.address, key.edge_id, self._settings.security, self._settings.request_backoff_max_ms)
                 stream = self._streams[key] = InboundStream(peer, lambda ended: self._stream_ended(key, ended))
                 self._running = [other for other in self._running if not other.has_ended]
                 self._running.append(stream)

@@ -1,6 +1,6 @@
 """The serving end of the exchange: one Flight server per TaskManager, one DoExchange stream per peer and edge.
 
-Decides who may connect (the cluster's token, when there is one) and how the server ends: streams say goodbye, whoever does
+Decides who may connect (with the cluster's token, and with its certificates, when there are such) and how the server ends: streams say goodbye, whoever does
 not hang up is cut off, so that ending takes a bounded time whatever the peers do. It decides nothing about data. Flight is
 imported when a server starts, never before: the process may still fork.
 """
@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
+from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor
 from snapline.taskmanager.network.flight.outbound_stream import OpenServedChannel, OutboundStream
 from snapline.taskmanager.network.flight.tcp_connections import is_free, notice_lost_hosts, reset_connections
@@ -29,14 +30,14 @@ class ExchangeError(SnaplineError):
 class ExchangeServer:
     """The Flight server of one process while it runs."""
 
-    def __init__(self, host: str, port: int, token: str, open_channel: OpenServedChannel) -> None:
+    def __init__(self, host: str, port: int, security: ExchangeSecurity, open_channel: OpenServedChannel) -> None:
         self._open_channel = open_channel
         self._changed = threading.Condition()
         self._streams: set[OutboundStream] = set()
         self._closing = ""
         if port and not is_free(host, port):
             raise ExchangeError(f"cannot listen on {host}:{port}: the port is in use; free it or configure another one")
-        self._server = _start_server(self, f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}", token)
+        self._server = _start_server(self, security.location(host, port), security)
         self.port: int = self._server.port
 
     def serve(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -97,8 +98,10 @@ class ExchangeServer:
             return not self._streams
 
 
-def _start_server(exchange: ExchangeServer, location: str, token: str) -> Any:
+def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSecurity) -> Any:
     from pyarrow import flight
+
+    token = security.token
 
     class NoMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
         """Middleware of Flight that adds nothing to answers."""
@@ -121,8 +124,6 @@ def _start_server(exchange: ExchangeServer, location: str, token: str) -> Any:
             exchange.serve(context, descriptor, reader, writer)
 
     try:
-        return Server(location, middleware={"token": TokenCheck()} if token else None)
+        return Server(location, middleware={"token": TokenCheck()} if token else None, **security.server_options)
     except Exception as error:
-        raise ExchangeError(
-            f"the data exchange cannot listen on {location.removeprefix('grpc://')}: {error}"
-        ) from error
+        raise ExchangeError(f"the data exchange cannot listen on {location.partition('://')[2]}: {error}") from error

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannelListener
 from snapline.taskmanager.network.flight import frames
+from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
 from snapline.taskmanager.network.flight.tcp_connections import connect_error
 
@@ -35,7 +36,7 @@ class Peer:
     address: str
     """Where the producer's server listens, as host:port."""
     edge_id: str
-    token: str
+    security: ExchangeSecurity
     request_backoff_max_ms: int
 
     @property
@@ -195,14 +196,16 @@ class InboundStream:
         from pyarrow import flight
 
         client = flight.FlightClient(
-            f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}",
+            self._peer.security.location(host, port),
             generic_options=[
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
                 ("grpc.use_local_subchannel_pool", 1),
             ],
+            **self._peer.security.client_options,
         )
-        headers = [(b"authorization", f"Bearer {self._peer.token}".encode())] if self._peer.token else []
+        token = self._peer.security.token
+        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         options = flight.FlightCallOptions(headers=headers, read_options=frames.aligned_read_options())
         descriptor = flight.FlightDescriptor.for_command(frames.stream_descriptor(self._peer.edge_id))
         writer, reader = client.do_exchange(descriptor, options)

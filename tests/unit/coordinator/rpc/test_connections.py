@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import queue
-import shutil
-import subprocess
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +51,7 @@ from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
 from snapline.runtime.rpc.grpc_channels import Security, SecurityError, open_channel
 from snapline.runtime.rpc.rpc_server import CannotListen, RpcServer, parse_address
 from snapline.runtime.timers import TimerService
+from tests.services.certificates import Authority, why_not
 
 SESSION = LeaderSessionID("session")
 DIAL = ConnectionID("dial-1")
@@ -529,28 +528,13 @@ def test_an_address_is_host_and_port(address):
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     """An authority, and a certificate for this machine, as files."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed: certificates cannot be made")
-    directory = tmp_path_factory.mktemp("tls")
-    new_key = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=snapline"]
-    for command in (
-        [*new_key, "-x509", "-days", "2", "-keyout", "ca.key", "-out", "ca.pem"],
-        [*new_key, "-keyout", "node.key", "-out", "node.csr"],
-        ["openssl", "x509", "-req", "-in", "node.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days",
-         "2", "-extfile", "names", "-out", "node.pem"],
-    ):  # fmt: skip
-        (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-        subprocess.run(command, cwd=directory, check=True, capture_output=True)
-    return directory
+    if reason := why_not():
+        pytest.skip(reason)
+    return Authority(tmp_path_factory.mktemp("tls"))
 
 
-def with_tls(directory, **changed):
-    settings = {
-        "security.ssl.ca-file": str(directory / "ca.pem"),
-        "security.ssl.certificate-file": str(directory / "node.pem"),
-        "security.ssl.key-file": str(directory / "node.key"),
-    }
-    return Configuration({key: value for key, value in (settings | changed).items() if value})
+def with_tls(authority, **changed):
+    return Configuration({key: value for key, value in (authority.settings | changed).items() if value})
 
 
 def test_tls_on_both_sides(certificates):

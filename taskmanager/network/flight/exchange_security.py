@@ -1,0 +1,57 @@
+"""How the exchange between TaskManagers is protected: what Flight is given of the cluster's token and certificates.
+
+Decides that Flight is encrypted whenever the control plane is, with the same certificates and both sides showing theirs, so that
+the token never leaves in plaintext then. Which name the other side's certificate has to carry is a setting, because executors get
+their addresses when they start. gRPC is not imported here: the process may still fork. Mirrors security.ssl.internal.* of Flink, which checks no names there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from snapline.dataflow.config import SECURITY_SSL_EXCHANGE_HOSTNAME, Configuration
+
+
+@dataclass(frozen=True)
+class ExchangeSecurity:
+    """What both ends of an exchange have to agree on."""
+
+    token: str = field(default="", repr=False)
+    """Which callers must have, and which this exchange calls with; empty: none."""
+    ca: bytes = field(default=b"", repr=False)
+    """PEM, as the next two; empty: no TLS."""
+    certificate: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)
+    hostname: str = ""
+    """That the certificate of a peer has to carry; empty: the peer's address."""
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration) -> ExchangeSecurity:
+        """Reads the files. Raises SecurityError."""
+        from snapline.runtime.rpc.grpc_channels import Security
+
+        security = Security.from_configuration(configuration)
+        hostname = configuration.get_option(SECURITY_SSL_EXCHANGE_HOSTNAME)
+        return cls(security.token, security.ca, security.certificate, security.key, hostname)
+
+    def location(self, host: str, port: int) -> str:
+        """The URL of a server."""
+        scheme = "grpc+tls" if self.ca else "grpc"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    @property
+    def server_options(self) -> dict[str, Any]:
+        """Of FlightServerBase."""
+        if not self.ca:
+            return {}
+        pair = (self.certificate, self.key)
+        return {"tls_certificates": [pair], "verify_client": True, "root_certificates": self.ca}
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """Of FlightClient."""
+        if not self.ca:
+            return {}
+        name = {"override_hostname": self.hostname} if self.hostname else {}
+        return {"tls_root_certs": self.ca, "cert_chain": self.certificate, "private_key": self.key, **name}
