@@ -333,6 +333,11 @@ MAX_PARALLELISM = _int(
     at_least=-1,
     at_most=32_768,
 )
+AUTO_GENERATE_UIDS = _bool(
+    "pipeline.auto-generate-uids",
+    "true",
+    "Operators with state that have no uid get a generated one, with a warning; false: with checkpoints on, that is an error.",
+)
 OPERATOR_CHAINING = _bool("pipeline.operator-chaining.enabled", "true", "Chain operators into one task where possible.")
 BUFFER_TIMEOUT = _duration(
     "execution.buffer-timeout",

@@ -15,6 +15,7 @@ import cloudpickle
 
 from snapline.dataflow.api.master_hooks import functions_with_hooks
 from snapline.dataflow.config import (
+    AUTO_GENERATE_UIDS,
     CHECKPOINTING_INTERVAL,
     MAX_PARALLELISM,
     OPERATOR_CHAINING,
@@ -22,6 +23,7 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.generated_uids import GeneratedUids, warning_of
 from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -115,6 +117,8 @@ def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[st
     checkpointing = configuration.get_option(CHECKPOINTING_INTERVAL) > 0
     resolved: list[_Resolved] = []
     uids: dict[str, str] = {}
+    generated = GeneratedUids()
+    without_uid: list[tuple[str, str]] = []
     for node in graph.nodes:
         parallelism = node.parallelism or default_parallelism
         if parallelism < 1:
@@ -132,20 +136,22 @@ def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[st
                     "use rebalance(), or give both the same parallelism"
                 )
             inputs.append((edge, partitioning))
-        uid = node.uid or f"{node.name}-{node.node_id}"
+        uid = node.uid or generated.draw(node.name, [resolved[edge.source].uid for edge in node.inputs])
         if node.stateful and not node.uid:
-            if checkpointing:
+            if checkpointing and not configuration.get_option(AUTO_GENERATE_UIDS):
                 raise JobDefinitionError(
                     f"operator {node.name!r} keeps state but has no uid, so its state could not be found again after a "
-                    f"change of the job: add uid='...' to it"
+                    f"change of the job: add uid='...' to it ({AUTO_GENERATE_UIDS.key} is false)"
                 )
-            warnings.append(f"operator {node.name!r} keeps state but has no uid; derived {uid!r}")
+            without_uid.append((node.name, uid))
         if uid in uids:
             raise JobDefinitionError(
                 f"uid {uid!r} is used twice, by {uids[uid]!r} and {node.name!r}: uids must be unique"
             )
         uids[uid] = node.name
         resolved.append(_Resolved(node, uid, bool(node.uid), operator_id_of(uid), parallelism, tuple(inputs)))
+    if without_uid:
+        warnings.append(warning_of(without_uid))
     return resolved
 
 

@@ -40,6 +40,7 @@ match case:
     case "time type":
         stream = source.key_by("n").window(sl.TumblingEventTimeWindows(1000)).aggregate(uid="sums", total=sl.sum("n"))
     case "no uid":
+        environment.configure("pipeline.auto-generate-uids", "false")
         stream = source.key_by("word").running_aggregate(total=sl.sum("n"))
     case "pickle":
         stream = source.map_batches(lambda batch: batch if lock.locked() else batch.slice(0), uid="locked")

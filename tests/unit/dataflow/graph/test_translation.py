@@ -13,6 +13,7 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import operator_id_of
 from snapline.dataflow.partitioning import Partitioning
 from snapline.environment import StreamExecutionEnvironment
@@ -81,23 +82,48 @@ def test_operator_ids_come_from_uids_alone():
     assert [operator_id_of("input"), operator_id_of("clean")] == [o.operator_id for o in operators]
 
 
-def test_stateful_operator_without_uid_is_refused_when_checkpoints_are_on():
+def test_stateful_operator_without_uid_is_refused_when_uids_are_not_generated():
     """Its state could not be found again."""
-    env = environment().enable_checkpointing(1000)
+    env = environment(**{"pipeline.auto-generate-uids": "false"}).enable_checkpointing(1000)
     source(env).key_by("k").running_aggregate(total=sl.sum("v"))
 
     with pytest.raises(JobDefinitionError, match=r"'running_aggregate' keeps state but has no uid.*add uid="):
         env.translate("job")
 
 
-def test_stateful_operator_without_uid_is_warned_about_without_checkpoints():
-    """A derived uid is good enough for a trial run, and the user is told."""
-    env = environment()
-    source(env).key_by("k").running_aggregate(total=sl.sum("v"))
+def without_uids(name: str = "running_aggregate", *, grown: bool = False) -> Translation:
+    env = environment().enable_checkpointing(1000)
+    if grown:
+        source(env, uid="other").map_batches(identity).key_by("k").running_aggregate(total=sl.sum("v"))
+    keyed = source(env).map_batches(identity).key_by("k")
+    keyed.running_aggregate(name=name, total=sl.sum("v"))
+    keyed.running_aggregate(name=name, total=sl.sum("v"))
+    return env.translate("job")
 
-    assert ("operator 'running_aggregate' keeps state but has no uid; derived 'running_aggregate-1'",) == env.translate(
-        "job"
-    ).warnings
+
+def stateful_uids(translation: Translation) -> list[str]:
+    return [o.uid for v in translation.job_graph.vertices for o in v.operators if o.uid.startswith("running_aggregate")]
+
+
+def test_generated_uids_are_the_same_as_long_as_the_program_is():
+    """Also when it grows elsewhere; two operators that are alike have two uids."""
+    uids = stateful_uids(without_uids())
+
+    assert (2, uids) == (len(set(uids)), stateful_uids(without_uids()))
+    assert set(uids) <= set(stateful_uids(without_uids(grown=True)))
+
+
+def test_one_warning_names_the_operators_whose_uid_is_generated():
+    """And says what an upgrade would lose."""
+    translation = without_uids()
+    first, second = stateful_uids(translation)
+
+    (warning,) = translation.warnings
+    assert warning == (
+        f"2 operators keep state under a generated uid: 'running_aggregate' ({first}), 'running_aggregate' ({second}). Such a uid "
+        "is the same as long as the program is; once an operator or anything before it is renamed, added or removed, a restart from a savepoint "
+        "does not find its state. Add uid='...' to each (pipeline.auto-generate-uids = false makes this an error)"
+    )
 
 
 def test_uid_used_twice_is_refused():
