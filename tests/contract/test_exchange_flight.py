@@ -302,7 +302,11 @@ def test_who_has_no_certificate_of_the_cluster_reads_nothing(
     authority: Authority, another_authority: Authority
 ) -> None:
     """Neither without one, nor with one of another authority, nor under another name."""
-    strangers = ({}, another_authority.settings, {**authority.settings, "security.ssl.exchange.hostname": "other"})
+    strangers: list[dict[str, str]] = [
+        {},
+        another_authority.settings,
+        {**authority.settings, "security.ssl.exchange.hostname": "other"},
+    ]
     with FlightExchange(with_settings(authority.settings)) as producers:
         (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
         subpartition.add(batch(1))
