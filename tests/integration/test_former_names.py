@@ -122,8 +122,8 @@ def test_the_job_goes_on_under_another_id_and_the_stored_one_is_gone(tmp_path):
         coordinator.client.cancel(FORMER.job_id)
         assert goes_on.job_id == coordinator.client.submit(goes_on)
     stored = EmbeddedHighAvailability(LocalStorage(str(tmp_path / "ha")), LeaderSessionID("after"), durable=True)
-    assert ["waits", FORMER.name] == [graph.name for graph in stored.job_graphs.load()]
-    assert ["", ""] == [former_module(graph) for graph in stored.job_graphs.load()]
+    assert ["waits", FORMER.name] == [graph.name for graph in stored.job_graphs.load().graphs]
+    assert ["", ""] == [former_module(graph) for graph in stored.job_graphs.load().graphs]
 
 
 def test_a_program_with_an_earlier_snapline_is_told_so(tmp_path):
