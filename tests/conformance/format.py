@@ -44,8 +44,8 @@ STEPS: dict[str, Steps] = {
         "alignment_ms start_delay_ms",
     ),
     "coordinator": _steps(
-        "tasks interval_ms timeout_ms min_pause_ms max_concurrent max_retained max_queued retention unaligned tolerable_failures "
-        "start_ms initial_delay_ms first_id hooks stop_during_id",
+        "tasks interval_ms timeout_ms min_pause_ms max_concurrent max_retained max_queued max_queued_periodic retention unaligned "
+        "tolerable_failures start_ms initial_delay_ms first_id hooks stop_during_id",
         "trigger run ack decline advance start_scheduler stop_scheduler job_status shutdown task_state fail_task abort_all "
         "id_counter_fails_next store_fails_next complete_hook fail_hook",
         "",
@@ -53,7 +53,7 @@ STEPS: dict[str, Steps] = {
         "periodic_timer",
     ),
     "request_decider": _steps(
-        "max_concurrent max_queued min_pause_ms pending start_ms last_completion_ms",
+        "max_concurrent max_queued max_queued_periodic min_pause_ms pending start_ms last_completion_ms",
         "submit poll pending advance abort_all",
         "triggering",
         "chosen failed queued reschedule_ms",
