@@ -1,9 +1,9 @@
 """Checkpoints while the sink is too slow: aligned, unaligned, and aligned with a timeout, side by side, on Spark.
 
 generator -> hash exchange -> running sum and count -> hash exchange -> a sink that takes 20,000 events a second, all
-subtasks together. The queues before it are always full. Reported is, from the coordinator's statistics of each completed
-checkpoint: time from trigger to the last acknowledgement, the longest alignment of a subtask, and the bytes in flight that
-became part of the checkpoint.
+subtasks together. The queues before it are always full. Reported is, from the coordinator's statistics of each
+completed checkpoint: time from trigger to the last acknowledgement, the longest alignment of a subtask, and the bytes
+in flight that became part of the checkpoint.
 
     python -m benchmarks.backpressure --json
 """

@@ -1,6 +1,7 @@
 """Many tasks in one process: one generator, and a branch with keyed state for each of so many questions, on Spark.
 
-What is measured is how well tasks share one Python: with `--active-tasks 1000` all that have work run at once, as threads do.
+What is measured is how well tasks share one Python: with `--active-tasks 1000` all that have work run at once, as
+threads do.
 
     python -m benchmarks.branches --branches 50 --seconds 15 [--active-tasks 1000] --json
 """

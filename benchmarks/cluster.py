@@ -118,9 +118,9 @@ def rows_in(details: pb.JobDetails, vertex_name_part: str) -> int:
 def measure_rate(
     client: ClusterClient, graph: JobGraph, vertex: str, warm_up_s: float, seconds: float
 ) -> dict[str, Any]:
-    """Rows per second into `vertex` over `seconds`, after `warm_up_s`; what CPU time all TaskManagers spent on a row, which says
-    more than the rate where others use the machine; and their memory: its peak, and its medians over the first and the last
-    tenth of the time."""
+    """Rows per second into `vertex` over `seconds`, after `warm_up_s`; what CPU time all TaskManagers spent on a row,
+    which says more than the rate where others use the machine; and their memory: its peak, and its medians over the
+    first and the last tenth of the time."""
     time.sleep(warm_up_s)
     begin_rows, begin = _at_change(client, graph, vertex)
     begin_cpu_s = cpu_seconds(client)
@@ -195,7 +195,8 @@ def checkpoint_figures(client: ClusterClient, graph: JobGraph) -> dict[str, Any]
 
 
 def _checkpoint_parts(client: ClusterClient, graph: JobGraph, checkpoint_ids: list[int]) -> dict[str, float]:
-    """Of each checkpoint the slowest subtask's: until its first barrier, alignment, synchronous and asynchronous part; medians."""
+    """Of each checkpoint the slowest subtask's: until its first barrier, alignment, synchronous and asynchronous part;
+    medians."""
     parts: dict[str, list[float]] = {"start": [], "alignment": [], "sync": [], "async": []}
     for checkpoint_id in checkpoint_ids:
         details = client.get_checkpoint(graph.job_id, checkpoint_id)

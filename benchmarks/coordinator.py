@@ -1,10 +1,10 @@
 """How fast a coordinator completes checkpoints of many subtasks, and what that costs it.
 
-A real coordinator process, and simulated TaskManagers (`benchmarks.far_side`) in one other process that speak real gRPC on
-loopback. The job is one vertex of sources, so that every subtask is triggered, acknowledges, and is notified. Time is from the
-client's TriggerCheckpoint to its answer, which comes when the checkpoint is durable; CPU is that of the coordinator's process,
-until all notifications have left. From 100 TaskManagers on they come through relays, as docs/guide.md advises, one for 250 of them, which are
-processes of their own; `--relays 0` is without.
+A real coordinator process, and simulated TaskManagers (`benchmarks.far_side`) in one other process that speak real gRPC
+on loopback. The job is one vertex of sources, so that every subtask is triggered, acknowledges, and is notified. Time
+is from the client's TriggerCheckpoint to its answer, which comes when the checkpoint is durable; CPU is that of the
+coordinator's process, until all notifications have left. From 100 TaskManagers on they come through relays, as
+docs/guide.md advises, one for 250 of them, which are processes of their own; `--relays 0` is without.
 
     python -m benchmarks.coordinator --json
     python -m benchmarks.coordinator --subtasks 10000 --task-managers 10 500 --checkpoints 30 --relays 0

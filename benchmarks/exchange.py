@@ -1,9 +1,11 @@
 """How fast batches travel between tasks: inside one process, and between two over one connection.
 
-    python -m benchmarks.exchange [--rows-per-batch 8192] [--credits 32] [--channels 1] [--seconds 2] [--rounds 5] [--json]
+    python -m benchmarks.exchange [--rows-per-batch 8192] [--credits 32] [--channels 1] [--seconds 2] [--rounds 5]
+        [--json]
 
-Batches have two int64 columns (16 bytes a row). One thread produces as fast as back-pressure lets it, the consumer polls its
-channels as a task does. `remote` has its producer in a second process. The figures are medians over the rounds.
+Batches have two int64 columns (16 bytes a row). One thread produces as fast as back-pressure lets it, the consumer
+polls its channels as a task does. `remote` has its producer in a second process. The figures are medians over the
+rounds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""How long output stands still when something dies: a TaskManager, the leading coordinator, or the link to a TaskManager.
+"""How long output stands still when something dies: a TaskManager, the leading coordinator, or the link to a
+TaskManager.
 
-Processes on this machine: a ZooKeeper server, two coordinators, three TaskManagers of which one is spare; no Spark. The job is a
-keyed running sum with checkpoints every second. Every sink subtask notes when each batch arrives; the gap is the longest time
-without one, in any subtask, around the fault. Settings are the defaults, and printed;
-only the spare TaskManager is kept however long it is idle.
+Processes on this machine: a ZooKeeper server, two coordinators, three TaskManagers of which one is spare; no Spark. The
+job is a keyed running sum with checkpoints every second. Every sink subtask notes when each batch arrives; the gap is
+the longest time without one, in any subtask, around the fault. Settings are the defaults, and printed; only the spare
+TaskManager is kept however long it is idle.
 
 * `taskmanager_kill`: SIGKILL to a TaskManager that runs tasks.
-* `leader_kill`: SIGKILL to the leading coordinator; `next_checkpoint_ms`: from the kill to the next completed checkpoint.
+* `leader_kill`: SIGKILL to the leading coordinator; `next_checkpoint_ms`: from the kill to the next completed
+  checkpoint.
 * `cut_off`: a TaskManager is stopped (SIGSTOP): it holds its connections, and says nothing. Takes `heartbeat.timeout`.
 
     python -m benchmarks.failover --trials 5 --json

@@ -1,7 +1,9 @@
-"""The far side of `benchmarks.coordinator`: many simulated TaskManagers in one process, each with gRPC streams of its own.
+"""The far side of `benchmarks.coordinator`: many simulated TaskManagers in one process, each with gRPC streams of its
+own.
 
-They register, take every slot that they are asked for, say of every task that it runs, and acknowledge every checkpoint of
-every task with empty state. All messages go through `snapline.dataflow.wire.codec`, as a real TaskManager's do; there is nothing behind it.
+They register, take every slot that they are asked for, say of every task that it runs, and acknowledge every checkpoint
+of every task with empty state. All messages go through `snapline.dataflow.wire.codec`, as a real TaskManager's do;
+there is nothing behind it.
 
     python -m benchmarks.far_side --coordinator HOST:PORT --task-managers 10 --slots 100 --name a
 """

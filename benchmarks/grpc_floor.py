@@ -1,8 +1,8 @@
 """What gRPC alone costs a coordinator: three messages per checkpoint on each stream, and nothing behind them.
 
-A bare `grpc.aio` server writes 150 bytes to every stream (a trigger), reads as much from each (an acknowledgement), and writes again
-(a notification); no protobuf, no actor, no checkpoint. The clients are in one other process, with a connection each. What
-`benchmarks.coordinator` shows for a TaskManager without a relay cannot fall below this.
+A bare `grpc.aio` server writes 150 bytes to every stream (a trigger), reads as much from each (an acknowledgement), and
+writes again (a notification); no protobuf, no actor, no checkpoint. The clients are in one other process, with a
+connection each. What `benchmarks.coordinator` shows for a TaskManager without a relay cannot fall below this.
 
     python -m benchmarks.grpc_floor --streams 500 --json
 """

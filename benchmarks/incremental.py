@@ -1,9 +1,11 @@
-"""What an incremental checkpoint writes when few of many keys were changed, beside a full one: one operator, no cluster.
+"""What an incremental checkpoint writes when few of many keys were changed, beside a full one: one operator, no
+cluster.
 
-    python -m benchmarks.incremental [--keys 10000000] [--changed 0.01] [--backend hashmap|rocksdb] [--memory "256 mb"] [--json]
+    python -m benchmarks.incremental [--keys 10000000] [--changed 0.01] [--backend hashmap|rocksdb] [--memory "256 mb"]
+        [--json]
 
-The keys that are changed are spread over all key groups. The chain of full and incremental part is restored at the end into a
-new backend, and its sums are compared with what was added.
+The keys that are changed are spread over all key groups. The chain of full and incremental part is restored at the end
+into a new backend, and its sums are compared with what was added.
 """
 
 from __future__ import annotations

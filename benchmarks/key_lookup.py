@@ -1,11 +1,12 @@
 """How fast a batch's keys become dense slots: the candidates beside each other, in one process and interleaved rounds.
 
-    python -m benchmarks.key_lookup [--keys 100000 1000000] [--types int64 string] [--batch-rows 8192] [--rounds 7] [--json]
+    python -m benchmarks.key_lookup [--keys 100000 1000000] [--types int64 string] [--batch-rows 8192] [--rounds 7]
+        [--json]
 
-Every candidate knows all keys before it is measured (filling is reported apart, with the longest batch, which is where a
-table grows); then it is asked for batches of random keys. `fold` is the running sum and count after every row that follows
-the look-up in keyed_sum. `--warm-up` measures instead what a process pays before its first batch: importing the kernels
-with and without numba's cache. One run compares candidates; two runs on a busy machine do not.
+Every candidate knows all keys before it is measured (filling is reported apart, with the longest batch, which is where
+a table grows); then it is asked for batches of random keys. `fold` is the running sum and count after every row that
+follows the look-up in keyed_sum. `--warm-up` measures instead what a process pays before its first batch: importing the
+kernels with and without numba's cache. One run compares candidates; two runs on a busy machine do not.
 """
 
 from __future__ import annotations

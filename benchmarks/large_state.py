@@ -1,11 +1,14 @@
-"""State far larger than memory: one keyed operator on `rocksdb` in a process that may not have more memory than a limit.
+"""State far larger than memory: one keyed operator on `rocksdb` in a process that may not have more memory than a
+limit.
 
-    python -m benchmarks.large_state [--state-mib 4096] [--limit-mib 1024] [--row-bytes 1000] [--memory "256 mb"] [--json]
+    python -m benchmarks.large_state [--state-mib 4096] [--limit-mib 1024] [--row-bytes 1000] [--memory "256 mb"]
+        [--json]
 
-A child process fills the state with one value of random bytes per key, reads and writes it at random, takes a snapshot to disk
-through the uploader, as a TaskManager does, and a second process restores it and compares values. Both are killed, and the run
-fails, once their resident memory of their own (RssAnon, looked at twenty times a second) is above the limit, which is what a
-container's limit would do. Pages of mapped files are not in it: the operating system takes them back when it needs memory.
+A child process fills the state with one value of random bytes per key, reads and writes it at random, takes a snapshot
+to disk through the uploader, as a TaskManager does, and a second process restores it and compares values. Both are
+killed, and the run fails, once their resident memory of their own (RssAnon, looked at twenty times a second) is above
+the limit, which is what a container's limit would do. Pages of mapped files are not in it: the operating system takes
+them back when it needs memory.
 """
 
 from __future__ import annotations
@@ -141,7 +144,8 @@ def restore(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def watched(step: str, arguments: list[str], limit_mib: int) -> dict[str, Any] | None:
-    """Run one step in a process of its own; None if it failed, or was killed because it had more memory than the limit."""
+    """Run one step in a process of its own; None if it failed, or was killed because it had more memory than the
+    limit."""
     command = [sys.executable, "-m", "benchmarks.large_state", *arguments, "--child", step]
     peak = 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:

@@ -1,7 +1,7 @@
 """Latency from the creation of an event to the sink, at 10,000 events/s with checkpoints every second, on Spark.
 
-Events carry the time at which they were due by an even clock, so that a stalled source counts as latency. The sink keeps a
-histogram with buckets of 10 microseconds, and hands it over in a file once a second.
+Events carry the time at which they were due by an even clock, so that a stalled source counts as latency. The sink
+keeps a histogram with buckets of 10 microseconds, and hands it over in a file once a second.
 
     python -m benchmarks.latency --rate 10000 --seconds 15 --buffer-timeout 10ms --json
 """

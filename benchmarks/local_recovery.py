@@ -2,9 +2,9 @@
 
     python -m benchmarks.local_recovery [--keys 1000000] [--mb-per-s 100] [--request-ms 20] [--trials 5] [--json]
 
-The storage is a local disk that answers as one far away does: each request waits, and bytes come at a rate. The state is
-snapshot once through the uploader, with local recovery, and restored by the next TaskManager on the machine, in turns with and
-without it. Sums are compared with what was added.
+The storage is a local disk that answers as one far away does: each request waits, and bytes come at a rate. The state
+is snapshot once through the uploader, with local recovery, and restored by the next TaskManager on the machine, in
+turns with and without it. Sums are compared with what was added.
 """
 
 from __future__ import annotations

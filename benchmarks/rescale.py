@@ -1,10 +1,11 @@
 """How long output stands still when a running job is rescaled, 2 -> 4 -> 2, with a million keys; and what it waits for.
 
-Processes on this machine: a coordinator and four TaskManagers of one slot; no Spark. The job is a keyed running sum; before the
-first rescale every key has been seen. Every sink subtask notes when each batch arrives. The parts of the pause come from the times at
-which the coordinator saw the job and its tasks change:
+Processes on this machine: a coordinator and four TaskManagers of one slot; no Spark. The job is a keyed running sum;
+before the first rescale every key has been seen. Every sink subtask notes when each batch arrives. The parts of the
+pause come from the times at which the coordinator saw the job and its tasks change:
 
-* `slots_ms`, `checkpoint_ms`: before the pause, while the job runs: the new slots, and the checkpoint that it restarts from.
+* `slots_ms`, `checkpoint_ms`: before the pause, while the job runs: the new slots, and the checkpoint that it restarts
+  from.
 * `cancel_ms`: from the first task that is told to end until all have.
 * `plan_ms`: what the new subtasks start from, and which slots they get.
 * `deploy_ms`: until the last task is built on its TaskManager.

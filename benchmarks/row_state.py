@@ -2,9 +2,9 @@
 
     python -m benchmarks.row_state [--cases value map-small map-large list] [--rows 400000] [--batch-rows 8192] [--json]
 
-`value`: two ValueStates read and written per row (the function of `benchmarks.keyed_sum --rows`). `map-small`: 80 pairs per
-key, one of them read and written per row. `map-large`: 100 keys of 10,000 pairs each. `list`: one row in a hundred reads the
-list of its key, all others append to it. States are full before anything is measured.
+`value`: two ValueStates read and written per row (the function of `benchmarks.keyed_sum --rows`). `map-small`: 80 pairs
+per key, one of them read and written per row. `map-large`: 100 keys of 10,000 pairs each. `list`: one row in a hundred
+reads the list of its key, all others append to it. States are full before anything is measured.
 """
 
 from __future__ import annotations

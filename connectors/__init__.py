@@ -1,4 +1,5 @@
-"""Sources and sinks that come with Snapline, and parts to build others from. Names are loaded when they are first asked for."""
+"""Sources and sinks that come with Snapline, and parts to build others from. Names are loaded when they are first asked
+for."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,10 @@
-"""`python -m snapline.coordinator`: a coordinator as a process, until SIGTERM, SIGINT, or the end of the process that started it.
+"""`python -m snapline.coordinator`: a coordinator as a process, until SIGTERM, SIGINT, or the end of the process that
+started it.
 
-Errors that a user can act on are one line on standard error and exit code 1. A coordinator whose core broke down ends itself
-with exit code 2: whoever supervises it starts a new one, which recovers the jobs. One that finds out that another has taken over
-in its directory ends with exit code 3, and should not be started again: it would take over in turn.
+Errors that a user can act on are one line on standard error and exit code 1. A coordinator whose core broke down ends
+itself with exit code 2: whoever supervises it starts a new one, which recovers the jobs. One that finds out that
+another has taken over in its directory ends with exit code 3, and should not be started again: it would take over in
+turn.
 """
 
 from __future__ import annotations

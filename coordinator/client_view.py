@@ -1,4 +1,5 @@
-"""The coordinator as the client service sees it: submissions and operations go to the Dispatcher, figures come from actors.
+"""The coordinator as the client service sees it: submissions and operations go to the Dispatcher, figures come from
+actors.
 
 Implements `snapline.coordinator.rpc.client_service.Cluster`; everything here runs on the server's loop.
 """

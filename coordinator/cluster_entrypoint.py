@@ -1,9 +1,10 @@
 """The composition root of a coordinator: builds everything, wires it, and takes it apart again.
 
 Knows all shells and no rule. Order up: settings and storage are checked, the server listens, then ResourceManager and
-Dispatcher start (which recovers jobs), then leaders are published. Order down: JobMasters are suspended (nothing durable is
-touched: the next coordinator goes on), then the server, the rest after. The ResourceManager that jobs get their slots from may be
-another coordinator's (`resourcemanager.rpc.address`): its leaders are followed then, and published with our own. Mirrors Flink's ClusterEntrypoint.
+Dispatcher start (which recovers jobs), then leaders are published. Order down: JobMasters are suspended (nothing
+durable is touched: the next coordinator goes on), then the server, the rest after. The ResourceManager that jobs get
+their slots from may be another coordinator's (`resourcemanager.rpc.address`): its leaders are followed then, and
+published with our own. Mirrors Flink's ClusterEntrypoint.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class ClusterEntrypoint:
         leadership: Leadership | None = None,
     ) -> None:
         """`on_fatal`: ResourceManager or Dispatcher broke, and `fatal_error` says why; or another coordinator leads, as
-        `leadership_lost` says. This has to be stopped then. `leadership`: won in ZooKeeper; whoever calls stops this when it is over."""
+        `leadership_lost` says. This has to be stopped then. `leadership`: won in ZooKeeper; whoever calls stops this
+        when it is over."""
         self._leadership = leadership
         self._table_writer: LeaderTableWriter | None = None
         self._config = config
@@ -200,7 +202,8 @@ class ClusterEntrypoint:
         return address
 
     def _stored_jobs(self, base: str) -> tuple[tuple[JobGraph, ...], tuple[HeldJob, ...], tuple[JobGraphSetAside, ...]]:
-        """Those to start, those that an earlier Snapline has stored under names that are gone, and those that cannot be read."""
+        """Those to start, those that an earlier Snapline has stored under names that are gone, and those that cannot be
+        read."""
         recovered, held = [], []
         stored = self._high_availability.job_graphs.load()
         for unreadable in stored.set_aside:
@@ -254,7 +257,8 @@ class ClusterEntrypoint:
             self._table_writer.publish(table)
 
     def _elsewhere_changed(self, table: LeaderTable) -> None:
-        """On the thread of leader retrieval. A JobMaster that is just being built asks for the leader, or is told here, or both."""
+        """On the thread of leader retrieval. A JobMaster that is just being built asks for the leader, or is told here,
+        or both."""
         self._leaders.set_elsewhere(table)
         leader = table.resource_manager
         if leader == self._resource_manager_leader:

@@ -1,8 +1,8 @@
 """What a coordinator process is started with: address, settings, and how it reports to whoever started it.
 
-Decides the command line of `python -m snapline.coordinator`. Settings come from the layers of `snapline.runtime.settings`, then `-D key=value`, then
-the options that have a name of their own. Secrets do not belong on a command line: a sidecar gets its settings through its
-standard input.
+Decides the command line of `python -m snapline.coordinator`. Settings come from the layers of
+`snapline.runtime.settings`, then `-D key=value`, then the options that have a name of their own. Secrets do not belong
+on a command line: a sidecar gets its settings through its standard input.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_input: TextIO) -> CoordinatorConfig:
-    """The configuration of this command line. Raises ConfigurationError with one line; exits for --help, as argparse does."""
+    """The configuration of this command line. Raises ConfigurationError with one line; exits for --help, as argparse
+    does."""
     given = parser().parse_args(list(arguments))
     layers = [default_layers(environment)]
     if given.config:

@@ -1,7 +1,7 @@
 """Which figures a coordinator shows to Prometheus: Flink's, under Flink's names.
 
-Read from the cores when somebody scrapes. Figures of a job carry `job_id` and `job_name`; those of its tasks also `task_id`,
-`task_name` and `subtask_index`, gathered from heartbeats, because executors are hard to scrape themselves.
+Read from the cores when somebody scrapes. Figures of a job carry `job_id` and `job_name`; those of its tasks also
+`task_id`, `task_name` and `subtask_index`, gathered from heartbeats, because executors are hard to scrape themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Deletions that nobody waits for: tried again when the storage is away for a moment, and then given up.
 
-What is left behind costs space, not correctness. Decides how often and when; does not know what is deleted. Mirrors Flink's
-CheckpointsCleaner and the retries of DispatcherResourceCleaner.
+What is left behind costs space, not correctness. Decides how often and when; does not know what is deleted. Mirrors
+Flink's CheckpointsCleaner and the retries of DispatcherResourceCleaner.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The executor for slow work: storage, stores, hooks. Each piece is an effect of a core, and is answered by exactly one event.
+"""The executor for slow work: storage, stores, hooks. Each piece is an effect of a core, and is answered by exactly one
+event.
 
-A bounded number of daemon threads. Work that hangs is given up after its limit: its answer is then the one for a failure, and
-what it may still return is dropped. Work that raises what it did not announce is answered as failed too: a core must never
-wait for an answer that does not come. Work that finds out that this coordinator does not lead any more ends its leadership: no
-retry would ever succeed. Order between pieces is not kept; a core that needs order waits for the answer.
+A bounded number of daemon threads. Work that hangs is given up after its limit: its answer is then the one for a
+failure, and what it may still return is dropped. Work that raises what it did not announce is answered as failed too: a
+core must never wait for an answer that does not come. Work that finds out that this coordinator does not lead any more
+ends its leadership: no retry would ever succeed. Order between pieces is not kept; a core that needs order waits for
+the answer.
 """
 
 from __future__ import annotations
@@ -84,8 +86,8 @@ class IoExecutor:
         failed: Callable[[BaseException], Any],
         limit_ms: int = DEFAULT_LIMIT_MS,
     ) -> None:
-        """Run `work`; tell what it returns, or what `failed` makes of the exception (TookTooLong after the limit). None is
-        not told."""
+        """Run `work`; tell what it returns, or what `failed` makes of the exception (TookTooLong after the limit). None
+        is not told."""
         piece = _Piece(name, work, tell, failed)
         with self._lock:
             if self._closed:

@@ -1,8 +1,8 @@
 """One coordinator process among several: gets leadership, again and again.
 
-Each try is a ZooKeeper session of its own; what was lost with a session does not come back with it. Checks that the cluster id is
-this cluster's before it stands by. The first try fails at once when ZooKeeper cannot be used, so that a wrong setting is seen; later
-ones go on trying, because an ensemble that is away comes back.
+Each try is a ZooKeeper session of its own; what was lost with a session does not come back with it. Checks that the
+cluster id is this cluster's before it stands by. The first try fails at once when ZooKeeper cannot be used, so that a
+wrong setting is seen; later ones go on trying, because an ensemble that is away comes back.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Candidacy:
         return cls(settings, storage.url, name, logger, on_standby)
 
     def next_leadership(self, stopping: threading.Event, *, patient: bool) -> Leadership | None:
-        """Wait until this coordinator leads; None: `stopping` was set. Whoever gets it closes its session. Raises SnaplineError
-        unless `patient`."""
+        """Wait until this coordinator leads; None: `stopping` was set. Whoever gets it closes its session. Raises
+        SnaplineError unless `patient`."""
         while not stopping.is_set():
             session = ZooKeeperSession(self._settings, self._logger)
             leadership: Leadership | None = None

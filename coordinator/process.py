@@ -1,8 +1,8 @@
 """A coordinator as a child process, beside a Spark driver or a test.
 
 Started by exec, never by a bare fork, and after the SparkContext. The child gets its settings (and the shared secret)
-through its standard input, answers with its address or one line of error, and ends when that input ends: when this process
-says so, or is gone however it went. Signals of the terminal do not reach it: it has a session of its own.
+through its standard input, answers with its address or one line of error, and ends when that input ends: when this
+process says so, or is gone however it went. Signals of the terminal do not reach it: it has a session of its own.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class CoordinatorProcess:
         token: str = "",
         log_to: Path | None = None,
     ) -> CoordinatorProcess:
-        """Start and wait until it listens. It logs to `log_to`, or to this process's standard error, there from WARNING up
-        unless `log.level` is set. Raises CoordinatorStartError with the one line that the child gave."""
+        """Start and wait until it listens. It logs to `log_to`, or to this process's standard error, there from WARNING
+        up unless `log.level` is set. Raises CoordinatorStartError with the one line that the child gave."""
         values = dict(settings or {})
         values.setdefault(LOG_LEVEL.key, "INFO" if log_to else "WARNING")
         if token:

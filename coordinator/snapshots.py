@@ -1,8 +1,8 @@
 """Snapshots as users name them: by a directory or its `_metadata` file. Finds, reads, checks and deletes them.
 
-Decides what counts as a snapshot, and what of a savepoint may be deleted: the files that it names in its own directory, and
-nothing else. Does not know jobs. Mirrors the part of Flink's AbstractFsCheckpointStorageAccess that resolves pointers, and
-Checkpoints.disposeSavepoint.
+Decides what counts as a snapshot, and what of a savepoint may be deleted: the files that it names in its own directory,
+and nothing else. Does not know jobs. Mirrors the part of Flink's AbstractFsCheckpointStorageAccess that resolves
+pointers, and Checkpoints.disposeSavepoint.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def damaged_files(storages: StateStorages, snapshot: Snapshot) -> list[str]:
 
 
 def state_problems(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> dict[OperatorID, str]:
-    """Per operator whose keyed state cannot become what the job declares: why, and the way out. Reads headers of state files."""
+    """Per operator whose keyed state cannot become what the job declares: why, and the way out. Reads headers of state
+    files."""
     drop_columns = Configuration(job_graph.configuration).get_option(DROP_STATE_COLUMNS)
     declared = {node.operator_id: node for vertex in job_graph.vertices for node in vertex.operators}
     found: dict[OperatorID, str] = {}
@@ -150,7 +151,8 @@ def _distinct_headers(storages: StateStorages, operator: OperatorState) -> list[
 
 
 def check_restorable(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> None:
-    """Raise NoSnapshot when the job cannot start from it; names the operator, for its state the column, and the way out."""
+    """Raise NoSnapshot when the job cannot start from it; names the operator, for its state the column, and the way
+    out."""
     verdict = assign_states(
         snapshot.metadata.operators,
         job_graph.vertices,

@@ -1,9 +1,9 @@
 """Every setting: one typed table, from which values are checked and the reference page is generated.
 
 Names, defaults and spelling of durations and sizes are Flink's (`execution.checkpointing.interval: 10 s`). A
-`Configuration` is an immutable mapping from key to text, so that it can travel in a JobGraph; `get` parses. An unknown key is
-an error that names the nearest known one. Layering (TOML file, environment, API, Spark conf) happens in shells, which
-merge mappings with `with_values` and keep the origin of each value.
+`Configuration` is an immutable mapping from key to text, so that it can travel in a JobGraph; `get` parses. An unknown
+key is an error that names the nearest known one. Layering (TOML file, environment, API, Spark conf) happens in shells,
+which merge mappings with `with_values` and keep the origin of each value.
 """
 
 from __future__ import annotations

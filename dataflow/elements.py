@@ -169,10 +169,11 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class EndOfChannelState:
-    """All data in flight that was restored for this channel stands before the first of these; nothing behind it is processed on any
-    channel of the consumer before all of them have delivered it (Flink: EndOfChannelStateEvent). Behind it comes what the producer
-    makes of its own restored data, until the next one, and so on: what was further on in the job when the snapshot was taken stays
-    ahead of what was not so far, even if a rescale sends both other ways. Flink needs one only: it takes forward edges out."""
+    """All data in flight that was restored for this channel stands before the first of these; nothing behind it is
+    processed on any channel of the consumer before all of them have delivered it (Flink: EndOfChannelStateEvent).
+    Behind it comes what the producer makes of its own restored data, until the next one, and so on: what was further on
+    in the job when the snapshot was taken stays ahead of what was not so far, even if a rescale sends both other ways.
+    Flink needs one only: it takes forward edges out."""
 
     is_last: bool = True
     """Whether all that follows is new, because no restored data is left."""

@@ -1,8 +1,8 @@
 """Key groups: the unit in which keyed state is snapshotted, restored and moved between subtasks.
 
 key group = stable hash of the key columns % max parallelism; subtask = key group * parallelism // max parallelism. The
-arithmetic here is plain Python, so that the coordinator can redistribute state without loading a compiler; what works on
-columns is in `snapline.dataflow.columnar.key_hash` and `key_partition`.
+arithmetic here is plain Python, so that the coordinator can redistribute state without loading a compiler; what works
+on columns is in `snapline.dataflow.columnar.key_hash` and `key_partition`.
 
 Mirrors Flink's KeyGroupRangeAssignment and KeyGroupRange; see `docs/key-group-hash.md` for the hash, which is our own.
 """
@@ -89,8 +89,8 @@ def compute_key_group_range_for_operator_index(
 def redistribute_key_groups(
     max_parallelism: int, old_ranges: Sequence[KeyGroupRange], parallelism: int
 ) -> list[list[tuple[int, KeyGroupRange]]]:
-    """For each new subtask what to read: (index into old_ranges, key groups), in order (StateAssignmentOperation). Raises ValueError
-    for a parallelism that cannot be."""
+    """For each new subtask what to read: (index into old_ranges, key groups), in order (StateAssignmentOperation).
+    Raises ValueError for a parallelism that cannot be."""
     check_parallelism(max_parallelism, parallelism)
     plan: list[list[tuple[int, KeyGroupRange]]] = []
     for index in range(parallelism):

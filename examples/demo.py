@@ -1,7 +1,7 @@
 """`make demo`: a year of real flights through TaskManagers in Spark executors, some of which are killed with signal 9.
 
-Shows progress while the job runs, and compares every row of the output with an answer computed without Snapline. Exits 0
-when all are equal, 1 when one is lost, doubled or different.
+Shows progress while the job runs, and compares every row of the output with an answer computed without Snapline. Exits
+0 when all are equal, 1 when one is lost, doubled or different.
 
     python -m examples.demo [--kills 3] [--rows-per-second 15000] [--unaligned] [--seed 7]
 """

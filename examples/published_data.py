@@ -1,4 +1,5 @@
-"""What the examples' data share: it is refused unless its SHA-256 is the known one, and appears under its name only when whole."""
+"""What the examples' data share: it is refused unless its SHA-256 is the known one, and appears under its name only
+when whole."""
 
 from __future__ import annotations
 

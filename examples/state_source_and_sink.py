@@ -1,10 +1,11 @@
 """State of one's own in a source and in a sink: the program by which Flink's articles explain checkpoints.
 
-* `StateSource` emits numbers in a loop of its own. It holds the checkpoint lock while it emits one and moves its position, so that every
-  snapshot has both or neither.
+* `StateSource` emits numbers in a loop of its own. It holds the checkpoint lock while it emits one and moves its
+  position, so that every snapshot has both or neither.
 * A keyed sum adds them up.
-* `StateSink` gathers sums and flushes so many at a time. What it has not flushed is in its snapshot, so that no crash loses it. What it flushed
-  after the last checkpoint is flushed again after a crash: at least once (for exactly once, see `TwoPhaseCommitSinkFunction`).
+* `StateSink` gathers sums and flushes so many at a time. What it has not flushed is in its snapshot, so that no crash
+  loses it. What it flushed after the last checkpoint is flushed again after a crash: at least once (for exactly once,
+  see `TwoPhaseCommitSinkFunction`).
 
     python -m examples.state_source_and_sink --output DIRECTORY
 """

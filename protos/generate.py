@@ -1,9 +1,9 @@
 """Writes the Python of `protos/*.proto`, or with `--check` says what is not up to date.
 
-For each `x.proto`: `x_pb2.py`, which has nothing but the file's descriptor (the classes are made from it at run time, by
-`message_classes.py` and `service_classes.py`), and protoc's types `x_pb2.pyi`; for one with a service also `x_pb2_grpc.py` and
-`x_pb2_grpc.pyi`. All of them are committed: whoever installs Snapline needs no compiler, and any version of protobuf and
-grpcio from the floors in pyproject.toml on will do.
+For each `x.proto`: `x_pb2.py`, which has nothing but the file's descriptor (the classes are made from it at run time,
+by `message_classes.py` and `service_classes.py`), and protoc's types `x_pb2.pyi`; for one with a service also
+`x_pb2_grpc.py` and `x_pb2_grpc.pyi`. All of them are committed: whoever installs Snapline needs no compiler, and any
+version of protobuf and grpcio from the floors in pyproject.toml on will do.
 
     python -m snapline.protos.generate [--check]
 """

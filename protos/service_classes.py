@@ -1,7 +1,7 @@
 """Stubs and servicers of the services of a .proto file, made from its descriptor when its module is imported.
 
-They have the names and the behaviour of those that gRPC's own generator writes, and their types are the ones that it writes
-(`x_pb2_grpc.pyi`); but they are tied to no version of grpcio, as generated code is (decision 3).
+They have the names and the behaviour of those that gRPC's own generator writes, and their types are the ones that it
+writes (`x_pb2_grpc.pyi`); but they are tied to no version of grpcio, as generated code is (decision 3).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, Service
 
 
 def define_services(module: dict[str, Any], file: FileDescriptor) -> None:
-    """Put `XStub`, `XServicer` and `add_XServicer_to_server` of every service X into the globals of the file's module."""
+    """Put `XStub`, `XServicer` and `add_XServicer_to_server` of every service X into the globals of the file's
+    module."""
     for name, service in file.services_by_name.items():
         for made in (_stub(service), _servicer(service), _adding(service)):
             made.__module__ = module["__name__"]

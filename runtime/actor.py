@@ -1,11 +1,12 @@
 """The actor shell: a pykka actor around one core.
 
-Feeds the core one event at a time and performs its effects, in order. It has no `if` about what the core is for: what an
-effect means is said by the table of performers that the composition root hands in. Rules that it keeps:
+Feeds the core one event at a time and performs its effects, in order. It has no `if` about what the core is for: what
+an effect means is said by the table of performers that the composition root hands in. Rules that it keeps:
 
 * Actors are only told. Nothing waits for an answer, except `Query`, for a gRPC handler or a test at the edge.
-* An exception out of the core or out of a performer is a defect: the shell says so, drops everything that comes later, and
-  stops itself; pykka alone would go on after an exception under `ask`. Only a failing `Query` is its asker's business.
+* An exception out of the core or out of a performer is a defect: the shell says so, drops everything that comes later,
+  and stops itself; pykka alone would go on after an exception under `ask`. Only a failing `Query` is its asker's
+  business.
 * Slow or failing work is not done here: its performer hands it to an executor, whose answer is told as an event.
 * What performers buffer (messages to connections) leaves in `after_events`, once per message of the inbox.
 """

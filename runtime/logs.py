@@ -1,11 +1,12 @@
 """Structured logs: one JSON object per line, or lines for people on a terminal.
 
-Keys are those of Spark's structured logging (`ts`, `level`, `msg`, `logger`, `context`, `exception`), so that executor logs of
-both can be read by one program. No process-wide configuration: the composition root makes one logger with `make_logger` and
-hands bound children on (`logger.bind(job_id=...)`). Values under names that look like secrets are never written.
+Keys are those of Spark's structured logging (`ts`, `level`, `msg`, `logger`, `context`, `exception`), so that executor
+logs of both can be read by one program. No process-wide configuration: the composition root makes one logger with
+`make_logger` and hands bound children on (`logger.bind(job_id=...)`). Values under names that look like secrets are
+never written.
 
-`capture_standard_logging` sends what libraries say through `logging` (pykka, gRPC, kazoo) the same way; only a process of
-ours does that, never a user's driver.
+`capture_standard_logging` sends what libraries say through `logging` (pykka, gRPC, kazoo) the same way; only a process
+of ours does that, never a user's driver.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Metrics for Prometheus, under Flink's names.
 
-A figure is read off the cores when somebody scrapes, never pushed: a `MetricsSource` returns samples of that moment. Names are
-Flink's, with its scopes (`jobmanager`, `jobmanager_job`, `taskmanager_job_task`) spelled as Flink's Prometheus reporter spells
-them and `snapline` for `flink`: `snapline_jobmanager_job_lastCheckpointDuration{job_id, job_name}`. The client library is
-imported when metrics are served, not before: most processes serve none.
+A figure is read off the cores when somebody scrapes, never pushed: a `MetricsSource` returns samples of that moment.
+Names are Flink's, with its scopes (`jobmanager`, `jobmanager_job`, `taskmanager_job_task`) spelled as Flink's
+Prometheus reporter spells them and `snapline` for `flink`: `snapline_jobmanager_job_lastCheckpointDuration{job_id,
+job_name}`. The client library is imported when metrics are served, not before: most processes serve none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The timer service: one thread per process that calls back when something is due.
 
-Decides nothing: callbacks only hand a message to an actor or a loop (`tell`, `call_soon_threadsafe`) and return at once. A
-callback that raises is reported as what ends a thread is, and ends nothing. A cancelled timer may still be on its way when it is
-cancelled; `TimerTable` is the owner's side that recognises those, so that a core sees `TimerFired` exactly for the timers that it
-has running. pykka has no timers of its own.
+Decides nothing: callbacks only hand a message to an actor or a loop (`tell`, `call_soon_threadsafe`) and return at
+once. A callback that raises is reported as what ends a thread is, and ends nothing. A cancelled timer may still be on
+its way when it is cancelled; `TimerTable` is the owner's side that recognises those, so that a core sees `TimerFired`
+exactly for the timers that it has running. pykka has no timers of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ScheduledTimer:
 
 
 class TimerService:
-    """Calls back at a time of `clock`, in order of due time, then of scheduling. One daemon thread, started at first use."""
+    """Calls back at a time of `clock`, in order of due time, then of scheduling. One daemon thread, started at first
+    use."""
 
     def __init__(self, clock: Clock, name: str = "snapline-timers") -> None:
         self._clock = clock

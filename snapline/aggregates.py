@@ -1,4 +1,5 @@
-"""Short names for aggregates: `aggregate(flights=sl.count(), delay=sl.mean("dep_delay"))`; the keyword is the output column.
+"""Short names for aggregates: `aggregate(flights=sl.count(), delay=sl.mean("dep_delay"))`; the keyword is the output
+column.
 
 What is aggregated is a column or an expression: `sl.sum(sl.col("price") * sl.col("pieces"))`.
 """
@@ -76,7 +77,8 @@ def _aggregate(function: str, of: str | Expr) -> Aggregate | AggregateOfExpressi
 
 
 def with_computed(keyed: KeyedStream, aggregates: Mapping[str, object]) -> tuple[KeyedStream, dict[str, object]]:
-    """A stream with a column for each aggregate over an expression (itself where there is none), and all aggregates over columns."""
+    """A stream with a column for each aggregate over an expression (itself where there is none), and all aggregates
+    over columns."""
     computed: dict[str, object] = {}
     plain: dict[str, object] = {}
     for name, aggregate in aggregates.items():

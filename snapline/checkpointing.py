@@ -1,7 +1,7 @@
 """`env.checkpointing`: the settings of checkpoints and of where state lies, as methods with types.
 
-Each method sets one key of docs/settings.md, so the method and `env.configure(key, value)` can be mixed, and the last one counts. Durations are
-whole milliseconds or a `datetime.timedelta`. Mirrors Flink's CheckpointConfig.
+Each method sets one key of docs/settings.md, so the method and `env.configure(key, value)` can be mixed, and the last
+one counts. Durations are whole milliseconds or a `datetime.timedelta`. Mirrors Flink's CheckpointConfig.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Checkpointing:
         self._environment = environment
 
     def interval(self, interval: Duration) -> Checkpointing:
-        """Begin a checkpoint this often, at least 10 ms apart; without an interval there are no periodic checkpoints. Sets
-        `execution.checkpointing.interval`.
+        """Begin a checkpoint this often, at least 10 ms apart; without an interval there are no periodic checkpoints.
+        Sets `execution.checkpointing.interval`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -69,8 +69,8 @@ class Checkpointing:
         return self._duration(CHECKPOINTING_INTERVAL, interval, LEAST_INTERVAL_MS)
 
     def mode(self, mode: Literal["EXACTLY_ONCE", "AT_LEAST_ONCE"]) -> Checkpointing:
-        """EXACTLY_ONCE (the default), or AT_LEAST_ONCE, which holds no input back and may process rows twice after a failure. Sets
-        `execution.checkpointing.mode`.
+        """EXACTLY_ONCE (the default), or AT_LEAST_ONCE, which holds no input back and may process rows twice after a
+        failure. Sets `execution.checkpointing.mode`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -79,8 +79,8 @@ class Checkpointing:
         return self._set(CHECKPOINTING_MODE, mode)
 
     def unaligned(self, enabled: bool = True) -> Checkpointing:
-        """Let barriers overtake rows that wait, which become part of the snapshot: checkpoints stay fast under back-pressure. Sets
-        `execution.checkpointing.unaligned.enabled`.
+        """Let barriers overtake rows that wait, which become part of the snapshot: checkpoints stay fast under
+        back-pressure. Sets `execution.checkpointing.unaligned.enabled`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -89,8 +89,8 @@ class Checkpointing:
         return self._flag(CHECKPOINTING_UNALIGNED, enabled)
 
     def aligned_timeout(self, timeout: Duration) -> Checkpointing:
-        """With unaligned checkpoints: begin aligned, and let a barrier overtake once it is older than this; 0 (the default): at once. Sets
-        `execution.checkpointing.aligned-checkpoint-timeout`.
+        """With unaligned checkpoints: begin aligned, and let a barrier overtake once it is older than this; 0 (the
+        default): at once. Sets `execution.checkpointing.aligned-checkpoint-timeout`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -108,7 +108,8 @@ class Checkpointing:
         return self._duration(CHECKPOINTING_TIMEOUT, timeout, 1)
 
     def min_pause(self, pause: Duration) -> Checkpointing:
-        """Least time between the end of one checkpoint and the beginning of the next; 0 by default. Sets `execution.checkpointing.min-pause`.
+        """Least time between the end of one checkpoint and the beginning of the next; 0 by default. Sets
+        `execution.checkpointing.min-pause`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -147,9 +148,9 @@ class Checkpointing:
         return self._flag(CHECKPOINTING_AFTER_TASKS_FINISH, enabled)
 
     def retention(self, retention: Retention) -> Checkpointing:
-        """What becomes of checkpoints when the job is cancelled or fails for good: they go with it (NO_EXTERNALIZED_CHECKPOINTS, the
-        default), stay unless it is cancelled (DELETE_ON_CANCELLATION), or stay (RETAIN_ON_CANCELLATION). Sets
-        `execution.checkpointing.externalized-checkpoint-retention`.
+        """What becomes of checkpoints when the job is cancelled or fails for good: they go with it
+        (NO_EXTERNALIZED_CHECKPOINTS, the default), stay unless it is cancelled (DELETE_ON_CANCELLATION), or stay
+        (RETAIN_ON_CANCELLATION). Sets `execution.checkpointing.externalized-checkpoint-retention`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -167,8 +168,8 @@ class Checkpointing:
         return self._number(CHECKPOINTS_NUM_RETAINED, checkpoints, 1)
 
     def directory(self, directory: str) -> Checkpointing:
-        """Base directory of checkpoints: a path that all processes see, or a URL (`s3://`, `gs://`, `az://`, `hdfs://`). Sets
-        `execution.checkpointing.dir`.
+        """Base directory of checkpoints: a path that all processes see, or a URL (`s3://`, `gs://`, `az://`,
+        `hdfs://`). Sets `execution.checkpointing.dir`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -186,8 +187,8 @@ class Checkpointing:
         return self._set(SAVEPOINT_DIRECTORY, directory)
 
     def backend(self, backend: Literal["hashmap", "rocksdb"]) -> Checkpointing:
-        """Where keyed state lies while the job runs: in memory (hashmap, the default), or in memory and on the local disk (rocksdb). Sets
-        `state.backend.type`.
+        """Where keyed state lies while the job runs: in memory (hashmap, the default), or in memory and on the local
+        disk (rocksdb). Sets `state.backend.type`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -196,7 +197,8 @@ class Checkpointing:
         return self._set(STATE_BACKEND, backend)
 
     def incremental(self, enabled: bool = True) -> Checkpointing:
-        """Write only what has changed since the last checkpoint; off by default. Sets `execution.checkpointing.incremental`.
+        """Write only what has changed since the last checkpoint; off by default. Sets
+        `execution.checkpointing.incremental`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -205,8 +207,8 @@ class Checkpointing:
         return self._flag(INCREMENTAL_CHECKPOINTS, enabled)
 
     def local_recovery(self, enabled: bool = True) -> Checkpointing:
-        """Keep a copy of each checkpoint's state on the TaskManagers' own disks and restore from there what is there; off by default.
-        Sets `execution.state-recovery.from-local`.
+        """Keep a copy of each checkpoint's state on the TaskManagers' own disks and restore from there what is there;
+        off by default. Sets `execution.state-recovery.from-local`.
 
         >>> import snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -214,7 +216,8 @@ class Checkpointing:
         """
         return self._flag(LOCAL_RECOVERY, enabled)
 
-    # --- inner ---------------------------------------------------------------------------------------------------------
+    # --- inner
+    # ---------------------------------------------------------------------------------------------------------
 
     def _set(self, option: ConfigOption[Any], value: str) -> Checkpointing:
         if not isinstance(value, str):

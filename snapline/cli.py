@@ -1,4 +1,5 @@
-"""The command `snapline`. What answers does so in a table, or with `--output json` as JSON; errors are one line and exit 1."""
+"""The command `snapline`. What answers does so in a table, or with `--output json` as JSON; errors are one line and
+exit 1."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def cli() -> None:
 
 
 def with_coordinator(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every command that has to do with a coordinator. Those that answer nothing themselves have only these."""
+    """Add the options of every command that has to do with a coordinator. Those that answer nothing themselves have
+    only these."""
 
     @click.option("--coordinator", "-m", default="", help="host:port (setting jobmanager.rpc.address)")
     @click.option("--token", default="", help="shared secret (setting security.auth.token)")
@@ -158,7 +160,8 @@ def run(
     drop_state_columns: bool,
     claim: bool,
 ) -> None:
-    """Run a job script against a coordinator, or with --local in this process: `snapline run job.py -- --its-own options`."""
+    """Run a job script against a coordinator, or with --local in this process: `snapline run job.py -- --its-own
+    options`."""
     if local and detached:
         raise click.UsageError("--detached: a local run ends with its process, so there is nothing to return from")
     if threads and not local:
@@ -200,7 +203,8 @@ def plan(
     allow_non_restored_state: bool,
     drop_state_columns: bool,
 ) -> None:
-    """What of a snapshot a job would take over, without running anything: `snapline plan --from PATH job.py -- --its options`.
+    """What of a snapshot a job would take over, without running anything: `snapline plan --from PATH job.py -- --its
+    options`.
 
     Exit code 0: the job would start from it; 1: it would be refused.
     """
@@ -275,9 +279,9 @@ def cancel(target: Target, job: str) -> None:
 def rescale(target: Target, job: str, parallelism: int) -> None:
     """Give a running job another parallelism: it stands still from the end of a checkpoint until its tasks run again.
 
-    The job goes on as it is until the slots are there; if they do not come (slot.request.timeout), it stays so, and exit code 1 says
-    it. Until then `snapline status` says what is waited for, another rescale takes its place, and the parallelism that the job has
-    takes it back. Ctrl-C ends this command only.
+    The job goes on as it is until the slots are there; if they do not come (slot.request.timeout), it stays so, and
+    exit code 1 says it. Until then `snapline status` says what is waited for, another rescale takes its place, and the
+    parallelism that the job has takes it back. Ctrl-C ends this command only.
     """
     with target.client() as client:
         job_id = client.resolve_job(job)
@@ -350,8 +354,8 @@ def trigger(target: Target, job: str, directory: str) -> None:
 @click.argument("path")
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
 def dispose(path: str, output: str) -> None:
-    """Delete a savepoint with its files, and nothing else. A job that was started from it without --claim must have completed
-    a checkpoint of its own before."""
+    """Delete a savepoint with its files, and nothing else. A job that was started from it without --claim must have
+    completed a checkpoint of its own before."""
     from snapline.coordinator.snapshots import dispose_savepoint
     from snapline.runtime.storage.object_storage import open_storage
     from snapline.runtime.storage.state_storages import StateStorages
@@ -508,7 +512,8 @@ def _time(timestamp_ms: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: one line for what a user can mend, a traceback only when asked for; 130 after Ctrl-C, as of a shell."""
+    """Entry point: one line for what a user can mend, a traceback only when asked for; 130 after Ctrl-C, as of a
+    shell."""
     try:
         code = cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except click.ClickException as error:

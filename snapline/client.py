@@ -1,7 +1,7 @@
 """The client of a coordinator: submit jobs, control and watch them, look at checkpoints and the cluster.
 
-A thin layer over the gRPC ClientService: values of `dataflow` go in, the published protobuf messages come out, and every
-failure is a SnaplineError of one line. Watching survives a coordinator that is away for a while.
+A thin layer over the gRPC ClientService: values of `dataflow` go in, the published protobuf messages come out, and
+every failure is a SnaplineError of one line. Watching survives a coordinator that is away for a while.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class JobFailed(SnaplineError):
 class ClusterClient:
     """One connection to a coordinator. Use as a context manager, or `close` it.
 
-    Answers are the messages of `protos/client.proto`. Methods raise CoordinatorUnreachable when nobody answers, and RequestRefused with the
-    coordinator's reason. A job is named by its id; `resolve_job` finds the id by name.
+    Answers are the messages of `protos/client.proto`. Methods raise CoordinatorUnreachable when nobody answers, and
+    RequestRefused with the coordinator's reason. A job is named by its id; `resolve_job` finds the id by name.
 
     >>> from snapline.client import ClusterClient
     >>> with ClusterClient.from_configuration(client_configuration) as client:
@@ -99,8 +99,8 @@ class ClusterClient:
     """
 
     def __init__(self, address: str, security: Security, find_leader: Callable[[], str] | None = None) -> None:
-        """Does not connect yet. `address` is host:port. `find_leader` says where the coordinator is now; it is asked when nobody
-        answers."""
+        """Does not connect yet. `address` is host:port. `find_leader` says where the coordinator is now; it is asked
+        when nobody answers."""
         self._security = security
         self._find_leader = find_leader
         self._metadata = security.metadata
@@ -108,7 +108,8 @@ class ClusterClient:
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> ClusterClient:
-        """A client of the coordinator that leads: at `jobmanager.rpc.address`, or where ZooKeeper says. Raises SnaplineError."""
+        """A client of the coordinator that leads: at `jobmanager.rpc.address`, or where ZooKeeper says. Raises
+        SnaplineError."""
         from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
         from snapline.runtime.rpc.grpc_channels import Security
 
@@ -152,7 +153,8 @@ class ClusterClient:
         """
         self._channel.close()
 
-    # --- jobs ----------------------------------------------------------------------------------------------------------
+    # --- jobs
+    # ----------------------------------------------------------------------------------------------------------
 
     def submit(self, job_graph: JobGraph) -> str:
         """Submit; returns the job id once the coordinator has accepted the job."""
@@ -185,8 +187,8 @@ class ClusterClient:
         self._call(self._stub.CancelJob, pb.CancelJobRequest(job_id=job_id))
 
     def stop_with_savepoint(self, job_id: str, directory: str = "", *, drain: bool = False) -> str:
-        """Take a savepoint, stop the job, and return the path of the savepoint. `drain`: fire all windows and timers first; the job cannot go on from it
-        then. Raises RequestRefused when it failed; the job goes on in that case.
+        """Take a savepoint, stop the job, and return the path of the savepoint. `drain`: fire all windows and timers
+        first; the job cannot go on from it then. Raises RequestRefused when it failed; the job goes on in that case.
 
         >>> client.stop_with_savepoint("no such job", "/savepoints")
         Traceback (most recent call last):
@@ -206,7 +208,8 @@ class ClusterClient:
         return self._savepoint(self._call(self._stub.TriggerSavepoint, request, SAVEPOINT_TIMEOUT_S))
 
     def trigger_checkpoint(self, job_id: str, *, full: bool = False) -> pb.TriggerCheckpointResponse:
-        """Take a checkpoint now; its id and path. `full`: without relying on earlier ones. Raises RequestRefused when it failed.
+        """Take a checkpoint now; its id and path. `full`: without relying on earlier ones. Raises RequestRefused when
+        it failed.
 
         >>> client.trigger_checkpoint("no such job")
         Traceback (most recent call last):
@@ -219,7 +222,8 @@ class ClusterClient:
         return response
 
     def rescale(self, job_id: str, parallelism: int) -> None:
-        """Change the parallelism of all vertices, in place; the job runs on until it has the slots. Raises RequestRefused when it does not get them.
+        """Change the parallelism of all vertices, in place; the job runs on until it has the slots. Raises
+        RequestRefused when it does not get them.
 
         >>> client.rescale("no such job", 4)
         Traceback (most recent call last):
@@ -227,7 +231,8 @@ class ClusterClient:
         """
         self._call(self._stub.Rescale, pb.RescaleRequest(job_id=job_id, parallelism=parallelism), SAVEPOINT_TIMEOUT_S)
 
-    # --- checkpoints and cluster ---------------------------------------------------------------------------------------
+    # --- checkpoints and cluster
+    # ---------------------------------------------------------------------------------------
 
     def list_checkpoints(self, job_id: str) -> pb.ListCheckpointsResponse:
         """Return the counts, the history and the summary of the job's checkpoints."""
@@ -272,7 +277,8 @@ class ClusterClient:
         """Return what the coordinator says about itself."""
         return self._call(self._stub.GetClusterOverview, pb.GetClusterOverviewRequest())
 
-    # --- waiting -------------------------------------------------------------------------------------------------------
+    # --- waiting
+    # -------------------------------------------------------------------------------------------------------
 
     def watch_job(
         self, job_id: str, patience_s: float = 60.0, timeout_s: float | None = None
@@ -318,7 +324,8 @@ class ClusterClient:
         raise_unless_finished(last)
         return last
 
-    # --- inner ---------------------------------------------------------------------------------------------------------
+    # --- inner
+    # ---------------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _savepoint(response: pb.SavepointResponse) -> str:
@@ -355,7 +362,8 @@ class ClusterClient:
 
 
 def job_status(details: pb.JobDetails) -> str:
-    """The name of a job's status: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED, SUSPENDED or RECONCILING.
+    """The name of a job's status: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED,
+    SUSPENDED or RECONCILING.
 
     >>> from snapline.client import JobDetails, job_status
     >>> job_status(JobDetails(overview={"status": "JOB_STATUS_RUNNING"}))

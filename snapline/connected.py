@@ -94,7 +94,8 @@ class ConnectedStreams:
     second: KeyedStream | DataStream
 
     def key_by(self, first: str | Sequence[str], second: str | Sequence[str]) -> ConnectedStreams:
-        """Partition both by the values of these columns, one name or several for each stream. Raises JobDefinitionError for keys of other types.
+        """Partition both by the values of these columns, one name or several for each stream. Raises JobDefinitionError
+        for keys of other types.
 
         >>> payments = env.from_collection([{"payer": "x", "paid": 120}], uid="payments")
         >>> orders.connect(payments).key_by("customer", "payer").first.key_columns

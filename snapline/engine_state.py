@@ -1,8 +1,10 @@
-"""Whether the engine's own operators take the state of a snapshot: windows, joins and running aggregates, tried without a row.
+"""Whether the engine's own operators take the state of a snapshot: windows, joins and running aggregates, tried without
+a row.
 
-The coordinator knows what user functions declare, not what windows keep. Here, where operators can be built, each is restored from the
-headers of its files alone, for no key group at all; what it refuses then it would refuse in its task. User code does not run: operators
-that call any are left to the coordinator's check. What cannot be read from here is left to it, too.
+The coordinator knows what user functions declare, not what windows keep. Here, where operators can be built, each is
+restored from the headers of its files alone, for no key group at all; what it refuses then it would refuse in its task.
+User code does not run: operators that call any are left to the coordinator's check. What cannot be read from here is
+left to it, too.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _OWN = (RunningAggregateSpec, WindowAggregateSpec, WindowJoinSpec, IntervalJoinS
 
 
 def check_engine_state(job_graph: JobGraph) -> None:
-    """Before a job is submitted that starts from a snapshot. Raises NoSnapshot that names the operator and what differs."""
+    """Before a job is submitted that starts from a snapshot. Raises NoSnapshot that names the operator and what
+    differs."""
     if not job_graph.savepoint_restore.path:
         return
     configuration = Configuration(job_graph.configuration)

@@ -1,8 +1,9 @@
 """The environment: where a job is put together and run from.
 
-`execute()` with nothing configured starts a coordinator beside this process and TaskManagers on Spark `local[*]`, runs the
-job and stops them. Under `spark-submit` the TaskManagers live in that application's executors. With `jobmanager.rpc.address`
-set (or under `snapline run`), the job goes to that coordinator instead. Mirrors Flink's StreamExecutionEnvironment.
+`execute()` with nothing configured starts a coordinator beside this process and TaskManagers on Spark `local[*]`, runs
+the job and stops them. Under `spark-submit` the TaskManagers live in that application's executors. With
+`jobmanager.rpc.address` set (or under `snapline run`), the job goes to that coordinator instead. Mirrors Flink's
+StreamExecutionEnvironment.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class StreamExecutionEnvironment:
             )
         return environment
 
-    # --- settings ------------------------------------------------------------------------------------------------------
+    # --- settings
+    # ------------------------------------------------------------------------------------------------------
 
     @property
     def configuration(self) -> Configuration:
@@ -103,14 +105,16 @@ class StreamExecutionEnvironment:
         return self.configuration_with({})
 
     def configuration_with(self, spark: Mapping[str, Setting]) -> Configuration:
-        """All settings, those of Spark conf included. A relative directory is one of this process, whoever writes there."""
+        """All settings, those of Spark conf included. A relative directory is one of this process, whoever writes
+        there."""
         explicit = {key: Setting(value, "the program") for key, value in self.explicit.items()}
         resolved = resolve(self.weaker, spark, explicit)
         places = {option.key: resolved.get_option(option) for option in (CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY)}
         return resolved.with_values({key: absolute_path(value) for key, value in places.items() if value})
 
     def configure(self, key: str, value: object) -> StreamExecutionEnvironment:
-        """Set one key of the settings page; what `get_execution_environment` says of layers holds. Raises ConfigurationError when it is unknown, and names the nearest.
+        """Set one key of the settings page; what `get_execution_environment` says of layers holds. Raises
+        ConfigurationError when it is unknown, and names the nearest.
 
         >>> _ = env.configure("restart-strategy.type", "none")
         """
@@ -129,7 +133,8 @@ class StreamExecutionEnvironment:
         return self.configure(PARALLELISM_DEFAULT.key, parallelism)
 
     def enable_checkpointing(self, interval_ms: int, mode: str = "EXACTLY_ONCE") -> StreamExecutionEnvironment:
-        """Take a checkpoint every `interval_ms` milliseconds, at least 10; `env.checkpointing` has all else. Raises ConfigurationError.
+        """Take a checkpoint every `interval_ms` milliseconds, at least 10; `env.checkpointing` has all else. Raises
+        ConfigurationError.
 
         >>> env.enable_checkpointing(1_000).configuration["execution.checkpointing.interval"]
         '1000 ms'
@@ -161,8 +166,8 @@ class StreamExecutionEnvironment:
         self, path: str, *, allow_non_restored_state: bool = False, claim: bool = False
     ) -> StreamExecutionEnvironment:
         """Start from this savepoint or retained checkpoint. A relative path is one of this process's directory.
-        `allow_non_restored_state`: state of operators that the job has not any more is left behind, not refused. `claim`: the snapshot belongs to the job
-        from now on, which deletes it when it is not needed any more.
+        `allow_non_restored_state`: state of operators that the job has not any more is left behind, not refused.
+        `claim`: the snapshot belongs to the job from now on, which deletes it when it is not needed any more.
 
         >>> env.restore_from("s3://bucket/savepoints/one", claim=True).savepoint_restore.path
         's3://bucket/savepoints/one'
@@ -171,8 +176,8 @@ class StreamExecutionEnvironment:
         return self
 
     def add_python_module(self, module: ModuleType) -> StreamExecutionEnvironment:
-        """Send this module's (or package's) functions and classes with the job: executors need not be able to import it. Modules
-        beside the job script are sent anyway.
+        """Send this module's (or package's) functions and classes with the job: executors need not be able to import
+        it. Modules beside the job script are sent anyway.
 
         >>> import json
         >>> _ = env.add_python_module(json)
@@ -180,7 +185,8 @@ class StreamExecutionEnvironment:
         self.python_modules.append(module)
         return self
 
-    # --- sources -------------------------------------------------------------------------------------------------------
+    # --- sources
+    # -------------------------------------------------------------------------------------------------------
 
     def from_source(
         self,
@@ -190,8 +196,8 @@ class StreamExecutionEnvironment:
         uid: str = "",
         name: str = "",
     ) -> DataStream:
-        """Read a source. Its splits are enumerated now, so that a missing input is an error here and not in a task. With a watermark strategy
-        the rows have event time. Raises JobDefinitionError, and what the source raises.
+        """Read a source. Its splits are enumerated now, so that a missing input is an error here and not in a task.
+        With a watermark strategy the rows have event time. Raises JobDefinitionError, and what the source raises.
 
         >>> env.from_source(sl.GeneratorSource(rows=100, keys=10), uid="numbers").schema.names
         ['key', 'value']
@@ -234,7 +240,8 @@ class StreamExecutionEnvironment:
         return self._with_time(DataStream(self, (StreamEdge(node.node_id),), schema), watermark_strategy, label)
 
     def from_collection(self, rows: Sequence[dict[str, object]], *, uid: str = "collection") -> DataStream:
-        """Rows given here, dictionaries with equal names and types; for tests and first steps. Raises ConnectorError for rows that do not fit together.
+        """Rows given here, dictionaries with equal names and types; for tests and first steps. Raises ConnectorError
+        for rows that do not fit together.
 
         >>> env.from_collection([{"word": "a", "n": 1}, {"word": "b", "n": 2}]).schema.names
         ['word', 'n']
@@ -250,13 +257,14 @@ class StreamExecutionEnvironment:
         stream.check_event_time(strategy.column, f"watermark strategy of {label!r}")
         return DataStream(stream.environment, stream.edges, stream.schema, strategy.column)
 
-    # --- running -------------------------------------------------------------------------------------------------------
+    # --- running
+    # -------------------------------------------------------------------------------------------------------
 
     def translate(
         self, job_name: str = "snapline job", job_id: str = "", configuration: Configuration | None = None
     ) -> Translation:
-        """The job's graph, without running it: `job_graph` is what would be submitted, `warnings` what is said about it. Raises
-        JobDefinitionError that names the operator.
+        """The job's graph, without running it: `job_graph` is what would be submitted, `warnings` what is said about
+        it. Raises JobDefinitionError that names the operator.
 
         >>> _ = orders.sink_to(sl_connectors.DiscardingSink(), uid="nowhere")
         >>> [vertex.name for vertex in env.translate("example").job_graph.vertices]
@@ -274,15 +282,16 @@ class StreamExecutionEnvironment:
     def execute(
         self, job_name: str = "snapline job", *, local: bool | None = None, threads: int | None = None
     ) -> JobExecutionResult:
-        """Run the job and wait for its end: on the coordinator at `jobmanager.rpc.address`, beside this process and in its Spark application, or
-        in this process.
+        """Run the job and wait for its end: on the coordinator at `jobmanager.rpc.address`, beside this process and in
+        its Spark application, or in this process.
 
-        `local=True` runs it in this process, without Java, Spark and sockets, on this thread: breakpoints, `print` and profilers work
-        as in any program, and the exception of a user's function is the cause of JobFailed. `threads`: of a local run; with more than
-        one, each task has a thread of its own. None: as `snapline run --local` says, else on Spark or a coordinator, on one thread.
+        `local=True` runs it in this process, without Java, Spark and sockets, on this thread: breakpoints, `print` and
+        profilers work as in any program, and the exception of a user's function is the cause of JobFailed. `threads`:
+        of a local run; with more than one, each task has a thread of its own. None: as `snapline run --local` says,
+        else on Spark or a coordinator, on one thread.
 
-        Raises JobFailed with the failure of the task that caused it, JobDefinitionError for a job that cannot run, and SnaplineError for what is
-        missing, in one line each.
+        Raises JobFailed with the failure of the task that caused it, JobDefinitionError for a job that cannot run, and
+        SnaplineError for what is missing, in one line each.
 
         >>> from snapline.connectors.builtin.sinks import PrintSink
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()

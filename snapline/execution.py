@@ -34,7 +34,8 @@ DETACHED_VARIABLE = "SNAPLINE_DETACHED"
 
 
 class ProgramAborted(BaseException):
-    """`execute` was called where only the translation is wanted. No Exception, so that a program that catches those ends."""
+    """`execute` was called where only the translation is wanted. No Exception, so that a program that catches those
+    ends."""
 
 
 _collected: ContextVar[list[Translation] | None] = ContextVar("translations", default=None)
@@ -125,8 +126,9 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
 def run_in(
     cluster: EmbeddedCluster, job_graph: JobGraph, on_change: Callable[[pb.JobDetails], None] | None = None
 ) -> JobExecutionResult:
-    """Run a job on an embedded cluster that was started. With high availability, a job of that name which a driver that died
-    has left behind goes on from its latest checkpoint instead, as it was submitted then (Flink: application mode)."""
+    """Run a job on an embedded cluster that was started. With high availability, a job of that name which a driver that
+    died has left behind goes on from its latest checkpoint instead, as it was submitted then (Flink: application
+    mode)."""
     client = cluster.client
     if client is None:
         raise RuntimeError("the cluster was not entered")
@@ -185,7 +187,7 @@ def _follow(
 
 
 def result_of(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
-    """How the job went."""
+    """Return how the job went, from what the coordinator says of it."""
     overview = details.overview
     return JobExecutionResult(
         job_id=JobID(overview.job_id),

@@ -1,9 +1,9 @@
 """Joins: rows of two keyed streams that have the same key, within a window, an interval of time, or as of a time; and a
 stream with a static table.
 
-All columns of both sides are in the result, left ones first; a name that both have is the right one's with `suffix`. The
-columns of both sides must be known (`schema=` of the operators before). Mirrors Flink's JoinedStreams, KeyedStream.intervalJoin
-and the temporal and lookup joins of its SQL.
+All columns of both sides are in the result, left ones first; a name that both have is the right one's with `suffix`.
+The columns of both sides must be known (`schema=` of the operators before). Mirrors Flink's JoinedStreams,
+KeyedStream.intervalJoin and the temporal and lookup joins of its SQL.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _check_how(how: str, allowed: Sequence[str], name: str) -> None:
 
 @dataclass(frozen=True)
 class JoinedStreams:
-    """Two keyed streams, before it is said what belongs together (Flink: JoinedStreams, IntervalJoin). The columns of both must be known; those of
-    the right stream that the left has, too, get `_right` behind their names.
+    """Two keyed streams, before it is said what belongs together (Flink: JoinedStreams, IntervalJoin). The columns of
+    both must be known; those of the right stream that the left has, too, get `_right` behind their names.
 
     >>> strategy = sl.WatermarkStrategy.for_monotonous_timestamps("paid_at")
     >>> payments = env.from_collection([{"payer": "x", "paid": 120, "paid_at": 7}], uid="payments")

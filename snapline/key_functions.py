@@ -1,7 +1,9 @@
-"""`key_by(function)`: keys that are computed from a batch become named columns, and are keys like any other from there on.
+"""`key_by(function)`: keys that are computed from a batch become named columns, and are keys like any other from there
+on.
 
-Decides how the function's answer becomes columns and what is wrong with one. The columns travel with the rows, so that exchange,
-state, checkpoints and rescaling know keys by column only. Flink's KeySelector is called on both sides of the exchange instead.
+Decides how the function's answer becomes columns and what is wrong with one. The columns travel with the rows, so that
+exchange, state, checkpoints and rescaling know keys by column only. Flink's KeySelector is called on both sides of the
+exchange instead.
 """
 
 from __future__ import annotations

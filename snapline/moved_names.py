@@ -1,8 +1,8 @@
 """Where a name of an earlier Snapline is now: an old job is told the new place in one line.
 
-Two tables decide. `MOVED_NAMES` has what was exported by `snapline` and is called otherwise now. `FORMER_ROOMS` has the packages
-that an earlier Snapline put into Python beside `snapline`; they are parts of it now. A package of that name that anybody else
-has is found first and stays theirs: the finder of this file is asked when nobody else knows the name.
+Two tables decide. `MOVED_NAMES` has what was exported by `snapline` and is called otherwise now. `FORMER_ROOMS` has the
+packages that an earlier Snapline put into Python beside `snapline`; they are parts of it now. A package of that name
+that anybody else has is found first and stays theirs: the finder of this file is asked when nobody else knows the name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class NameMoved(SnaplineError, ModuleNotFoundError):
 
 
 def name_moved(name: str) -> NameMoved:
-    """The error for a key of MOVED_NAMES. An ImportError, because `from snapline import name` would replace the text of an
-    AttributeError by one of its own."""
+    """The error for a key of MOVED_NAMES. An ImportError, because `from snapline import name` would replace the text of
+    an AttributeError by one of its own."""
     _print_it_in_one_line()
     new = MOVED_NAMES[name]
     return NameMoved(
@@ -36,13 +36,15 @@ def name_moved(name: str) -> NameMoved:
 
 
 class FormerRooms:
-    """A finder that finds nothing: where Python would say only that there is no module `dataflow`, it says where it went."""
+    """A finder that finds nothing: where Python would say only that there is no module `dataflow`, it says where it
+    went."""
 
     @staticmethod
     def find_spec(
         name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None, or raises NameMoved for an import of a former room. `importlib.util.find_spec` only asks, and gets None."""
+        """None, or raises NameMoved for an import of a former room. `importlib.util.find_spec` only asks, and gets
+        None."""
         if name not in FORMER_ROOMS or sys._getframe(2).f_code.co_name == "find_spec":  # noqa: SLF001
             return None
         _print_it_in_one_line()

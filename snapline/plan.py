@@ -1,8 +1,9 @@
 """`snapline plan`: what a snapshot and a job have in common, said without running anything.
 
-Decides what is shown of each operator (its state maps, would be dropped, or it is new) and whether the job would start; what
-maps is decided by `snapline.coordinator.checkpoint.restore.state_assignment`, as in the coordinator itself. Reads `_metadata` and the headers of
-state files, no state. Flink has nothing like it: there, one learns it when the job fails.
+Decides what is shown of each operator (its state maps, would be dropped, or it is new) and whether the job would start;
+what maps is decided by `snapline.coordinator.checkpoint.restore.state_assignment`, as in the coordinator itself. Reads
+`_metadata` and the headers of state files, no state. Flink has nothing like it: there, one learns it when the job
+fails.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class StateSummary:
 
     name: str
     kind: str
-    """value, list, map, reducing, aggregating, running aggregate; timers; operator list state: split, union, broadcast."""
+    """value, list, map, reducing, aggregating, running aggregate; timers; operator list state: split, union,
+    broadcast."""
     elements: int
     """Keys that the operator holds, for keyed state; list elements, for operator state."""
 
@@ -100,8 +102,9 @@ class JobPlan:
 
 
 def snapshot_at_hand(path: str) -> Snapshot | None:
-    """The snapshot, before there is a job: it may take a script long to say what the job is. Raises SnaplineError for one that
-    cannot be read. None where the job's settings say how to reach it, or its client brings threads (and the script may fork)."""
+    """The snapshot, before there is a job: it may take a script long to say what the job is. Raises SnaplineError for
+    one that cannot be read. None where the job's settings say how to reach it, or its client brings threads (and the
+    script may fork)."""
     if urlsplit(path).scheme.lower() not in ("", "file"):
         return None
     return read_snapshot(StateStorages(open_storage), path)
@@ -110,7 +113,8 @@ def snapshot_at_hand(path: str) -> Snapshot | None:
 def plan_job(
     job_graph: JobGraph, path: str, at_hand: Snapshot | None = None, *, allow_non_restored_state: bool
 ) -> JobPlan:
-    """Read the snapshot, unless it was at hand, and hold it against the job. Raises SnaplineError for one that cannot be read."""
+    """Read the snapshot, unless it was at hand, and hold it against the job. Raises SnaplineError for one that cannot
+    be read."""
     configuration = Configuration(job_graph.configuration)
     storages = StateStorages(lambda url: open_storage(url, configuration))
     snapshot = at_hand or read_snapshot(storages, path)

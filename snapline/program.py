@@ -1,7 +1,9 @@
-"""Running a user's job script inside this process: for `snapline run`, and for `snapline plan`, which only wants the job.
+"""Running a user's job script inside this process: for `snapline run`, and for `snapline plan`, which only wants the
+job.
 
-The script runs as `__main__` with its own arguments. For a plan, `execute()` hands over the translation instead of running it,
-and ends the script there, as Flink's OptimizerPlanEnvironment does: what would come after it relies on a job that ran.
+The script runs as `__main__` with its own arguments. For a plan, `execute()` hands over the translation instead of
+running it, and ends the script there, as Flink's OptimizerPlanEnvironment does: what would come after it relies on a
+job that ran.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The reference page of settings, generated from the one table of them: `python -m snapline.reference > docs/settings.md`."""
+"""The reference page of settings, generated from the one table of them: `python -m snapline.reference >
+docs/settings.md`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""How errors reach a person: one line for what can be mended, the traceback of their own function, ours only when asked for.
+"""How errors reach a person: one line for what can be mended, the traceback of their own function, ours only when asked
+for.
 
-A job script that does not catch a SnaplineError ends as every Python program does, with exit code 1; only what is printed is
-replaced, by a hook that hands everything else on to the one before.
+A job script that does not catch a SnaplineError ends as every Python program does, with exit code 1; only what is
+printed is replaced, by a hook that hands everything else on to the one before.
 """
 
 from __future__ import annotations

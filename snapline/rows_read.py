@@ -30,5 +30,5 @@ class RowsRead:
 
     @property
     def total(self) -> int:
-        """So far."""
+        """Return how many rows were read so far."""
         return sum(self._rows.values())

@@ -1,7 +1,7 @@
 """A coordinator beside this process and TaskManagers in a Spark application: the sidecar and the embedded mode.
 
-The order matters: SparkContext first, gRPC after (PySpark forks to start Java); on the way down the other way round. With
-a session of Spark that was there already, nothing of it is changed or stopped.
+The order matters: SparkContext first, gRPC after (PySpark forks to start Java); on the way down the other way round.
+With a session of Spark that was there already, nothing of it is changed or stopped.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
 
 
 def _unless_configured(conf: SparkConf) -> dict[str, str]:
-    """What suits an application that carries TaskManagers, where spark-submit or spark-defaults say nothing else: a TaskManager
-    that was lost is replaced by the pool, so Spark need not start its task a second time; workers come preloaded."""
+    """What suits an application that carries TaskManagers, where spark-submit or spark-defaults say nothing else: a
+    TaskManager that was lost is replaced by the pool, so Spark need not start its task a second time; workers come
+    preloaded."""
     chosen = {"spark.task.maxFailures": "1"}
     if not conf.get("spark.submit.pyFiles", ""):  # the daemon would not find Snapline among them
         chosen["spark.python.daemon.module"] = PRELOADING_DAEMON
@@ -185,7 +186,8 @@ class EmbeddedCluster:
         secret = _spark_secret(context) if self._authenticated else ""
         token = configuration.get_option(SECURITY_TOKEN)
         self._resource_manager = configuration.get_option(RESOURCEMANAGER_ADDRESS).partition(",")[0].strip()
-        """Where it is, when it is not our coordinator's: TaskManagers of others work for us, and the secret is that cluster's."""
+        """Where it is, when it is not our coordinator's: TaskManagers of others work for us, and the secret is that
+        cluster's."""
         if not token and secret:
             token = derive_token(secret)
         elif not token and not self._resource_manager:

@@ -1,7 +1,7 @@
 """A coordinator beside this program and TaskManagers in its Spark application, held in one's own hands.
 
-`StreamExecutionEnvironment.execute` starts such a cluster for one job and stops it. This is for programs that run several jobs
-in one Spark application, or look at the cluster while a job runs, as `examples/demo.py` does.
+`StreamExecutionEnvironment.execute` starts such a cluster for one job and stops it. This is for programs that run
+several jobs in one Spark application, or look at the cluster while a job runs, as `examples/demo.py` does.
 """
 
 from snapline.execution import run_in

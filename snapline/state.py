@@ -1,7 +1,8 @@
-"""State in snapshots as data: read it as a table or a DataFrame, compare two snapshots, write a savepoint to start from.
+"""State in snapshots as data: read it as a table or a DataFrame, compare two snapshots, write a savepoint to start
+from.
 
-What a function does with its state while a job runs is in `snapline` itself (ValueStateDescriptor and the others). Takes the role
-of Flink's State Processor API.
+What a function does with its state while a job runs is in `snapline` itself (ValueStateDescriptor and the others).
+Takes the role of Flink's State Processor API.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Rows that become the keyed state of subtasks: what a row must be, which subtask owns it, and the files that are written.
+"""Rows that become the keyed state of subtasks: what a row must be, which subtask owns it, and the files that are
+written.
 
-Runs in the process that writes a savepoint, or in Spark's tasks (`snapline.spark.state_sink`); which savepoint it becomes is
-`snapline.state_writer`'s to say.
+Runs in the process that writes a savepoint, or in Spark's tasks (`snapline.spark.state_sink`); which savepoint it
+becomes is `snapline.state_writer`'s to say.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class SubtaskFiles:
         self._backends: dict[int, KeyedStateBackend] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows of any subtasks; those without any state are no keys. StateWriteError for a key that has a row already."""
+        """Rows of any subtasks; those without any state are no keys. StateWriteError for a key that has a row
+        already."""
         rows = self._plan.conformed(batch)
         states = rows.columns[len(self._plan.key) :]
         rows = rows.filter(pa.array(np.logical_or.reduce([np.asarray(column.is_valid()) for column in states])))

@@ -1,8 +1,9 @@
 """The state in a snapshot as data, without the job's code: what there is, its rows, and how two snapshots differ.
 
-A row per key: the key columns, then a column per state and timer queue, of the types that stand in the snapshot. Keyed state
-of several files (one per subtask, and those that an incremental checkpoint builds on) reads as one table; reading is batch by
-batch, and for one key only the blocks that may hold it. Takes the role of Flink's State Processor API for reading.
+A row per key: the key columns, then a column per state and timer queue, of the types that stand in the snapshot. Keyed
+state of several files (one per subtask, and those that an incremental checkpoint builds on) reads as one table; reading
+is batch by batch, and for one key only the blocks that may hold it. Takes the role of Flink's State Processor API for
+reading.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class StateReader:
     """
 
     def __init__(self, path: str, storages: StateStorages | None = None) -> None:
-        """`path`: directory of a savepoint or checkpoint, or its `_metadata`. Raises SnaplineError when there is none."""
+        """`path`: directory of a savepoint or checkpoint, or its `_metadata`. Raises SnaplineError when there is
+        none."""
         if storages is None:
             configuration = resolve(default_layers(os.environ))
             storages = StateStorages(lambda url: open_storage(url, configuration))
@@ -226,8 +228,8 @@ def open_state(path: str) -> StateReader:
 
 
 def diff(before: StateReader, after: StateReader, uid: str) -> Iterator[pa.RecordBatch]:
-    """Rows of the keys that are not the same in both: as they are in `after`, those that are gone as they were in `before`;
-    the first column says which. StateReadError when the keys are of other types or the key groups are others.
+    """Rows of the keys that are not the same in both: as they are in `after`, those that are gone as they were in
+    `before`; the first column says which. StateReadError when the keys are of other types or the key groups are others.
 
     >>> def written(name, n):
     ...     data = pa.table({"k": [1, 2], "n": [2, n]})

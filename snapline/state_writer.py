@@ -1,10 +1,11 @@
-"""A savepoint made from data, to start a job with state that it never computed: from an Arrow table, or a Spark DataFrame.
+"""A savepoint made from data, to start a job with state that it never computed: from an Arrow table, or a Spark
+DataFrame.
 
-A row per key: the key columns, and a column per state, of the type in which the state is stored (a value, a list, a map). Decides
-which subtask's file a key goes to (its key group, as in the job), that a key has one row, that nothing but an empty directory is
-written to, and that `_metadata` comes last, so that what is half written is no savepoint. The same writer changes a savepoint:
-operators that are not named again keep their state, in the files where it lies. Takes the role of Flink's SavepointWriter and
-OperatorTransformation.bootstrapWith.
+A row per key: the key columns, and a column per state, of the type in which the state is stored (a value, a list, a
+map). Decides which subtask's file a key goes to (its key group, as in the job), that a key has one row, that nothing
+but an empty directory is written to, and that `_metadata` comes last, so that what is half written is no savepoint. The
+same writer changes a savepoint: operators that are not named again keep their state, in the files where it lies. Takes
+the role of Flink's SavepointWriter and OperatorTransformation.bootstrapWith.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class SavepointWriter:
 
     @classmethod
     def from_existing(cls, path: str, max_parallelism: int = 128) -> SavepointWriter:
-        """With all operators of a savepoint or checkpoint; their files stay where they are, and have to. `max_parallelism` is
-        that of operators that are added."""
+        """With all operators of a savepoint or checkpoint; their files stay where they are, and have to.
+        `max_parallelism` is that of operators that are added."""
         cls.new_savepoint(max_parallelism)
         snapshot = read_snapshot(_storages(), path if "://" in path else os.path.abspath(path))  # noqa: PTH100 - may be no path of this system
         kept: dict[str, OperatorState] = {operator.operator_id: operator for operator in snapshot.metadata.operators}
@@ -99,10 +100,11 @@ class SavepointWriter:
         states: Sequence[StateDescriptor] | None = None,
         parallelism: int = 0,
     ) -> SavepointWriter:
-        """Give an operator this keyed state instead of what it has. `key`: names of the key columns, in the order of `key_by`, or a
-        schema, if the job's types are others than the data's. `states`: descriptors as the job declares them, found by name in the
-        columns; without them every other column is a value state. `parallelism`: subtasks among which the
-        state is divided; 0: as many as Spark has cores, one for Arrow data. The job may have another."""
+        """Give an operator this keyed state instead of what it has. `key`: names of the key columns, in the order of
+        `key_by`, or a schema, if the job's types are others than the data's. `states`: descriptors as the job declares
+        them, found by name in the columns; without them every other column is a value state. `parallelism`: subtasks
+        among which the state is divided; 0: as many as Spark has cores, one for Arrow data. The job may have
+        another."""
         if not uid:
             raise StateWriteError("an operator is found by its uid: name one")
         names = (key,) if isinstance(key, str) else key if isinstance(key, pa.Schema) else tuple(key)
@@ -129,8 +131,8 @@ class SavepointWriter:
         return self
 
     def write(self, path: str) -> str:
-        """Write the savepoint to a directory that is empty or not there; returns where it is. Nothing is left of one that
-        fails."""
+        """Write the savepoint to a directory that is empty or not there; returns where it is. Nothing is left of one
+        that fails."""
         location = (path if "://" in path else os.path.abspath(path)).rstrip("/")  # noqa: PTH100 - may be no path of this system
         if not is_absolute(location):
             raise StateWriteError(f"{path!r} is no directory to write to: give a path or a URL")

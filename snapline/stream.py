@@ -1,4 +1,5 @@
-"""Streams: what a user chains together. Every call adds a node to the environment's StreamGraph and returns a stream on it.
+"""Streams: what a user chains together. Every call adds a node to the environment's StreamGraph and returns a stream on
+it.
 
 Mirrors Flink's DataStream, SingleOutputStreamOperator, KeyedStream and WindowedStream. The unit is the Arrow batch
 (`map_batches`, `filter`); row-wise forms (`map`, `flat_map`, `process`) loop inside one operator. Where the schema of a
@@ -69,9 +70,11 @@ PROCESS_METHODS: dict[type, str] = {KeyedProcessSpec: "process_element", KeyedBa
 
 @dataclass(frozen=True)
 class DataStream:
-    """Batches of rows (Flink: DataStream). Every method that adds an operator returns the stream that the operator puts out.
+    """Batches of rows (Flink: DataStream). Every method that adds an operator returns the stream that the operator puts
+    out.
 
-    `schema` is None where it is not known before the job runs; `event_time_column` is empty until watermarks are assigned.
+    `schema` is None where it is not known before the job runs; `event_time_column` is empty until watermarks are
+    assigned.
 
     >>> orders.schema.names
     ['shop', 'customer', 'cents', 'coupon', 'at']
@@ -87,7 +90,8 @@ class DataStream:
     schema: pa.Schema | None = None
     event_time_column: str = ""
 
-    # --- setting properties of the operator just added -----------------------------------------------------------------
+    # --- setting properties of the operator just added
+    # -----------------------------------------------------------------
 
     @property
     def node(self) -> StreamNode:
@@ -97,8 +101,8 @@ class DataStream:
         return self.environment.graph.nodes[self.edges[0].source]
 
     def uid(self, uid: str) -> DataStream:
-        """Name under which the operator's state is found again after the program has changed; unique in the job. Needed by every operator with
-        state once checkpoints are on.
+        """Name under which the operator's state is found again after the program has changed; unique in the job. Needed
+        by every operator with state once checkpoints are on.
 
         >>> orders.filter(lambda batch: pc.greater(batch["cents"], 100)).uid("dear").node.uid
         'dear'
@@ -116,7 +120,8 @@ class DataStream:
         return self
 
     def set_parallelism(self, parallelism: int) -> DataStream:
-        """Number of subtasks of the operator, at least 1; else that of the environment. Raises JobDefinitionError for less.
+        """Number of subtasks of the operator, at least 1; else that of the environment. Raises JobDefinitionError for
+        less.
 
         >>> orders.map_batches(lambda batch: batch).set_parallelism(4).node.parallelism
         4
@@ -127,7 +132,8 @@ class DataStream:
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> DataStream:
-        """Number of key groups, 1 to 32,768: the parallelism can never be higher while the state is kept. Raises JobDefinitionError for others.
+        """Number of key groups, 1 to 32,768: the parallelism can never be higher while the state is kept. Raises
+        JobDefinitionError for others.
 
         >>> totals = orders.key_by("shop").running_aggregate(n=sl.count())
         >>> totals.set_max_parallelism(256).node.max_parallelism
@@ -167,13 +173,15 @@ class DataStream:
         self.node.chainable = False
         return self
 
-    # --- transformations -----------------------------------------------------------------------------------------------
+    # --- transformations
+    # -----------------------------------------------------------------------------------------------
 
     def map_batches(
         self, function: BatchFunction, *, uid: str = "", name: str = "map_batches", schema: pa.Schema | None = None
     ) -> DataStream:
-        """Apply `function(RecordBatch) -> RecordBatch | iterable of them | None` to each batch. `schema` is that of the result: with it,
-        columns downstream are checked before the job starts, and event time goes on if its column is there. Raises JobDefinitionError for what cannot be called.
+        """Apply `function(RecordBatch) -> RecordBatch | iterable of them | None` to each batch. `schema` is that of the
+        result: with it, columns downstream are checked before the job starts, and event time goes on if its column is
+        there. Raises JobDefinitionError for what cannot be called.
 
         >>> cents = orders.map_batches(lambda batch: batch.select(["cents"]), schema=pa.schema([("cents", pa.int64())]))
         >>> cents.schema.names
@@ -184,8 +192,9 @@ class DataStream:
     def filter(
         self, predicate: Expr | Callable[[pa.RecordBatch], pa.Array], *, uid: str = "", name: str = "filter"
     ) -> DataStream:
-        """Keep the rows for which an expression is true, or `predicate(batch)`, a function that gives a boolean array with a value per row;
-        null counts as false. Raises JobDefinitionError for an expression over columns that are not there, or that is no condition.
+        """Keep the rows for which an expression is true, or `predicate(batch)`, a function that gives a boolean array
+        with a value per row; null counts as false. Raises JobDefinitionError for an expression over columns that are
+        not there, or that is no condition.
 
         >>> orders.filter(sl.col("cents") > 100).schema == orders.schema
         True
@@ -228,8 +237,8 @@ class DataStream:
     def map(
         self, function: Callable[[Row], Row], *, uid: str = "", name: str = "map", schema: pa.Schema | None = None
     ) -> DataStream:
-        """Apply a function to every row, a dictionary; it returns the new row. `schema` as in `map_batches`. It costs a Python call per row,
-        so take `map_batches` where you can.
+        """Apply a function to every row, a dictionary; it returns the new row. `schema` as in `map_batches`. It costs a
+        Python call per row, so take `map_batches` where you can.
 
         >>> euros = pa.schema([("euros", pa.float64())])
         >>> orders.map(lambda row: {"euros": row["cents"] / 100}, schema=euros).schema.names
@@ -245,7 +254,8 @@ class DataStream:
         name: str = "flat_map",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Apply a function to every row; it returns (or yields) any number of rows, None for none. `schema` as in `map_batches`.
+        """Apply a function to every row; it returns (or yields) any number of rows, None for none. `schema` as in
+        `map_batches`.
 
         >>> _ = orders.flat_map(lambda row: [row] * (row["cents"] // 100), schema=orders.schema)
         """
@@ -261,8 +271,8 @@ class DataStream:
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy, *, uid: str = "", name: str = "watermarks"
     ) -> DataStream:
-        """Say which column is event time and how far the watermark runs behind it, for a stream whose source does not. Raises
-        JobDefinitionError for a column that is no time, or a strategy with alignment, which is for sources.
+        """Say which column is event time and how far the watermark runs behind it, for a stream whose source does not.
+        Raises JobDefinitionError for a column that is no time, or a strategy with alignment, which is for sources.
 
         >>> rows = env.from_collection([{"at": 0}, {"at": 5}])
         >>> rows.assign_timestamps_and_watermarks(sl.WatermarkStrategy.for_monotonous_timestamps("at")).event_time_column
@@ -280,15 +290,16 @@ class DataStream:
     def transform(
         self, factory: Callable[[], object], *, uid: str = "", name: str = "transform", stateful: bool = False
     ) -> DataStream:
-        """Add a runtime operator of your own, built by `factory()` in the task: the way to what the other methods do not offer, over the
-        engine's own classes, which may change.
+        """Add a runtime operator of your own, built by `factory()` in the task: the way to what the other methods do
+        not offer, over the engine's own classes, which may change.
 
         >>> _ = orders.transform(lambda: None, uid="own", stateful=True)
         """
         return self.add_operator(name, CustomOperatorSpec(factory), uid, stateful=stateful, schema=None)
 
     def union(self, *others: DataStream) -> DataStream:
-        """All rows of all streams, in no order between them. Raises JobDefinitionError for streams of different environments.
+        """All rows of all streams, in no order between them. Raises JobDefinitionError for streams of different
+        environments.
 
         >>> more = env.from_collection([{"shop": "c", "customer": "y", "cents": 5, "coupon": None, "at": 9}], uid="more")
         >>> len(orders.union(more).edges)
@@ -327,9 +338,9 @@ class DataStream:
         uid: str = "",
         name: str = "enrich",
     ) -> DataStream:
-        """Add the columns of a static table, which every subtask loads when it opens: a table in memory, a Parquet file or directory that every
-        executor can read, or a function that loads one. `on`: the key columns, {stream column: table column} where the names differ. `how`: left (rows
-        without a match get nulls) or inner.
+        """Add the columns of a static table, which every subtask loads when it opens: a table in memory, a Parquet file
+        or directory that every executor can read, or a function that loads one. `on`: the key columns, {stream column:
+        table column} where the names differ. `how`: left (rows without a match get nulls) or inner.
 
         >>> towns = pa.table({"shop": ["a", "b"], "town": ["Aachen", "Bremen"]})
         >>> orders.enrich(towns, "shop", how="inner").schema.names
@@ -350,11 +361,12 @@ class DataStream:
         name: str = "async_wait",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Ask something outside for each row, up to `capacity` requests at a time (Flink: AsyncDataStream.orderedWait, unorderedWait).
+        """Ask something outside for each row, up to `capacity` requests at a time (Flink: AsyncDataStream.orderedWait,
+        unorderedWait).
 
-        A request that takes longer than `timeout_ms` milliseconds is given up: `function.timeout(row)` says what leaves instead. `ordered`: results
-        leave in the order of their rows; otherwise as they come, but never across a watermark. Raises JobDefinitionError for a capacity or timeout
-        below 1.
+        A request that takes longer than `timeout_ms` milliseconds is given up: `function.timeout(row)` says what leaves
+        instead. `ordered`: results leave in the order of their rows; otherwise as they come, but never across a
+        watermark. Raises JobDefinitionError for a capacity or timeout below 1.
 
         >>> class Price(sl.AsyncFunction):
         ...     async def async_invoke(self, row):
@@ -370,8 +382,8 @@ class DataStream:
         return self.add_operator(name, spec, uid, schema=schema, stateful=True)
 
     def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
-        """The rows that the operator emitted to the side output `tag`. Raises JobDefinitionError where it can be known that there
-        is none of this name; a function of yours can emit to any.
+        """The rows that the operator emitted to the side output `tag`. Raises JobDefinitionError where it can be known
+        that there is none of this name; a function of yours can emit to any.
 
         >>> def split(batch):
         ...     yield batch
@@ -389,14 +401,16 @@ class DataStream:
             self.event_time_column,
         )
 
-    # --- partitioning --------------------------------------------------------------------------------------------------
+    # --- partitioning
+    # --------------------------------------------------------------------------------------------------
 
     def key_by(self, *columns: str | Expr | KeyFunction, schema: pa.Schema | None = None) -> KeyedStream:
         """Partition by the values of columns, or by a function of a batch: rows with equal keys meet in one subtask.
 
-        `function(batch)` gives an Arrow array with a key per row, or an array of structs for a key of several columns. The keys become
-        columns of the rows: one called `key`, or those of `schema`, which also says their types (and is needed for structs). It
-        must give equal keys for equal rows, on every machine. Raises JobDefinitionError for a column that is not there.
+        `function(batch)` gives an Arrow array with a key per row, or an array of structs for a key of several columns.
+        The keys become columns of the rows: one called `key`, or those of `schema`, which also says their types (and is
+        needed for structs). It must give equal keys for equal rows, on every machine. Raises JobDefinitionError for a
+        column that is not there.
 
         >>> import pyarrow as pa, pyarrow.compute as pc, snapline as sl
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -437,7 +451,8 @@ class DataStream:
         return KeyedStream(replace(self, edges=tuple(edges), schema=result), keys.names)
 
     def broadcast_state(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
-        """Send every row to every subtask of a keyed stream's function, which keeps the broadcast states of these descriptors.
+        """Send every row to every subtask of a keyed stream's function, which keeps the broadcast states of these
+        descriptors.
 
         >>> rules = env.from_collection([{"shop": "a", "factor": 2}], uid="rules")
         >>> factors = sl.MapStateDescriptor("factors", pa.string(), pa.int64())
@@ -457,7 +472,8 @@ class DataStream:
         return self._partitioned(Partitioning.REBALANCE)
 
     def rescale(self) -> DataStream:
-        """Spread batches over the nearest subtasks of the next operator, so that fewer of them cross machines than with `rebalance`.
+        """Spread batches over the nearest subtasks of the next operator, so that fewer of them cross machines than with
+        `rebalance`.
 
         >>> orders.rescale().edges[0].partitioning.name
         'RESCALE'
@@ -473,17 +489,20 @@ class DataStream:
         return self._partitioned(Partitioning.BROADCAST)
 
     def forward(self) -> DataStream:
-        """Send the batches of subtask i to subtask i of the next operator; both need equal parallelism, or the job is refused.
+        """Send the batches of subtask i to subtask i of the next operator; both need equal parallelism, or the job is
+        refused.
 
         >>> orders.forward().edges[0].partitioning.name
         'FORWARD'
         """
         return self._partitioned(Partitioning.FORWARD)
 
-    # --- sinks ---------------------------------------------------------------------------------------------------------
+    # --- sinks
+    # ---------------------------------------------------------------------------------------------------------
 
     def sink_to(self, sink: Sink, *, uid: str = "", name: str = "") -> DataStreamSink:
-        """Write to a sink. Its `validate()` runs now, so a target that cannot work is an error here. Raises JobDefinitionError for what is no Sink.
+        """Write to a sink. Its `validate()` runs now, so a target that cannot work is an error here. Raises
+        JobDefinitionError for what is no Sink.
 
         >>> orders.sink_to(sl_connectors.DiscardingSink(), uid="nowhere").stream.node.uid
         'nowhere'
@@ -504,8 +523,8 @@ class DataStream:
     def add_sink(
         self, function: SinkFunction, *, row_wise: bool = False, uid: str = "", name: str = ""
     ) -> DataStreamSink:
-        """Hand every batch (with `row_wise` every row) to a function of your own; a TwoPhaseCommitSinkFunction makes it exactly-once (Flink:
-        DataStream.addSink).
+        """Hand every batch (with `row_wise` every row) to a function of your own; a TwoPhaseCommitSinkFunction makes it
+        exactly-once (Flink: DataStream.addSink).
 
         >>> class Printed(sl.SinkFunction):
         ...     def invoke(self, value):
@@ -521,7 +540,8 @@ class DataStream:
         )
         return DataStreamSink(stream)
 
-    # --- inner ---------------------------------------------------------------------------------------------------------
+    # --- inner
+    # ---------------------------------------------------------------------------------------------------------
 
     def _partitioned(self, partitioning: Partitioning) -> DataStream:
         edges = tuple(replace(edge, partitioning=partitioning, key_columns=()) for edge in self.edges)
@@ -615,7 +635,8 @@ class DataStreamSink:
 
 @dataclass(frozen=True)
 class KeyedStream:
-    """A stream partitioned by key (Flink: KeyedStream): rows with equal keys meet in one subtask, which keeps their state.
+    """A stream partitioned by key (Flink: KeyedStream): rows with equal keys meet in one subtask, which keeps their
+    state.
 
     >>> orders.key_by("shop", "customer").key_columns
     ('shop', 'customer')
@@ -627,8 +648,9 @@ class KeyedStream:
     def process(
         self, function: KeyedProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
     ) -> DataStream:
-        """Call a KeyedProcessFunction row by row, over keyed state and timers. `schema` is that of the rows that it emits; without it, it is taken
-        from the first that are emitted, and columns downstream are not checked. Raises JobDefinitionError for a class instead of an object.
+        """Call a KeyedProcessFunction row by row, over keyed state and timers. `schema` is that of the rows that it
+        emits; without it, it is taken from the first that are emitted, and columns downstream are not checked. Raises
+        JobDefinitionError for a class instead of an object.
 
         >>> class Seen(sl.KeyedProcessFunction):
         ...     def open(self, context):
@@ -651,8 +673,9 @@ class KeyedStream:
         passthrough: Sequence[str] = (),
         **aggregates: Aggregate | AggregateOfExpression,
     ) -> DataStream:
-        """For every row its key's aggregates so far, that row included. The result has the key columns, those of `passthrough`, and one for
-        each keyword. Raises JobDefinitionError for a column that is not there or that cannot be aggregated so.
+        """For every row its key's aggregates so far, that row included. The result has the key columns, those of
+        `passthrough`, and one for each keyword. Raises JobDefinitionError for a column that is not there or that cannot
+        be aggregated so.
 
         >>> _ = orders.key_by("shop").running_aggregate(uid="sums", passthrough=["at"], n=sl.count(), cents=sl.sum("cents"))
         >>> orders.key_by("shop").running_aggregate(total=sl.sum("customer"))
@@ -675,7 +698,8 @@ class KeyedStream:
         name: str = "process_batches",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Call a KeyedBatchProcessFunction batch by batch, over keyed state and timers in columns; the fast form of `process`.
+        """Call a KeyedBatchProcessFunction batch by batch, over keyed state and timers in columns; the fast form of
+        `process`.
 
         >>> class Count(sl.KeyedBatchProcessFunction):
         ...     rows = sl.ValueStateDescriptor("rows", pa.int64())
@@ -688,8 +712,8 @@ class KeyedStream:
         return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream:
-        """Group the rows of each key by window: tumbling, sliding, sessions, or all rows with a count trigger. Raises JobDefinitionError for windows
-        of event time over a stream that has none.
+        """Group the rows of each key by window: tumbling, sliding, sessions, or all rows with a count trigger. Raises
+        JobDefinitionError for windows of event time over a stream that has none.
 
         >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).aggregate(uid="minutes", n=sl.count())
         """
@@ -705,7 +729,8 @@ class KeyedStream:
         return self.window(GlobalWindows(CountTrigger(size, purge=True)))
 
     def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
-        """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks. Raises JobDefinitionError for keys of other types.
+        """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks. Raises
+        JobDefinitionError for keys of other types.
 
         >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
         >>> _ = orders.key_by("customer").connect(payments.key_by("customer"))
@@ -715,7 +740,8 @@ class KeyedStream:
         return connect_keyed(self, other)
 
     def join(self, other: KeyedStream) -> JoinedStreams:
-        """Rows of both streams that have the same key; say next within what (`window`, `between`, `as_of`, `unbounded`).
+        """Rows of both streams that have the same key; say next within what (`window`, `between`, `as_of`,
+        `unbounded`).
 
         >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
         >>> orders.key_by("customer").join(payments.key_by("customer")).unbounded(uid="paid").schema.names
@@ -728,7 +754,8 @@ class KeyedStream:
     def named_aggregates(
         self, aggregates: Mapping[str, object], where: str, beside: Sequence[str] = ()
     ) -> tuple[Aggregate, ...]:
-        """Aggregates under the names of their keywords, their columns checked. `beside`: what the result has besides keys."""
+        """Aggregates under the names of their keywords, their columns checked. `beside`: what the result has besides
+        keys."""
         taken = {*self.key_columns, *beside}
         if not aggregates:
             raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=sl.count()")

@@ -1,4 +1,5 @@
-"""`snapline taskmanagers`: a Spark application whose only purpose is to bring TaskManagers to a coordinator elsewhere."""
+"""`snapline taskmanagers`: a Spark application whose only purpose is to bring TaskManagers to a coordinator
+elsewhere."""
 
 from __future__ import annotations
 

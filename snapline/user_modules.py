@@ -1,10 +1,11 @@
 """Which of the user's modules travel with the job, because no executor could import them.
 
-Functions and classes of the job script itself always travel by value, as in Spark. So do those of modules that lie beside the
-script or below its directory, and those that were named with `add_python_module`. What is installed (site-packages, the
-standard library, Snapline) is imported on the executors, and must be there. Larger code goes with `--py-files` of
-spark-submit, or in an environment of its own with `--archives`; this does not know about either. That is also how code goes
-that protoc has generated: its descriptors live in a pool of the process and cannot travel by value.
+Functions and classes of the job script itself always travel by value, as in Spark. So do those of modules that lie
+beside the script or below its directory, and those that were named with `add_python_module`. What is installed
+(site-packages, the standard library, Snapline) is imported on the executors, and must be there. Larger code goes with
+`--py-files` of spark-submit, or in an environment of its own with `--archives`; this does not know about either. That
+is also how code goes that protoc has generated: its descriptors live in a pool of the process and cannot travel by
+value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Keyed streams in windows: what is computed of a window, and what happens to late rows.
 
-Mirrors Flink's WindowedStream. Windows of event time need a stream that has it; windows of processing time and counts do not.
+Mirrors Flink's WindowedStream. Windows of event time need a stream that has it; windows of processing time and counts
+do not.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class WindowedStream:
     late_tag: str = ""
 
     def allowed_lateness(self, lateness_ms: int) -> WindowedStream:
-        """Keep windows this many milliseconds after their end, and emit them again for late rows. Raises JobDefinitionError for less than 0.
+        """Keep windows this many milliseconds after their end, and emit them again for late rows. Raises
+        JobDefinitionError for less than 0.
 
         >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
         >>> _ = minutes.allowed_lateness(5_000).aggregate(uid="minutes", n=sl.count())
@@ -85,8 +87,8 @@ class WindowedStream:
     def aggregate(
         self, *, uid: str = "", name: str = "window", **aggregates: Aggregate | AggregateOfExpression
     ) -> DataStream:
-        """One row per key and window: key columns, window_start and window_end (not for count windows), and a column per keyword. Raises
-        JobDefinitionError for a column that is not there or that cannot be aggregated so.
+        """One row per key and window: key columns, window_start and window_end (not for count windows), and a column
+        per keyword. Raises JobDefinitionError for a column that is not there or that cannot be aggregated so.
 
         >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
         >>> _ = minutes.aggregate(uid="minutes", orders=sl.count(), cents=sl.sum("cents"), dearest=sl.max("cents"))
@@ -118,7 +120,8 @@ class WindowedStream:
         schema: pa.Schema | None = None,
         event_time_column: str = "",
     ) -> DataStream:
-        """All rows of a key's window at once, as dictionaries, for a ProcessWindowFunction. `event_time_column`: which column of the result is event time.
+        """All rows of a key's window at once, as dictionaries, for a ProcessWindowFunction. `event_time_column`: which
+        column of the result is event time.
 
         >>> class Spread(sl.ProcessWindowFunction):
         ...     def process(self, key, context, rows):
@@ -137,7 +140,8 @@ class WindowedStream:
         schema: pa.Schema | None = None,
         event_time_column: str = "",
     ) -> DataStream:
-        """All rows of a key's window in one batch: `function(key, window, batch) -> RecordBatch | iterable of them | None`.
+        """All rows of a key's window in one batch: `function(key, window, batch) -> RecordBatch | iterable of them |
+        None`.
 
         >>> def largest(shop, window, batch):
         ...     return batch.sort_by([("cents", "descending")]).slice(0, 3)
@@ -147,7 +151,8 @@ class WindowedStream:
         return self._process(function, "batches", uid, name, schema, event_time_column)
 
     def reduce(self, function: Callable[[Row, Row], Row], *, uid: str = "", name: str = "window") -> DataStream:
-        """Combine the rows of a window two by two, as they come; the result has their columns, window_start and window_end.
+        """Combine the rows of a window two by two, as they come; the result has their columns, window_start and
+        window_end.
 
         >>> def dearer(one, other):
         ...     return one if one["cents"] >= other["cents"] else other
@@ -156,12 +161,14 @@ class WindowedStream:
         return self._process(function, "reduce", uid, name, None, "")
 
     def max_by(self, column: str, *, ties: str = "first", uid: str = "", name: str = "window") -> DataStream:
-        """The row of each key and window with the greatest value of `column`, with window_start and window_end beside its columns.
+        """The row of each key and window with the greatest value of `column`, with window_start and window_end beside
+        its columns.
 
-        Parameters: `column` holds numbers, booleans or times; `ties` says which of rows with equal values stay: `"first"` or
-        `"last"` (in the order of their arrival), or `"all"`. Rows whose value is null or NaN are left out. Windows hold nothing
-        but the rows that may still be in the result. The event time of the result is `window_end`. Raises JobDefinitionError for a
-        column that is not there or has no order. Mirrors Flink's `WindowedStream.maxBy(field, first)`.
+        Parameters: `column` holds numbers, booleans or times; `ties` says which of rows with equal values stay:
+        `"first"` or `"last"` (in the order of their arrival), or `"all"`. Rows whose value is null or NaN are left out.
+        Windows hold nothing but the rows that may still be in the result. The event time of the result is `window_end`.
+        Raises JobDefinitionError for a column that is not there or has no order. Mirrors Flink's
+        `WindowedStream.maxBy(field, first)`.
 
         >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).max_by("cents", uid="dearest")
         """

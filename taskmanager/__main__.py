@@ -1,7 +1,8 @@
-"""`python -m snapline.taskmanager --coordinator HOST:PORT --slots 2`: a TaskManager as a process of its own, without Spark.
+"""`python -m snapline.taskmanager --coordinator HOST:PORT --slots 2`: a TaskManager as a process of its own, without
+Spark.
 
-Ends on SIGTERM and SIGINT, when the coordinator releases it, and when it cannot go on (exit code 1). The shared secret comes from
-the settings (`SNAPLINE_CONF_security__auth__token`), not from the command line.
+Ends on SIGTERM and SIGINT, when the coordinator releases it, and when it cannot go on (exit code 1). The shared secret
+comes from the settings (`SNAPLINE_CONF_security__auth__token`), not from the command line.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ PRELOADED = (
     "snapline.dataflow.columnar.key_partition",
     "snapline.taskmanager.state.keyed_backend",
 )
-"""What stateful tasks need, compiled kernels included: they are there before the first task, which would wait a second for them."""
+"""What stateful tasks need, compiled kernels included: they are there before the first task, which would wait a second
+for them."""
 
 
 def preload() -> None:

@@ -1,8 +1,9 @@
-"""Loads every kernel there is: `python -m snapline.taskmanager.kernels` fills the compiler's cache, a process that forks loads them once for all.
+"""Loads every kernel there is: `python -m snapline.taskmanager.kernels` fills the compiler's cache, a process that
+forks loads them once for all.
 
-Kernels compile when their module is imported (`snapline.dataflow.columnar.kernel`), which takes a second or more each on a machine that has
-never run them. Whoever wants that time to be spent before a job starts calls this. Knows no kernel by name: it imports the
-packages in which kernels live.
+Kernels compile when their module is imported (`snapline.dataflow.columnar.kernel`), which takes a second or more each
+on a machine that has never run them. Whoever wants that time to be spent before a job starts calls this. Knows no
+kernel by name: it imports the packages in which kernels live.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ PACKAGES = (
 
 
 def load_kernels() -> list[str]:
-    """Import every module of the packages that hold kernels; returns their names. Kernels are then compiled, and cached on disk."""
+    """Import every module of the packages that hold kernels; returns their names. Kernels are then compiled, and cached
+    on disk."""
     names = list(PACKAGES)
     for package in PACKAGES:
         path = importlib.import_module(package).__path__

@@ -1,8 +1,10 @@
-"""One TaskManager as a process body: what runs inside the one task of a Spark job, or as `python -m snapline.taskmanager`.
+"""One TaskManager as a process body: what runs inside the one task of a Spark job, or as `python -m
+snapline.taskmanager`.
 
-`run_task_manager` returns when the TaskManager has ended, and leaves nothing behind: no server, no thread, no connection, because
-Spark uses the process again. When a task is stuck in user code that cannot be interrupted, the process itself is ended, hard.
-Heavy libraries are imported when the first task needs them: an idle TaskManager is small.
+`run_task_manager` returns when the TaskManager has ended, and leaves nothing behind: no server, no thread, no
+connection, because Spark uses the process again. When a task is stuck in user code that cannot be interrupted, the
+process itself is ended, hard. Heavy libraries are imported when the first task needs them: an idle TaskManager is
+small.
 """
 
 from __future__ import annotations

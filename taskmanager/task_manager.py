@@ -1,7 +1,7 @@
 """The composition root of a TaskManager: builds everything, wires it, and takes it apart again.
 
-Knows all shells and no rule: what happens is decided by the TaskExecutor core. Servers and threads start in `start` and are gone
-after `stop`, except the threads of tasks that are stuck in user code, which `stop` names.
+Knows all shells and no rule: what happens is decided by the TaskExecutor core. Servers and threads start in `start` and
+are gone after `stop`, except the threads of tasks that are stuck in user code, which `stop` names.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ def _expected(command: str, *, with_spark: bool) -> bool:
 
 
 def _children() -> dict[int, str]:
-    """The child processes of this one and their command lines. Reads /proc: a test can afford that, psutil it cannot."""
+    """The child processes of this one and their command lines. Reads /proc: a test can afford that, psutil it
+    cannot."""
     found: dict[int, str] = {}
     for task in Path("/proc/self/task").iterdir():
         try:

@@ -1,8 +1,8 @@
 """Names that nothing uses, found by vulture: `python -m tests.dead_code`; exit code 1 when there are some.
 
-What a user calls (the face, the contracts and the connectors) counts as used when a test, an example or a benchmark uses it.
-Everything else has to be used by the product itself: code that only tests use is moved to them or deleted. The names below are used
-in ways that vulture cannot see; each group says how.
+What a user calls (the face, the contracts and the connectors) counts as used when a test, an example or a benchmark
+uses it. Everything else has to be used by the product itself: code that only tests use is moved to them or deleted. The
+names below are used in ways that vulture cannot see; each group says how.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ SEEN_BY_TESTS = """
     redistribute_key_groups
     remove_batch InMemoryKeyValueStore TurnTakingPushSource
 """
-"""State of a core, or a way to set one up, through which tests and Flink's scenarios look at it. Add none that decides anything."""
+"""State of a core, or a way to set one up, through which tests and Flink's scenarios look at it. Add none that decides
+anything."""
 
 PART_OF_A_TABLE = """
     BOOL EXCEPTION BLOCKING_OUTPUT_EXIST CHANNEL_STATE_SHARED_STREAM_EXCEPTION CHECKPOINT_DECLINED_TASK_CLOSING
@@ -47,7 +48,8 @@ PART_OF_A_TABLE = """
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE TOO_MANY_CONCURRENT_CHECKPOINTS CHECKPOINTING_FORCE_UNALIGNED S3_ENDPOINT
     S3_ACCESS_KEY S3_SECRET_KEY S3_REGION S3_ALLOW_HTTP SerializedConfiguration error_type execution_graph
 """
-"""Fields of value classes that are compared or pickled as a whole, Flink's reasons, and settings that are read by their prefix."""
+"""Fields of value classes that are compared or pickled as a whole, Flink's reasons, and settings that are read by their
+prefix."""
 
 EXPLAINED = frozenset(f"{CALLED_BY_LIBRARIES} {CALLED_BY_USERS} {SEEN_BY_TESTS} {PART_OF_A_TABLE}".split())
 

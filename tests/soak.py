@@ -1,9 +1,10 @@
 """A soak: standalone Spark, three ZooKeeper servers, two coordinators, and something killed every few seconds.
 
-Kills, in turn and on a fixed beat, whether or not the fault before is over: the leading coordinator, a TaskManager's process, the
-executor that hosts one, the leader of the ZooKeeper ensemble. After each, a checkpoint that was triggered later must complete. At the end the job is stopped with a savepoint and every row of its
-output is checked: each key has counted 1, 2, 3, ... without a hole or a repetition. Resident memory and open files of the processes
-are sampled by role; their growth from the first third of the time to the last is printed, and too much of it is a failure.
+Kills, in turn and on a fixed beat, whether or not the fault before is over: the leading coordinator, a TaskManager's
+process, the executor that hosts one, the leader of the ZooKeeper ensemble. After each, a checkpoint that was triggered
+later must complete. At the end the job is stopped with a savepoint and every row of its output is checked: each key has
+counted 1, 2, 3, ... without a hole or a repetition. Resident memory and open files of the processes are sampled by
+role; their growth from the first third of the time to the last is printed, and too much of it is a failure.
 
     python -m tests.soak --minutes 30
 """
@@ -82,8 +83,8 @@ class Soak:
         """By role: largest resident memory (MiB) and number of open files of its processes."""
 
     def run(self, seconds: float, every_seconds: float) -> None:
-        """A fault every so often, in turn, whether or not the one before is over. Raises AssertionError when the job does not come
-        back."""
+        """A fault every so often, in turn, whether or not the one before is over. Raises AssertionError when the job
+        does not come back."""
         watcher = threading.Thread(target=self._watch, name="soak-watcher", daemon=True)
         watcher.start()
         try:

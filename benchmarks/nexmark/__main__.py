@@ -2,8 +2,8 @@
 
     python -m benchmarks.nexmark --queries q0,q5,q8 --parallelism 2 --seconds 10 --json
 
-One event is a person, an auction or a bid: all 50 of an epoch count, also where a query reads the bids alone, as in Flink's
-nexmark.
+One event is a person, an auction or a bid: all 50 of an epoch count, also where a query reads the bids alone, as in
+Flink's nexmark.
 """
 
 from __future__ import annotations

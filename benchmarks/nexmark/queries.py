@@ -1,7 +1,8 @@
 """The queries of Nexmark that the API can express: q0 to q8 and q11 to q13.
 
-Each is a function of the streams to the stream of its results; the columns are those that `references` computes from the same
-events. q4 and q6 begin with the winning bids: bids joined to their auctions, the best one said when an auction expires.
+Each is a function of the streams to the stream of its results; the columns are those that `references` computes from
+the same events. q4 and q6 begin with the winning bids: bids joined to their auctions, the best one said when an auction
+expires.
 """
 
 from __future__ import annotations

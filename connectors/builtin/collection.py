@@ -1,7 +1,7 @@
 """Rows given in the program as a source, and rows gathered in the process as a sink: for tests and first steps.
 
-The data travels inside the job. A source has one split by default, so that order is kept, as in Flink's fromData. The sink
-is a full two-phase one: its committables carry the rows, and a commit that comes again is recognised.
+The data travels inside the job. A source has one split by default, so that order is kept, as in Flink's fromData. The
+sink is a full two-phase one: its committables carry the rows, and a commit that comes again is recognised.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """An in-engine source of numbered events, for benchmarks and for trying things out.
 
-Event i is (key = (i * 2654435761) % keys, value = i % 1000), both int64; split r of n makes the events i = q * n + r for
-q = 0, 1, ...; the position of a split is its next q, so the stream is the same after a restore, at any parallelism up to n.
-Whole columns are computed by adding a constant to the previous batch's, modulo keys: three passes of numpy and no division.
-With a rate, event times are those of an ideal clock that ticks evenly, so that a late event counts as late.
+Event i is (key = (i * 2654435761) % keys, value = i % 1000), both int64; split r of n makes the events i = q * n + r
+for q = 0, 1, ...; the position of a split is its next q, so the stream is the same after a restore, at any parallelism
+up to n. Whole columns are computed by adding a constant to the previous batch's, modulo keys: three passes of numpy and
+no division. With a rate, event times are those of an ideal clock that ticks evenly, so that a late event counts as
+late.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class GeneratorSource(Source):
         event_time_column: str = "",
         event_interval_us: int = 10,
     ) -> None:
-        """`rows_per_second` is for all subtasks together. `created_at_column`: add an int64 column with the time at which the
-        event was due, in microseconds since the epoch. `event_time_column`: add a timestamp[us] column, event i at i times
-        `event_interval_us` after the epoch; it is the same in every run."""
+        """`rows_per_second` is for all subtasks together. `created_at_column`: add an int64 column with the time at
+        which the event was due, in microseconds since the epoch. `event_time_column`: add a timestamp[us] column, event
+        i at i times `event_interval_us` after the epoch; it is the same in every run."""
         if not 1 <= keys <= KEYS_MAX:
             raise ConnectorError(f"GeneratorSource: keys must lie between 1 and {KEYS_MAX}, got {keys}")
         if rows is not None and rows < 0:
@@ -160,7 +161,8 @@ class GeneratedSplit:
 
 
 def _advance(previous: UInt64Array, step: np.uint64, modulus: np.uint64, scratch: UInt64Array) -> UInt64Array:
-    """(previous + step) % modulus, where both are below it: what wraps around below zero is the greater one, unsigned."""
+    """(previous + step) % modulus, where both are below it: what wraps around below zero is the greater one,
+    unsigned."""
     following = previous + step
     np.subtract(following, modulus, out=scratch)
     np.minimum(following, scratch, out=following)

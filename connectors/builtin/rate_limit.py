@@ -1,8 +1,8 @@
 """How many rows a source may emit by now, as arithmetic: no clock, no sleep.
 
-Decides the permits of one subtask from its share of the rate and the time that it is told; permits are granted in portions of
-at least `interval_ms`, so that a slow stream is steady and a fast one not cut into crumbs. After a stall, at most
-`burst_ms` of rows are caught up. Mirrors Flink's RateLimiterStrategy.perSecond.
+Decides the permits of one subtask from its share of the rate and the time that it is told; permits are granted in
+portions of at least `interval_ms`, so that a slow stream is steady and a fast one not cut into crumbs. After a stall,
+at most `burst_ms` of rows are caught up. Mirrors Flink's RateLimiterStrategy.perSecond.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class RateLimiter:
     taken: int = 0
 
     def permitted(self, now_ms: int, wanted: int) -> int:
-        """How many of `wanted` rows may be emitted now; 0 unless at least a portion is due. What is returned is taken."""
+        """How many of `wanted` rows may be emitted now; 0 unless at least a portion is due. What is returned is
+        taken."""
         if self.start_ms is None:
             self.start_ms = now_ms
         due = self._due(now_ms)

@@ -1,9 +1,10 @@
 """A source that plays a script: for tests of jobs, a user's and ours.
 
-The script is a list of batches, rows and signs. Decides when a sign takes effect: an `Abort` only in the attempt whose turn it
-is (the first Abort of a script in attempt 0, the second in attempt 1, ...), so a job fails as often as the script says and then
-goes on; a `Pause` for so long on the clock that the reader is told; `AwaitCheckpoint` until a checkpoint taken after it was
-reached has completed; `End` ends the input there, and a script that ends with `Stall` never ends.
+The script is a list of batches, rows and signs. Decides when a sign takes effect: an `Abort` only in the attempt whose
+turn it is (the first Abort of a script in attempt 0, the second in attempt 1, ...), so a job fails as often as the
+script says and then goes on; a `Pause` for so long on the clock that the reader is told; `AwaitCheckpoint` until a
+checkpoint taken after it was reached has completed; `End` ends the input there, and a script that ends with `Stall`
+never ends.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class AwaitCheckpoint:
-    """Emit nothing until a checkpoint completes whose snapshot was taken after everything before this sign was emitted."""
+    """Emit nothing until a checkpoint completes whose snapshot was taken after everything before this sign was
+    emitted."""
 
 
 @dataclass(frozen=True, slots=True)

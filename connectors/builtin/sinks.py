@@ -1,7 +1,7 @@
 """Sinks without a second phase: print rows, or throw them away and count.
 
-`DiscardingSink` is what benchmarks end in: it counts rows, measures how old they are when one column says when they were
-made, and writes its figures where the benchmark finds them, one JSON line per checkpoint and subtask.
+`DiscardingSink` is what benchmarks end in: it counts rows, measures how old they are when one column says when they
+were made, and writes its figures where the benchmark finds them, one JSON line per checkpoint and subtask.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class DiscardingSink(Sink):
     """
 
     def __init__(self, *, report_directory: str | os.PathLike[str] = "", created_at_column: str = "") -> None:
-        """`report_directory`: append figures to `<operator uid>-<subtask>-<attempt>.jsonl` there, at every checkpoint and at the
-        end. `created_at_column`: int64 microseconds since the epoch, from which latencies are measured."""
+        """`report_directory`: append figures to `<operator uid>-<subtask>-<attempt>.jsonl` there, at every checkpoint
+        and at the end. `created_at_column`: int64 microseconds since the epoch, from which latencies are measured."""
         self.report_directory = os.fspath(report_directory)
         self.created_at_column = created_at_column
 

@@ -1,8 +1,8 @@
 """Which `pyarrow.fs` file system a path or URL of a connector means.
 
-Connectors use pyarrow's file systems, not the storage port of the engine: data files are read and written by pyarrow's own
-Parquet code, in the user's buckets, with the user's credentials. Decides how `s3.*` options and the environment (AWS_*,
-GOOGLE_*, AZURE_*) are applied, and what an operating system's error means to a user. Opens nothing by itself.
+Connectors use pyarrow's file systems, not the storage port of the engine: data files are read and written by pyarrow's
+own Parquet code, in the user's buckets, with the user's credentials. Decides how `s3.*` options and the environment
+(AWS_*, GOOGLE_*, AZURE_*) are applied, and what an operating system's error means to a user. Opens nothing by itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How files of a sink are staged, made durable and published, on a local disk and elsewhere.
 
-Decides what durable means (local: file and directory synced; object stores and HDFS: the write was acknowledged) and what
-publishing is (local: an atomic rename; HDFS: its rename; object stores: a server-side copy, then the delete of the
-original). Every operation may be repeated after a crash at any point inside it. It does not know which file belongs to which
-checkpoint: that is the committer.
+Decides what durable means (local: file and directory synced; object stores and HDFS: the write was acknowledged) and
+what publishing is (local: an atomic rename; HDFS: its rename; object stores: a server-side copy, then the delete of the
+original). Every operation may be repeated after a crash at any point inside it. It does not know which file belongs to
+which checkpoint: that is the committer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Formats: how rows are bytes. One value is one row here, as in a message of Kafka or a line of a file; whole batches are decoded at once."""
+"""Formats: how rows are bytes. One value is one row here, as in a message of Kafka or a line of a file; whole batches
+are decoded at once."""
 
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.csv_lines import CsvFormat

@@ -1,6 +1,7 @@
 """Avro: one datum a row, written with one schema that everybody knows, by fastavro (extra `avro`).
 
-Decides how Avro's types are Arrow's. Fastavro makes Python dictionaries, so this format is several times slower than JSON or raw bytes.
+Decides how Avro's types are Arrow's. Fastavro makes Python dictionaries, so this format is several times slower than
+JSON or raw bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class AvroFormat(RowFormat):
     """One Avro datum a row."""
 
     def __init__(self, schema: str | Mapping[str, Any]) -> None:
-        """`schema`: Avro's, of a record, as JSON text or what it parses to. Raises ConnectorError when it is none, or has a type
-        that has no column (a union of several types)."""
+        """`schema`: Avro's, of a record, as JSON text or what it parses to. Raises ConnectorError when it is none, or
+        has a type that has no column (a union of several types)."""
         try:
             import fastavro
         except ImportError as error:

@@ -1,6 +1,7 @@
 """CSV: one line a row, without a header. Read and written by pyarrow, whole batches at once.
 
-Decides that a value is one line with the schema's columns in their order; a line break inside a quoted field stays there.
+Decides that a value is one line with the schema's columns in their order; a line break inside a quoted field stays
+there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """JSON: one object a row. Read by pyarrow, whole batches at once; written column by column.
 
-Decides that a value must be one object and nothing else, that fields which the schema does not name are left out, that missing ones are
-null, and how types are written: times in ISO 8601, what is no number in JSON (not-a-number, infinity) as null, decimals as strings, bytes as
-strings in Base64 (which reads back as that string).
+Decides that a value must be one object and nothing else, that fields which the schema does not name are left out, that
+missing ones are null, and how types are written: times in ISO 8601, what is no number in JSON (not-a-number, infinity)
+as null, decimals as strings, bytes as strings in Base64 (which reads back as that string).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a format is, and how the rows that it cannot read are found without reading all others one by one.
 
-Decides that values are decoded together, and that when that fails they are halved until the bad ones stand alone: a batch without a bad
-row costs one call, one with a bad row about twice that. A null value is a row of nulls (a tombstone in Kafka). It does not know where
-values come from; positions are the caller's. Mirrors Flink's DeserializationSchema and SerializationSchema, for batches.
+Decides that values are decoded together, and that when that fails they are halved until the bad ones stand alone: a
+batch without a bad row costs one call, one with a bad row about twice that. A null value is a row of nulls (a tombstone
+in Kafka). It does not know where values come from; positions are the caller's. Mirrors Flink's DeserializationSchema
+and SerializationSchema, for batches.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class RowFormat(ABC):
 
     @abstractmethod
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
-        """One row for each value, which is not null. Raises ValueError (pa.ArrowInvalid is one) when any of them is no row."""
+        """One row for each value, which is not null. Raises ValueError (pa.ArrowInvalid is one) when any of them is no
+        row."""
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:

@@ -1,7 +1,7 @@
 """How Kafka is reached, and what its errors mean for a user.
 
-Decides the settings of librdkafka that the connectors need to be right and that a user may not change, that a password never stands in a
-message, and the one line for each way in which a cluster is out of reach. It does not know topics.
+Decides the settings of librdkafka that the connectors need to be right and that a user may not change, that a password
+never stands in a message, and the one line for each way in which a cluster is out of reach. It does not know topics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def how_to_reach(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CredentialsRefused(ConnectorError):
-    """Waiting does not help."""
+    """The brokers refuse the credentials of the client, so that waiting does not help."""
 
 
 class ClusterHealth:

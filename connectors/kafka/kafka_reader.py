@@ -1,8 +1,9 @@
 """Reads the partitions of one subtask: polls librdkafka, which fetches ahead on threads of its own, and never waits.
 
-Decides what a poll hands out, when a bounded partition is at its end, which rows are held while their partition waits for others (watermark
-alignment), when a cluster that does not answer is given up, and which offsets are published when. A poll asks for what has arrived; a
-thread of ours is not needed, and Python's lock is not held meanwhile. Mirrors Flink's KafkaPartitionSplitReader.
+Decides what a poll hands out, when a bounded partition is at its end, which rows are held while their partition waits
+for others (watermark alignment), when a cluster that does not answer is given up, and which offsets are published when.
+A poll asks for what has arrived; a thread of ours is not needed, and Python's lock is not held meanwhile. Mirrors
+Flink's KafkaPartitionSplitReader.
 """
 
 from __future__ import annotations

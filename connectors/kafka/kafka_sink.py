@@ -1,9 +1,11 @@
-"""Topics of Kafka as a target: at least once by an idempotent producer, or exactly once by a transaction for each subtask and checkpoint.
+"""Topics of Kafka as a target: at least once by an idempotent producer, or exactly once by a transaction for each
+subtask and checkpoint.
 
-Decides that a checkpoint's rows are one transaction under a transactional id that is never used again: what a checkpoint holds is its
-transactional id, producer id and epoch, with which any process commits it, once or again (see `transactions`). What lost attempts left open
-is aborted when the first checkpoint of their successor is complete, since until then every restored transaction has been committed by
-its own subtask. Mirrors Flink's KafkaSink with its incrementing names; unlike Flink no client is bent by reflection.
+Decides that a checkpoint's rows are one transaction under a transactional id that is never used again: what a
+checkpoint holds is its transactional id, producer id and epoch, with which any process commits it, once or again (see
+`transactions`). What lost attempts left open is aborted when the first checkpoint of their successor is complete, since
+until then every restored transaction has been committed by its own subtask. Mirrors Flink's KafkaSink with its
+incrementing names; unlike Flink no client is bent by reflection.
 """
 
 from __future__ import annotations
@@ -61,12 +63,13 @@ class KafkaSink(Sink):
         on_lost_transaction: Literal["fail", "report"] = "fail",
         settings: Settings | None = None,
     ) -> None:
-        """`format`: of values; default is the column `value` as it is. `key`, `timestamp`, `headers`, `partition`: columns that these
-        are taken from; keys that are no bytes are written as text. `transactional_id_prefix`: begins the transactional ids, for
-        access control; with a prefix of its own a sink also ends what earlier runs of its job left open, so give it to one job
-        only. `transaction_timeout_ms`: Kafka aborts a transaction that is open for longer, which must cover the checkpoint
-        interval, a checkpoint's duration and the time that a recovery takes. `on_lost_transaction`: when Kafka has aborted what a checkpoint
-        holds, fail with what is lost, or log that as an error and go on. `settings`: of librdkafka."""
+        """`format`: of values; default is the column `value` as it is. `key`, `timestamp`, `headers`, `partition`:
+        columns that these are taken from; keys that are no bytes are written as text. `transactional_id_prefix`: begins
+        the transactional ids, for access control; with a prefix of its own a sink also ends what earlier runs of its
+        job left open, so give it to one job only. `transaction_timeout_ms`: Kafka aborts a transaction that is open for
+        longer, which must cover the checkpoint interval, a checkpoint's duration and the time that a recovery takes.
+        `on_lost_transaction`: when Kafka has aborted what a checkpoint holds, fail with what is lost, or log that as an
+        error and go on. `settings`: of librdkafka."""
         if not topic:
             raise ConnectorError("KafkaSink: no topic given")
         if guarantee not in ("exactly_once", "at_least_once"):

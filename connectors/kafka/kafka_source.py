@@ -1,10 +1,11 @@
-"""Topics of Kafka as a source: one split per partition, positions in checkpoints, offsets published when a checkpoint is complete.
+"""Topics of Kafka as a source: one split per partition, positions in checkpoints, offsets published when a checkpoint
+is complete.
 
-Decides where partitions start (resolved once, on the driver, so that a restart before the first checkpoint starts at the same row) and end,
-that rows are decoded a poll at a time and handed out a partition at a time (so each has its watermark), and that only what was handed out
-counts in a position. Nothing of librdkafka's own bookkeeping matters for exactly-once: offsets that are published are for others to see.
-It does not find partitions that are added while the job runs. Mirrors Flink's KafkaSource; its three offset modes are those of
-FlinkKafkaConsumer (OffsetCommitMode).
+Decides where partitions start (resolved once, on the driver, so that a restart before the first checkpoint starts at
+the same row) and end, that rows are decoded a poll at a time and handed out a partition at a time (so each has its
+watermark), and that only what was handed out counts in a position. Nothing of librdkafka's own bookkeeping matters for
+exactly-once: offsets that are published are for others to see. It does not find partitions that are added while the job
+runs. Mirrors Flink's KafkaSource; its three offset modes are those of FlinkKafkaConsumer (OffsetCommitMode).
 """
 
 from __future__ import annotations
@@ -64,14 +65,15 @@ class KafkaSource(Source):
         batch_rows: int = BATCH_ROWS,
         give_up_after_ms: int = GIVE_UP_MS,
     ) -> None:
-        """`format`: of values; default is bytes in the column `value`. `metadata`: columns beside those of the value: `key`, `topic`,
-        `partition`, `offset`, `timestamp` (milliseconds), `headers`; a mapping gives them names. `start`: the earliest row, after the
-        latest, the offsets that `group_id` has published (the earliest row where it has none), or the first row at or after a time (UTC, unless it has a zone).
-        `stop`: end before what is written after submission (`latest`), or at a time; None reads for ever. `commit_offsets`: publish
-        progress under `group_id` when a checkpoint is complete, every few seconds (without checkpoints), or not. `on_error`: a value
-        that the format cannot read fails the job, is dropped and counted, or is kept: null columns with its bytes in `bad_value` and
-        the reason in `bad_reason`. `settings`: of librdkafka, such as `security.protocol`. `give_up_after_ms`: fail when no broker
-        has answered for so long."""
+        """`format`: of values; default is bytes in the column `value`. `metadata`: columns beside those of the value:
+        `key`, `topic`, `partition`, `offset`, `timestamp` (milliseconds), `headers`; a mapping gives them names.
+        `start`: the earliest row, after the latest, the offsets that `group_id` has published (the earliest row where
+        it has none), or the first row at or after a time (UTC, unless it has a zone). `stop`: end before what is
+        written after submission (`latest`), or at a time; None reads for ever. `commit_offsets`: publish progress under
+        `group_id` when a checkpoint is complete, every few seconds (without checkpoints), or not. `on_error`: a value
+        that the format cannot read fails the job, is dropped and counted, or is kept: null columns with its bytes in
+        `bad_value` and the reason in `bad_reason`. `settings`: of librdkafka, such as `security.protocol`.
+        `give_up_after_ms`: fail when no broker has answered for so long."""
         self.topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not self.topics or not all(self.topics):
             raise ConnectorError("KafkaSource: no topic given")

@@ -1,8 +1,9 @@
 """Rows to messages, and the transactions that they lie in.
 
-Decides how columns become keys, times and headers; that a transaction's producer exists before it is needed (to begin one takes half a second
-in librdkafka, so the next one is made while the current one is filled); that a pre-commit waits for every row to be acknowledged; and
-what an error of a row means. The producer of a pre-committed transaction is dropped, not closed: closing aborts.
+Decides how columns become keys, times and headers; that a transaction's producer exists before it is needed (to begin
+one takes half a second in librdkafka, so the next one is made while the current one is filled); that a pre-commit waits
+for every row to be acknowledged; and what an error of a row means. The producer of a pre-committed transaction is
+dropped, not closed: closing aborts.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class RowProducer:
             raise ConnectorError(self._failed)
 
     def _on_delivery(self, error: Any, message: Any) -> None:
-        """Errors only."""
+        """Keep the first error with which librdkafka could not deliver a row."""
         if error is not None and self._failed is None:
             self._failed = str(self._row_error(error, message.value()))
 
@@ -315,7 +316,7 @@ class KafkaWriter(SinkWriter):
             plain.producer.close()
 
     def _prepare_next(self) -> None:
-        """In the background."""
+        """Begin to prepare the next transaction, in the background."""
         made = OneTransaction(self._sink, str(self._name))
         self._name = replace(self._name, number=self._name.number + 1)
         if self._maker is not None:

@@ -1,7 +1,7 @@
 """Messages of one poll as columns: the value by its format, and what Kafka knows of each message.
 
-Decides the types of the metadata columns and what becomes of values that the format cannot read. Sorted by partition, so that one decoding
-serves all and each partition's rows are a slice.
+Decides the types of the metadata columns and what becomes of values that the format cannot read. Sorted by partition,
+so that one decoding serves all and each partition's rows are a slice.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class BadMessage:
 def partition_rows(
     messages: Sequence[Any], row_format: RowFormat, metadata: Mapping[str, str], on_error: str
 ) -> tuple[list[PartitionRows], list[BadMessage]]:
-    """The rows of each partition in order, and the messages that are none. With `keep` these are rows too, with `drop` they are not,
-    and with `fail` the caller raises."""
+    """The rows of each partition in order, and the messages that are none. With `keep` these are rows too, with `drop`
+    they are not, and with `fail` the caller raises."""
     first = (messages[0].topic(), messages[0].partition())
     places = [(message.topic(), message.partition()) for message in messages]
     if any(place != first for place in places):

@@ -66,8 +66,8 @@ class CheckpointedOffsets:
         return offsets
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> dict[str, int] | None:
-        """The positions to publish now, or None: publishing is off, the checkpoint is unknown (a later one was confirmed
-        first), or nothing moved forward."""
+        """The positions to publish now, or None: publishing is off, the checkpoint is unknown (a later one was
+        confirmed first), or nothing moved forward."""
         if not self._running or checkpoint_id not in self._pending:
             return None
         offsets = self._pending[checkpoint_id]

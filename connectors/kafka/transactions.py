@@ -1,9 +1,11 @@
-"""Transactions of Kafka seen from outside their producer: to end one that another process began, to list what is open, to abort it.
+"""Transactions of Kafka seen from outside their producer: to end one that another process began, to list what is open,
+to abort it.
 
-Decides what the answers mean. A transaction is named by transactional id, producer id and epoch; an id is used for one transaction only, so
-these three can never name another. To commit one again that is committed is no error, so a committable may come as often as it likes. One
-that Kafka has aborted (it was open for too long, or somebody began a new one with its id) is lost, and said to be. Librdkafka cannot resume a
-transaction, so EndTxn is sent as it is, built from kafka-python's schema classes; up to version 4, whose answer leaves the epoch as it was.
+Decides what the answers mean. A transaction is named by transactional id, producer id and epoch; an id is used for one
+transaction only, so these three can never name another. To commit one again that is committed is no error, so a
+committable may come as often as it likes. One that Kafka has aborted (it was open for too long, or somebody began a new
+one with its id) is lost, and said to be. Librdkafka cannot resume a transaction, so EndTxn is sent as it is, built from
+kafka-python's schema classes; up to version 4, whose answer leaves the epoch as it was.
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ class Transactions:
             )
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the broker."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()

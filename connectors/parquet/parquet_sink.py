@@ -1,16 +1,16 @@
 """Parquet files as a sink, exactly once, in two phases.
 
-A writer fills files in `<path>/_staging/<job>/`, where Spark, pyarrow datasets and globs such as `*.parquet` do not look. At
-the barrier it closes and syncs them (pre-commit) and hands out where they lie and what they will be called; the commit
-renames them into place. Names hold uid, subtask, checkpoint and attempt, so that no two files ever share one, and a
-commit that is repeated finds its work done. A file is visible whole or not at all; what becomes visible with one checkpoint
-is not one transaction over all files.
+A writer fills files in `<path>/_staging/<job>/`, where Spark, pyarrow datasets and globs such as `*.parquet` do not
+look. At the barrier it closes and syncs them (pre-commit) and hands out where they lie and what they will be called;
+the commit renames them into place. Names hold uid, subtask, checkpoint and attempt, so that no two files ever share
+one, and a commit that is repeated finds its work done. A file is visible whole or not at all; what becomes visible with
+one checkpoint is not one transaction over all files.
 
 What lost attempts left behind: unfinished files are removed at the restore. Of files that were pre-committed, a subtask
 cannot know then which ones the restored checkpoint holds (another subtask may have been given them). So the first
-pre-commit of every attempt hands out a `sweep`: once a checkpoint of this attempt is complete, all that was restored has
-been committed, and older staged files of this subtask are orphans. Other jobs' files are never touched. Mirrors Flink's
-FileSink with a bulk format.
+pre-commit of every attempt hands out a `sweep`: once a checkpoint of this attempt is complete, all that was restored
+has been committed, and older staged files of this subtask are orphans. Other jobs' files are never touched. Mirrors
+Flink's FileSink with a bulk format.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class ParquetSink(Sink):
         storage_options: Mapping[str, str] | None = None,
         ignore_missing: bool = False,
     ) -> None:
-        """`roll_bytes`: begin another file beyond this size. `schema`: default is that of the first batch. `ignore_missing`: a
-        restore may find a committed file gone, because a consumer takes files away."""
+        """`roll_bytes`: begin another file beyond this size. `schema`: default is that of the first batch.
+        `ignore_missing`: a restore may find a committed file gone, because a consumer takes files away."""
         if row_group_rows < 1 or roll_bytes < 1:
             raise ConnectorError("ParquetSink: row_group_rows and roll_bytes must be positive")
         if compression not in COMPRESSIONS:

@@ -1,9 +1,9 @@
 """Parquet files as a source: one split per row group, in the order of files and row groups.
 
-Decides which files a path, directory or glob means, that their columns agree, and where a reader stands: the position is the
-number of rows of the row group that were emitted, so that a restore at any parallelism goes on with the next row. Files
-must not change while a job reads them; that is checked as far as the footer shows. It does not know Hive partitions (their
-columns are not in the files) and refuses them. Mirrors Flink's FileSource with a bulk format.
+Decides which files a path, directory or glob means, that their columns agree, and where a reader stands: the position
+is the number of rows of the row group that were emitted, so that a restore at any parallelism goes on with the next
+row. Files must not change while a job reads them; that is checked as far as the footer shows. It does not know Hive
+partitions (their columns are not in the files) and refuses them. Mirrors Flink's FileSource with a bulk format.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class ParquetSource(Source):
         rows_per_second: float | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        """`paths`: a file, a directory, a glob (`*`, `?`, `[...]`, `**`) or several of them; URLs too. `columns`: only these, in
-        this order. `rows_per_second` is for all subtasks together. `storage_options`: `s3.endpoint` and so on, where the
-        environment does not say it."""
+        """`paths`: a file, a directory, a glob (`*`, `?`, `[...]`, `**`) or several of them; URLs too. `columns`: only
+        these, in this order. `rows_per_second` is for all subtasks together. `storage_options`: `s3.endpoint` and so
+        on, where the environment does not say it."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not given:
             raise ConnectorError("ParquetSource: no path given")
@@ -278,7 +278,8 @@ def _changed(split: SourceSplit) -> str:
     )
 
 
-# --- which files a path means ------------------------------------------------------------------------------------------
+# --- which files a path means
+# ------------------------------------------------------------------------------------------
 
 
 def _expand(location: Location) -> Sequence[Location]:
@@ -340,7 +341,8 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-# --- which columns -----------------------------------------------------------------------------------------------------
+# --- which columns
+# -----------------------------------------------------------------------------------------------------
 
 
 def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.Schema:

@@ -1,7 +1,8 @@
 """CheckpointCoordinatorDeActivator: switches the periodic trigger on and off with the status of the job.
 
-A JobStatusChanged of its job to RUNNING starts the scheduler, one to anything else stops it, every other message is ignored.
-It does not look at what the checkpoint core makes of that. Mirrors Flink's class of the same name, a JobStatusListener.
+A JobStatusChanged of its job to RUNNING starts the scheduler, one to anything else stops it, every other message is
+ignored. It does not look at what the checkpoint core makes of that. Mirrors Flink's class of the same name, a
+JobStatusListener.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class CheckpointCoordinatorDeActivator(pykka.ThreadingActor):
         tell_job_master: Callable[[Any], object],
         draw_initial_delay_ms: Callable[[], int],
     ) -> None:
-        """`session`: of the JobMaster; what another one says of the job is ignored. `draw_initial_delay_ms`: a random time between the least pause and the interval, so that the checkpoints of many
-        jobs do not begin together."""
+        """`session`: of the JobMaster; what another one says of the job is ignored. `draw_initial_delay_ms`: a random
+        time between the least pause and the interval, so that the checkpoints of many jobs do not begin together."""
         super().__init__()
         self._job_id = job_id
         self._session = session

@@ -1,10 +1,10 @@
 """Performs the slow effects of one job's CheckpointCoordinator: ids, metadata, pointers, deletions, statistics.
 
-Each runs on the executor for slow work and is answered by exactly one event, told to the job's actor. What an answer means is
-decided by the core; here is only what counts as certain: a pointer whose creation failed in any way but "there is one
-already" may exist all the same, and is looked for until that is known. Deletions that fail are logged, never answered
-as failures: what is left behind costs space, not correctness. Mirrors CheckpointsCleaner and the I/O part of Flink's
-PendingCheckpoint.finalizeCheckpoint, DefaultCompletedCheckpointStore and the counters.
+Each runs on the executor for slow work and is answered by exactly one event, told to the job's actor. What an answer
+means is decided by the core; here is only what counts as certain: a pointer whose creation failed in any way but "there
+is one already" may exist all the same, and is looked for until that is known. Deletions that fail are logged, never
+answered as failures: what is left behind costs space, not correctness. Mirrors CheckpointsCleaner and the I/O part of
+Flink's PendingCheckpoint.finalizeCheckpoint, DefaultCompletedCheckpointStore and the counters.
 """
 
 from __future__ import annotations
@@ -243,9 +243,9 @@ class CheckpointIo:
         self._quietly("delete leftovers", work)
 
     def _is_orphan(self, location: str, pointed_to: frozenset[CheckpointID]) -> bool:
-        """Whether nothing points to the metadata there, and it is of this job, taken since that was submitted. An earlier job of the
-        same id may have left a checkpoint for its user; one that is being given up goes with its pointer; and the pointer of a leader
-        that was killed may still be on its way."""
+        """Whether nothing points to the metadata there, and it is of this job, taken since that was submitted. An
+        earlier job of the same id may have left a checkpoint for its user; one that is being given up goes with its
+        pointer; and the pointer of a leader that was killed may still be on its way."""
         if self._submitted_ms is None:
             return False
         storage, path = self._storages.locate(self._job_directory, metadata_path(location))

@@ -1,8 +1,8 @@
 """Starts and stops the JobMaster of one job: core, actor, DeActivator, checkpoint effects, connections.
 
-Flink: JobMasterServiceLeadershipRunner, without the election. Opening the job's durable stores is slow work, so a runner is
-`start`ed at once and begins when they are open; what is told before waits for that. Whatever goes wrong ends in one
-JobMasterEnded for the Dispatcher.
+Flink: JobMasterServiceLeadershipRunner, without the election. Opening the job's durable stores is slow work, so a
+runner is `start`ed at once and begins when they are open; what is told before waits for that. Whatever goes wrong ends
+in one JobMasterEnded for the Dispatcher.
 """
 
 from __future__ import annotations
@@ -363,7 +363,8 @@ def _summary(failure: SerializedFailure | None) -> str:
 
 
 def job_directory(job_graph: JobGraph, storages: StateStorages, coordinator_base: str) -> str:
-    """The job's checkpoint directory, `<base>/<job>`; the job's own base goes before the coordinator's. Raises StorageError."""
+    """The job's checkpoint directory, `<base>/<job>`; the job's own base goes before the coordinator's. Raises
+    StorageError."""
     own = Configuration(job_graph.configuration).get_option(CHECKPOINTS_DIRECTORY)
     base = storages.at(own).url if own else coordinator_base
     return f"{base.rstrip('/')}/{job_graph.job_id}" if base else ""

@@ -1,7 +1,7 @@
 """Calls the master hooks of one job: user code in the coordinator's process, on a thread of its own.
 
-Decides nothing but order: one call at a time, as asked for. A hook that hangs is given up after the checkpoint timeout and
-answered as failed; what is asked meanwhile waits for it, and storage, which has other threads, does not. Mirrors
+Decides nothing but order: one call at a time, as asked for. A hook that hangs is given up after the checkpoint timeout
+and answered as failed; what is asked meanwhile waits for it, and storage, which has other threads, does not. Mirrors
 Flink's MasterHooks.
 """
 

@@ -1,12 +1,14 @@
-"""Which files in a job's checkpoint directory nobody will ever ask for: those of uploads whose task, TaskManager or leader died in between.
+"""Which files in a job's checkpoint directory nobody will ever ask for: those of uploads whose task, TaskManager or
+leader died in between.
 
-A file that a living coordinator knows of is deleted by name (`publication`); these it never heard of. Only files of the two
-shapes that tasks write are ever named here, and only of checkpoints whose number is too old to be taken any more: savepoints, a
-checkpoint with its metadata, and whatever else lies there are their owner's. A coordinator that was killed between the metadata of a
-checkpoint and its pointer leaves one that nothing points to (an orphan): it goes, too, when the metadata itself says that this job
-took it. Flink leaves such files to its users.
+A file that a living coordinator knows of is deleted by name (`publication`); these it never heard of. Only files of the
+two shapes that tasks write are ever named here, and only of checkpoints whose number is too old to be taken any more:
+savepoints, a checkpoint with its metadata, and whatever else lies there are their owner's. A coordinator that was
+killed between the metadata of a checkpoint and its pointer leaves one that nothing points to (an orphan): it goes, too,
+when the metadata itself says that this job took it. Flink leaves such files to its users.
 
-What a task says of its files is no reason to delete one that it cannot have written: `may_be_deleted` keeps to the job's directory.
+What a task says of its files is no reason to delete one that it cannot have written: `may_be_deleted` keeps to the
+job's directory.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ def checkpoint_of_shared_file(path: str) -> CheckpointID | None:
 
 
 def is_below(path: str) -> bool:
-    """Whether a path leads below the directory that it is relative to, as those that tasks make up for themselves do."""
+    """Whether a path leads below the directory that it is relative to, as those that tasks make up for themselves
+    do."""
     return all(part not in ("", ".", "..") for part in path.split("/"))
 
 
 def may_be_deleted(path: str, checkpoint_id: CheckpointID, location: str = "") -> bool:
-    """Whether a task can have written this file for this checkpoint: below the checkpoint's directory, or below the job's and not
-    for another checkpoint. Whatever else a message names is somebody else's, and stays."""
+    """Whether a task can have written this file for this checkpoint: below the checkpoint's directory, or below the
+    job's and not for another checkpoint. Whatever else a message names is somebody else's, and stays."""
     inside = path.removeprefix(f"{location.rstrip('/')}/") if location else path
     if inside != path:
         return is_below(inside)
@@ -44,12 +47,14 @@ def may_be_deleted(path: str, checkpoint_id: CheckpointID, location: str = "") -
 
 
 def may_be_shared(path: str) -> bool:
-    """Whether incremental checkpoints of the job can have shared this file: below the job's directory, and of no single checkpoint."""
+    """Whether incremental checkpoints of the job can have shared this file: below the job's directory, and of no single
+    checkpoint."""
     return is_below(path) and _OWN_FILE.fullmatch(path) is None
 
 
 def suspects(files: Iterable[str], kept_locations: Collection[str], before: CheckpointID) -> list[str]:
-    """Directories of checkpoints that have their metadata and are not kept: orphans, or what an earlier job left for its user."""
+    """Directories of checkpoints that have their metadata and are not kept: orphans, or what an earlier job left for
+    its user."""
     found = []
     for file in files:
         own = _OWN_FILE.fullmatch(file)
@@ -65,9 +70,9 @@ def leftovers(
     before: CheckpointID,
     orphans: Collection[str] = (),
 ) -> list[str]:
-    """The files among `files` (relative to the job's directory) of checkpoints with a number below `before` that neither are
-    among the kept ones nor lie in the directory of a kept or complete checkpoint, unless that is one of the orphans. Metadata first:
-    what is half deleted is no checkpoint any more."""
+    """The files among `files` (relative to the job's directory) of checkpoints with a number below `before` that
+    neither are among the kept ones nor lie in the directory of a kept or complete checkpoint, unless that is one of the
+    orphans. Metadata first: what is half deleted is no checkpoint any more."""
     there = sorted(files, key=lambda file: not file.endswith(f"/{_METADATA}"))
     complete = {file.removesuffix(f"/{_METADATA}") for file in there if file.endswith(f"/{_METADATA}")}
     complete -= set(orphans)

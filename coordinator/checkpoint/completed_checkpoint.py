@@ -1,7 +1,7 @@
 """A checkpoint that every task acknowledged: all that is needed to restore it, and to delete it.
 
-A value. It becomes true once its metadata and pointer are durable, which the coordinator knows, not this file. Mirrors Flink's
-CompletedCheckpoint; the in-memory twin of `_metadata` plus what the pointer in the store adds.
+A value. It becomes true once its metadata and pointer are durable, which the coordinator knows, not this file. Mirrors
+Flink's CompletedCheckpoint; the in-memory twin of `_metadata` plus what the pointer in the store adds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which completed checkpoints are kept, in which order, and which one a job starts from.
 
-Decides by id, kind and retention; what it decides to drop is returned, never deleted here: pointers and files are effects of the
-coordinator, performed by `coordinator.ha`. Knows nothing of storage. Rules:
+Decides by id, kind and retention; what it decides to drop is returned, never deleted here: pointers and files are
+effects of the coordinator, performed by `coordinator.ha`. Knows nothing of storage. Rules:
 
 * A checkpoint enters only after its pointer is durable (`StoreCompletedCheckpoint` was answered): add before remove.
 * Oldest first, by id, whatever order a recovery delivers.
@@ -9,9 +9,10 @@ coordinator, performed by `coordinator.ha`. Knows nothing of storage. Rules:
   incremental checkpoints refer to it), unless the latest is a synchronous savepoint (nothing follows it).
 * Recovering never drops; the surplus goes when the next one is added.
 
-Mirrors Flink's StandaloneCompletedCheckpointStore, DefaultCompletedCheckpointStore and CheckpointSubsumeHelper. Differs: a
-completed stop-with-savepoint is remembered beside the list as the place to restart from. Its notification has made the tasks
-commit, so a job that fails while it stops and started from an older checkpoint would produce that output twice.
+Mirrors Flink's StandaloneCompletedCheckpointStore, DefaultCompletedCheckpointStore and CheckpointSubsumeHelper.
+Differs: a completed stop-with-savepoint is remembered beside the list as the place to restart from. Its notification
+has made the tasks commit, so a job that fails while it stops and started from an older checkpoint would produce that
+output twice.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """The checkpoints of one job: when one is taken, and in what order everything about it happens.
 
-Decides, with its parts, everything about the checkpoints of one job; does not know processes, connections, storage or clocks. A
-checkpoint's way:
+Decides, with its parts, everything about the checkpoints of one job; does not know processes, connections, storage or
+clocks. A checkpoint's way:
 
-    requested -> (request_decider) -> triggering: plan, id, master hooks -> in flight: tasks triggered, acknowledgements counted
-    -> being stored: metadata and pointer -> completed: older ones subsumed, tasks notified
-    and from each of these but the last -> failed or aborted: state discarded, tasks notified
+    requested -> (request_decider) -> triggering: plan, id, master hooks -> in flight: tasks triggered, acknowledgements
+    counted -> being stored: metadata and pointer -> completed: older ones subsumed, tasks notified and from each of
+    these but the last -> failed or aborted: state discarded, tasks notified
 
-Mirrors Flink's CheckpointCoordinator of 1.14 to 1.20. Differences: slow work is an effect and its answer an event, so "notify only
-after durable" can be read off `in_flight.stored`; after the id came back the tasks are asked for again, not only the scheduler; a
-checkpoint whose store is outstanding cannot be aborted, and a restore waits for that answer, so that it either counts or is gone.
+Mirrors Flink's CheckpointCoordinator of 1.14 to 1.20. Differences: slow work is an effect and its answer an event, so
+"notify only after durable" can be read off `in_flight.stored`; after the id came back the tasks are asked for again,
+not only the scheduler; a checkpoint whose store is outstanding cannot be aborted, and a restore waits for that answer,
+so that it either counts or is gone.
 
-Parts: request_decider, periodic_trigger, executions, plan, in_flight (pending_checkpoint, finalization, failure_manager,
-recent_checkpoints), publication (completed_store, shared_state_registry), restoration (state_assignment), master_hooks, stats.
+Parts: request_decider, periodic_trigger, executions, plan, in_flight (pending_checkpoint, finalization,
+failure_manager, recent_checkpoints), publication (completed_store, shared_state_registry), restoration
+(state_assignment), master_hooks, stats.
 """
 
 from __future__ import annotations
@@ -131,8 +133,9 @@ class CheckpointCoordinator:
         plan_calculator: CheckpointPlanCalculator | None = None,
         stats: CheckpointStatsTracker | None = None,
     ) -> None:
-        """`store_survives_suspension`: pointers to completed checkpoints are durable (high availability). `stats`: those of
-        a former coordinator of the job, to go on with. `plan_calculator`: for tasks that are no dataflow of ours."""
+        """`store_survives_suspension`: pointers to completed checkpoints are durable (high availability). `stats`:
+        those of a former coordinator of the job, to go on with. `plan_calculator`: for tasks that are no dataflow of
+        ours."""
         self.job_id = job_id
         self.configuration = configuration
         self.executions = ExecutionTracker(vertices, edges)
@@ -266,7 +269,8 @@ class CheckpointCoordinator:
         self._request(event.request_id, kind, event.target_location, resume_periodic=was_periodic)
 
     def _end_of_data(self, event: EndOfDataReceived) -> None:
-        # A savepoint that the job stops with is the last thing that tasks wait for; when it fails, the job starts again.
+        # A savepoint that the job stops with is the last thing that tasks wait for; when it fails, the job starts
+        # again.
         if (
             self.executions.end_of_data(event.attempt_ids)
             and self.configuration.is_periodic
@@ -633,8 +637,8 @@ class CheckpointCoordinator:
         self._out += [CloseMasterHook(hook_id) for hook_id in self.hooks.hook_ids]
 
     def _finish_shutdown(self, status: JobStatus) -> None:
-        """What is being stored is decided first; then completed checkpoints stay or go as their retention says, those of
-        former leaders too."""
+        """What is being stored is decided first; then completed checkpoints stay or go as their retention says, those
+        of former leaders too."""
         if not self._store_is_shut_down and not self._in_flight.is_deciding:
             if self._store_survives_suspension and status.is_globally_terminal and not self._restoration.is_store_read:
                 self._restoration.read_store(self._out)

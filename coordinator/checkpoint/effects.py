@@ -79,7 +79,8 @@ class StoreCompletedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class VerifyStoredCheckpoint:
-    """Find out whether the pointer is there, trying until that is certain -> CheckpointStored | CheckpointStoreFailed."""
+    """Find out whether the pointer is there, trying until that is certain -> CheckpointStored |
+    CheckpointStoreFailed."""
 
     checkpoint: CompletedCheckpoint
 
@@ -89,8 +90,8 @@ class RemoveCompletedCheckpoint:
     """Give up a completed checkpoint: remove its pointer, and if it is gone for everybody and `discard`, delete the
     files -> CompletedCheckpointRemoved.
 
-    Files: everything below `checkpoint.location`. Without `discard` only the pointer goes. The pointer goes first, so that
-    nobody finds a pointer to nothing. Shared files follow as DiscardState, once nobody can refer to them any more.
+    Files: everything below `checkpoint.location`. Without `discard` only the pointer goes. The pointer goes first, so
+    that nobody finds a pointer to nothing. Shared files follow as DiscardState, once nobody can refer to them any more.
     """
 
     checkpoint: CompletedCheckpoint
@@ -121,8 +122,8 @@ class DiscardCheckpoint:
 class DiscardState:
     """State that belongs to nothing: delete the files in `paths`, and only those.
 
-    Files that a live checkpoint may share with this state (one segment file holds all subtasks of a TaskManager) are not
-    among `paths`; the core asks for them once that checkpoint is decided.
+    Files that a live checkpoint may share with this state (one segment file holds all subtasks of a TaskManager) are
+    not among `paths`; the core asks for them once that checkpoint is decided.
     """
 
     checkpoint_id: CheckpointID
@@ -132,7 +133,8 @@ class DiscardState:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLeftovers:
-    """Look what lies in the job's directory, and delete what `leftovers` names: what tasks wrote that were killed before they said so."""
+    """Look what lies in the job's directory, and delete what `leftovers` names: what tasks wrote that were killed
+    before they said so."""
 
     kept_files: frozenset[str]
     kept_locations: frozenset[str]
@@ -142,7 +144,8 @@ class DeleteLeftovers:
 
 @dataclass(frozen=True, slots=True)
 class RestoreMasterHook:
-    """Tell a master hook what the restored checkpoint holds for it, None for nothing -> MasterHookRestored | MasterHookFailed."""
+    """Tell a master hook what the restored checkpoint holds for it, None for nothing -> MasterHookRestored |
+    MasterHookFailed."""
 
     hook_id: str
     checkpoint_id: CheckpointID
@@ -151,7 +154,8 @@ class RestoreMasterHook:
 
 @dataclass(frozen=True, slots=True)
 class ResetMasterHook:
-    """Tell a master hook that the job starts, and there is nothing to restore -> MasterHookRestored | MasterHookFailed."""
+    """Tell a master hook that the job starts, and there is nothing to restore -> MasterHookRestored |
+    MasterHookFailed."""
 
     hook_id: str
 
@@ -229,7 +233,8 @@ class StateRestored:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """Nothing was restored; `detail` names the culprit and the way out. `retryable`: the store could not be read now."""
+    """Nothing was restored; `detail` names the culprit and the way out. `retryable`: the store could not be read
+    now."""
 
     request_id: CheckpointRequestID
     detail: str

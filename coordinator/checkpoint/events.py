@@ -1,9 +1,10 @@
 """What the CheckpointCoordinator of one job is told.
 
-Besides these, `snapline.runtime.cores.machine.TimerFired` with a key of `snapline.coordinator.checkpoint.effects` (PeriodicTriggerKey,
-CheckpointTimeoutKey). Requests carry an id that their caller draws; each is answered by exactly one effect with that id.
-Events that answer an effect name it in their docstring; the shell answers every such effect exactly once, however
-slow or broken the world is (a store or a hook that hangs is answered with its failure after a time limit of the shell).
+Besides these, `snapline.runtime.cores.machine.TimerFired` with a key of `snapline.coordinator.checkpoint.effects`
+(PeriodicTriggerKey, CheckpointTimeoutKey). Requests carry an id that their caller draws; each is answered by exactly
+one effect with that id. Events that answer an effect name it in their docstring; the shell answers every such effect
+exactly once, however slow or broken the world is (a store or a hook that hangs is answered with its failure after a
+time limit of the shell).
 
 Messages are expected to be fenced already (job master session); the core itself drops those of another job.
 """
@@ -32,8 +33,8 @@ CheckpointRequestID = NewType("CheckpointRequestID", str)
 
 @dataclass(frozen=True, slots=True)
 class TopologyChanged:
-    """The job was rescaled: these vertices and edges from now on. Only while nothing is pending; drops what the core knew
-    about executions. The first topology is an argument of the coordinator."""
+    """The job was rescaled: these vertices and edges from now on. Only while nothing is pending; drops what the core
+    knew about executions. The first topology is an argument of the coordinator."""
 
     vertices: tuple[JobVertex, ...]
     edges: tuple[JobEdge, ...]
@@ -71,8 +72,8 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class EndOfDataReceived:
-    """These attempts have processed all their data. When every subtask of the job has (or has finished), a checkpoint is
-    triggered at once, so that what was written last gets committed (Flink: notifyEndOfData)."""
+    """These attempts have processed all their data. When every subtask of the job has (or has finished), a checkpoint
+    is triggered at once, so that what was written last gets committed (Flink: notifyEndOfData)."""
 
     attempt_ids: tuple[ExecutionAttemptID, ...]
 
@@ -82,9 +83,9 @@ class EndOfDataReceived:
 
 @dataclass(frozen=True, slots=True)
 class StartCheckpointScheduler:
-    """Trigger periodically from now on, first after `initial_delay_ms` (the shell draws it between the minimum pause and
-    the interval, as Flink does). Started already: aborts what is pending and starts again, with one timer. After Shutdown it is an error:
-    nobody would ever stop what it starts."""
+    """Trigger periodically from now on, first after `initial_delay_ms` (the shell draws it between the minimum pause
+    and the interval, as Flink does). Started already: aborts what is pending and starts again, with one timer. After
+    Shutdown it is an error: nobody would ever stop what it starts."""
 
     initial_delay_ms: int
 
@@ -165,8 +166,9 @@ class CheckpointIdDrawn:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdFailed:
-    """Answers DrawCheckpointId: the counter could not be moved, or it is not known whether it was. The request fails, and says
-    nothing about whether checkpoints can succeed: it is not counted against tolerable failures (as in Flink)."""
+    """Answers DrawCheckpointId: the counter could not be moved, or it is not known whether it was. The request fails,
+    and says nothing about whether checkpoints can succeed: it is not counted against tolerable failures (as in
+    Flink)."""
 
     request_id: CheckpointRequestID
     detail: str
@@ -199,7 +201,8 @@ class MasterHookFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStored:
-    """Answers StoreCompletedCheckpoint or VerifyStoredCheckpoint: metadata and (where asked for) pointer are durable."""
+    """Answers StoreCompletedCheckpoint or VerifyStoredCheckpoint: metadata and (where asked for) pointer are
+    durable."""
 
     checkpoint_id: CheckpointID
 
@@ -252,8 +255,8 @@ class CheckpointIdCountSet:
 
 @dataclass(frozen=True, slots=True)
 class RestoreLatest:
-    """Give the tasks their state from the latest completed checkpoint; answered by StateRestored or RestoreFailed, as soon
-    as no store is outstanding (its checkpoint then counts, or is gone). Deploy nothing before the answer."""
+    """Give the tasks their state from the latest completed checkpoint; answered by StateRestored or RestoreFailed, as
+    soon as no store is outstanding (its checkpoint then counts, or is gone). Deploy nothing before the answer."""
 
     request_id: CheckpointRequestID
     vertices: tuple[JobVertexID, ...] | None = None
@@ -261,8 +264,8 @@ class RestoreLatest:
     allow_non_restored_state: bool = False
     error_if_no_checkpoint: bool = False
     for_running_tasks: bool = False
-    """The tasks run already, under a former leader, and go on: nothing is restored, but it is known from now on what was
-    completed."""
+    """The tasks run already, under a former leader, and go on: nothing is restored, but it is known from now on what
+    was completed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What the coordinator knows of the running job: its shape, the current attempt of each subtask, and that attempt's state.
+"""What the coordinator knows of the running job: its shape, the current attempt of each subtask, and that attempt's
+state.
 
 Decides nothing; fed by ExecutionsChanged and EndOfDataReceived. Mirrors the slice of Flink's ExecutionGraph that the
 CheckpointCoordinator reads (CheckpointPlanCalculatorContext, VertexEndOfDataListener).

@@ -1,8 +1,8 @@
 """When failed checkpoints fail the job.
 
 Decides by reason, kind of snapshot and the count of consecutive failures; knows neither tasks nor time. Mirrors Flink's
-CheckpointFailureManager of 1.14 and later. Differs in one point: a synchronous savepoint that was in flight and is lost always
-fails the job, whoever lost it (as in 1.11), because its tasks stand still and nobody else would wake them.
+CheckpointFailureManager of 1.14 and later. Differs in one point: a synchronous savepoint that was in flight and is lost
+always fails the job, whoever lost it (as in 1.11), because its tasks stand still and nobody else would wake them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class CheckpointFailureManager:
         attempt_id: ExecutionAttemptID | None,
         detail: str = "",
     ) -> FailureVerdict | None:
-        """A checkpoint failed; `checkpoint_id` None: before it had an id. Returns the verdict when the job must fail."""
+        """A checkpoint failed; `checkpoint_id` None: before it had an id. Returns the verdict when the job must
+        fail."""
         if properties.is_synchronous:
             if checkpoint_id is None:
                 return None

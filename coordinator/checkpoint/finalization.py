@@ -1,16 +1,16 @@
 """From the acknowledgements of all tasks to the state of all operators.
 
-Decides what stands in a completed checkpoint for each operator, finished tasks included, and refuses acknowledgements that make
-none. Knows nothing of when or why. Mirrors PendingCheckpoint.updateOperatorState and DefaultCheckpointPlan.fulfillFinishedTaskStatus
-of Flink.
+Decides what stands in a completed checkpoint for each operator, finished tasks included, and refuses acknowledgements
+that make none. Knows nothing of when or why. Mirrors PendingCheckpoint.updateOperatorState and
+DefaultCheckpointPlan.fulfillFinishedTaskStatus of Flink.
 
-Finished tasks: a vertex whose subtasks have all finished is stored as fully finished, and is only ended again on restore. Of a vertex
-of which some have finished, the others' state is stored and the finished ones are named. Union list state of such a vertex
-would lack the part of the finished ones; Flink refuses that checkpoint. Here a finished task's union state is carried over from
-the checkpoint that it finished with, and from there on through every later one, also across restores: it lies in the
-acknowledgement itself, whatever the threshold, unless it is very large. Then the checkpoint is refused that it would finish
-with while others go on: once it had ended, no checkpoint could complete, and those that wait for their last one would wait for
-ever.
+Finished tasks: a vertex whose subtasks have all finished is stored as fully finished, and is only ended again on
+restore. Of a vertex of which some have finished, the others' state is stored and the finished ones are named. Union
+list state of such a vertex would lack the part of the finished ones; Flink refuses that checkpoint. Here a finished
+task's union state is carried over from the checkpoint that it finished with, and from there on through every later one,
+also across restores: it lies in the acknowledgement itself, whatever the threshold, unless it is very large. Then the
+checkpoint is refused that it would finish with while others go on: once it had ended, no checkpoint could complete, and
+those that wait for their last one would wait for ever.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def operator_states_of(
 ) -> tuple[OperatorState, ...] | FinalizeRefused:
     """The state of every operator of the job, in topological order.
 
-    `final_states`: what finished tasks acknowledged last, in a completed checkpoint. `restored_as_finished`: subtasks that
-    had finished before the restore; an acknowledgement of theirs that says so stands for a finished task. `left_states`: see
-    `left_states_of`; it speaks where `final_states` is silent.
+    `final_states`: what finished tasks acknowledged last, in a completed checkpoint. `restored_as_finished`: subtasks
+    that had finished before the restore; an acknowledgement of theirs that says so stands for a finished task.
+    `left_states`: see `left_states_of`; it speaks where `final_states` is silent.
     """
     by_vertex: dict[JobVertexID, dict[int, TaskStateSnapshot]] = {}
     finished: dict[JobVertexID, dict[int, ExecutionAttemptID]] = {}
@@ -80,8 +80,8 @@ def operator_states_of(
 def left_states_of(
     operators: Iterable[OperatorState], vertices: Iterable[JobVertex], tasks: Container[ExecutionVertexID]
 ) -> dict[ExecutionVertexID, TaskStateSnapshot]:
-    """What the subtasks `tasks` left behind in a completed checkpoint: all that there will ever be of those that had finished
-    in it, or have finished with it. Nothing of a vertex that had another parallelism."""
+    """What the subtasks `tasks` left behind in a completed checkpoint: all that there will ever be of those that had
+    finished in it, or have finished with it. Nothing of a vertex that had another parallelism."""
     by_operator = {operator.operator_id: operator for operator in operators}
     left: dict[ExecutionVertexID, TaskStateSnapshot] = {}
     for vertex in vertices:

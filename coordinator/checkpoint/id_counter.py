@@ -1,7 +1,8 @@
 """The port behind DrawCheckpointId: ids that rise over the life of a job, across restarts and leaders.
 
 The core only knows the effect; shells hold one of these per job. Mirrors Flink's CheckpointIDCounter. Adapters:
-`snapline.coordinator.ha.standalone` (in memory), `snapline.coordinator.ha.embedded` (durable), ZooKeeper; one contract suite runs against all.
+`snapline.coordinator.ha.standalone` (in memory), `snapline.coordinator.ha.embedded` (durable), ZooKeeper; one contract
+suite runs against all.
 """
 
 from __future__ import annotations

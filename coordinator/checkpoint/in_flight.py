@@ -1,9 +1,9 @@
 """Checkpoints between their id and their end: acknowledged, declined, expired, aborted, stored, completed.
 
-Decides what each message of a task, each timeout and each answer of the store means for the checkpoints in flight. Does not
-know how they come about (`coordinator`), nor who takes part (`plan`). A checkpoint whose store is outstanding cannot be aborted any
-more: whether it counts is decided by the answer. Mirrors receiveAcknowledgeMessage, receiveDeclineMessage, abortPendingCheckpoint
-and completePendingCheckpoint of Flink's CheckpointCoordinator.
+Decides what each message of a task, each timeout and each answer of the store means for the checkpoints in flight. Does
+not know how they come about (`coordinator`), nor who takes part (`plan`). A checkpoint whose store is outstanding
+cannot be aborted any more: whether it counts is decided by the answer. Mirrors receiveAcknowledgeMessage,
+receiveDeclineMessage, abortPendingCheckpoint and completePendingCheckpoint of Flink's CheckpointCoordinator.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ class CheckpointsInFlight:
                 self.abort(entry.pending, reason, now_ms, out, detail=detail)
 
     def task_finished(self, attempt: ExecutionAttemptID, now_ms: int, out: Effects) -> list[CheckpointTriggerRequest]:
-        """It ended while checkpoints waited for it, which therefore end, too. Returns the requests that can be met without it: all
-        that somebody waits for, but those that have stopped the other tasks."""
+        """It ended while checkpoints waited for it, which therefore end, too. Returns the requests that can be met
+        without it: all that somebody waits for, but those that have stopped the other tasks."""
         reason, detail = (
             CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
             f"{self._task_name(attempt)} finished without acknowledging.",
@@ -302,8 +302,8 @@ class CheckpointsInFlight:
         now_ms: int,
         out: Effects,
     ) -> None:
-        """Make the first of the fully acknowledged checkpoints durable. Nothing else may be being stored. `left_states`: see
-        `finalization`."""
+        """Make the first of the fully acknowledged checkpoints durable. Nothing else may be being stored.
+        `left_states`: see `finalization`."""
         pending = self._acknowledged.pop(0).pending
         completed = pending.finalize(self._job_name, vertices, self._final_states, left_states, now_ms)
         begun = completed if isinstance(completed, FinalizeRefused) else self._publication.begin(completed, pending)
@@ -315,7 +315,8 @@ class CheckpointsInFlight:
         out.append(begun)
 
     def stored(self, now_ms: int, out: Effects) -> PendingCheckpoint | None:
-        """It is durable: count it, drop what is older, tell the tasks. Returns it; None for a snapshot that was adopted."""
+        """It is durable: count it, drop what is older, tell the tasks. Returns it; None for a snapshot that was
+        adopted."""
         storing, last_subsumed_id, removals = self._publication.succeeded()
         pending, checkpoint = storing.pending, storing.checkpoint
         if pending is not None:

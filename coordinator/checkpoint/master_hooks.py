@@ -1,7 +1,7 @@
 """State outside the dataflow that is snapshotted with it: hooks that run in the coordinator's process.
 
-Decides which hooks exist, in which order they are called, and how stored state finds its hook; calling them is an effect. Mirrors
-Flink's MasterTriggerRestoreHook and MasterHooks.
+Decides which hooks exist, in which order they are called, and how stored state finds its hook; calling them is an
+effect. Mirrors Flink's MasterTriggerRestoreHook and MasterHooks.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ Decides the format and what is wrong with bytes that do not follow it; never tou
 
     magic "SNAPMETA" | CRC-32 of the rest of the header | format version | body length | SHA-256 of the body | body
 
-The header is the same for all format versions, the body belongs to its version (1: `protos/metadata.proto`). A reader stays for
-every version that was ever released.
+The header is the same for all format versions, the body belongs to its version (1: `protos/metadata.proto`). A reader
+stays for every version that was ever released.
 
-Paths in the file are relative to the directory that holds it, so that a savepoint can be moved as a whole; in memory they
-are relative to the job's checkpoint directory, or absolute URLs. Mirrors Flink's MetadataV3Serializer and Checkpoints.
+Paths in the file are relative to the directory that holds it, so that a savepoint can be moved as a whole; in memory
+they are relative to the job's checkpoint directory, or absolute URLs. Mirrors Flink's MetadataV3Serializer and
+Checkpoints.
 """
 
 from __future__ import annotations

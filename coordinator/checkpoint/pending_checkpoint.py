@@ -1,8 +1,8 @@
 """One checkpoint from its id to its end: who has acknowledged, with what, and what that makes of it.
 
-Decides the result of each acknowledgement, whether everybody has answered, and builds the completed checkpoint. Does not
-know timers, messages, stores or other checkpoints. Mirrors Flink's PendingCheckpoint (and the finished-task bookkeeping of its
-DefaultCheckpointPlan).
+Decides the result of each acknowledgement, whether everybody has answered, and builds the completed checkpoint. Does
+not know timers, messages, stores or other checkpoints. Mirrors Flink's PendingCheckpoint (and the finished-task
+bookkeeping of its DefaultCheckpointPlan).
 
 States: PENDING -> FINALIZED (everybody acknowledged, being made durable) -> COMPLETED; PENDING or FINALIZED -> ABORTED.
 """
@@ -243,8 +243,8 @@ class PendingCheckpoint:
         self._become(PendingCheckpointStatus.COMPLETED)
 
     def final_task_states(self) -> dict[ExecutionAttemptID, TaskStateSnapshot]:
-        """States of the tasks whose operators had all finished when they acknowledged: nothing will change them. Those that
-        were restored only to end again have left theirs in the checkpoint that they were restored from."""
+        """States of the tasks whose operators had all finished when they acknowledged: nothing will change them. Those
+        that were restored only to end again have left theirs in the checkpoint that they were restored from."""
         again = self._restored_as_finished
         return {
             attempt: state

@@ -1,8 +1,8 @@
 """When the next periodic checkpoint is due.
 
-Decides start, stop and the next due time, always with one timer: a timer with an equal key replaces its predecessor. Fixed rate, as in
-Flink's ScheduledTrigger: the next is due one interval after the last was, not after it was served; ticks that were missed
-(the process slept) are left out instead of fired in a burst.
+Decides start, stop and the next due time, always with one timer: a timer with an equal key replaces its predecessor.
+Fixed rate, as in Flink's ScheduledTrigger: the next is due one interval after the last was, not after it was served;
+ticks that were missed (the process slept) are left out instead of fired in a burst.
 """
 
 from __future__ import annotations

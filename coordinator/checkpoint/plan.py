@@ -1,8 +1,9 @@
 """Who takes part in a checkpoint: whom to trigger, for whom to wait, whom to tell, who has finished.
 
-Decides from the job's shape and the state of each current attempt; refuses when a task that would be needed is not running.
-Knows nothing of ids or time. Mirrors Flink's DefaultCheckpointPlanCalculator and DefaultCheckpointPlan. The plan is the same
-until an execution changes, so it is kept: a checkpoint of ten thousand running subtasks costs nothing here.
+Decides from the job's shape and the state of each current attempt; refuses when a task that would be needed is not
+running. Knows nothing of ids or time. Mirrors Flink's DefaultCheckpointPlanCalculator and DefaultCheckpointPlan. The
+plan is the same until an execution changes, so it is kept: a checkpoint of ten thousand running subtasks costs nothing
+here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def predecessors(consumer_index: int, producers: int, consumers: int) -> range:
 
 
 class DefaultCheckpointPlanCalculator:
-    """Sources are triggered, everybody else waits for barriers; finished tasks are left out, their successors triggered."""
+    """Sources are triggered, everybody else waits for barriers; finished tasks are left out, their successors
+    triggered."""
 
     def __init__(self, *, checkpoints_after_tasks_finish: bool = True) -> None:
         """With `checkpoints_after_tasks_finish` off, one finished task ends checkpointing."""

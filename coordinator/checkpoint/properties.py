@@ -14,7 +14,8 @@ from snapline.dataflow.wire.messages import JobStatus
 
 
 class CheckpointRetentionPolicy(Enum):
-    """What becomes of the completed checkpoints when the job ends (execution.checkpointing.externalized-checkpoint-retention)."""
+    """What becomes of the completed checkpoints when the job ends
+    (execution.checkpointing.externalized-checkpoint-retention)."""
 
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
     RETAIN_ON_FAILURE = "RETAIN_ON_FAILURE"

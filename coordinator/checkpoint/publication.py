@@ -1,8 +1,9 @@
 """From "everybody has acknowledged" to "durable and counted", and back to nothing when a checkpoint is given up.
 
-Decides which checkpoint is being made durable (one at a time, in the order in which they became complete, so that an older one is
-never stored behind a newer one's back), what is retained, and which files nobody needs. Does not know tasks, timers or requests.
-Mirrors the storing half of Flink's completePendingCheckpoint, with DefaultCompletedCheckpointStore and CheckpointsCleaner.
+Decides which checkpoint is being made durable (one at a time, in the order in which they became complete, so that an
+older one is never stored behind a newer one's back), what is retained, and which files nobody needs. Does not know
+tasks, timers or requests. Mirrors the storing half of Flink's completePendingCheckpoint, with
+DefaultCompletedCheckpointStore and CheckpointsCleaner.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class CheckpointPublication:
         self._kept: tuple[CompletedCheckpoint, ...] = ()
         """What the job has left for its user when it ended."""
         self._adopted_files: dict[str, bool] = {}
-        """Files elsewhere than in the job's directory that snapshots refer to which the job was started from, or which a former
-        leader took; and whether they are the job's to delete."""
+        """Files elsewhere than in the job's directory that snapshots refer to which the job was started from, or which
+        a former leader took; and whether they are the job's to delete."""
         self._strays: dict[CheckpointID, list[TaskStateSnapshot]] = {}
         """State of unknown tasks by pending checkpoint: its files may be shared with tasks that count."""
 
@@ -138,7 +139,8 @@ class CheckpointPublication:
         return VerifyStoredCheckpoint(self._stored().checkpoint)
 
     def succeeded(self) -> tuple[Storing, CheckpointID, list[CheckpointCoordinatorEffect]]:
-        """It is durable; returns it, the id of the newest checkpoint that it pushed out (0: none), and what has to go."""
+        """It is durable; returns it, the id of the newest checkpoint that it pushed out (0: none), and what has to
+        go."""
         storing = self._stored()
         self.storing = None
         checkpoint = storing.checkpoint
@@ -200,8 +202,8 @@ class CheckpointPublication:
     def _subsume(self, old: CompletedCheckpoint, newest: CheckpointID) -> RemoveCompletedCheckpoint:
         """Give up a checkpoint that a newer one has pushed out.
 
-        Shared files that nobody refers to any more stay until the next completion: a task that has not heard of the newest
-        checkpoint yet may build one more on the old one, and the file is then referred to again.
+        Shared files that nobody refers to any more stay until the next completion: a task that has not heard of the
+        newest checkpoint yet may build one more on the old one, and the file is then referred to again.
         """
         discard = old.properties.discard_on_subsumed
         if not self.registry.is_empty and not old.properties.is_unclaimed:
@@ -237,7 +239,8 @@ class CheckpointPublication:
         return next((path for path in checkpoint.file_paths() if path in self._deleted_shared), "")
 
     def _unknown_file(self, checkpoint: CompletedCheckpoint) -> str:
-        """A shared file of a former leader's time that no retained checkpoint refers to: that leader may have deleted it."""
+        """A shared file of a former leader's time that no retained checkpoint refers to: that leader may have deleted
+        it."""
         if not self._recovered_until:
             return ""
         for path in checkpoint.file_paths():
@@ -307,7 +310,8 @@ class CheckpointPublication:
     def paths_of_aborted(
         self, pending: PendingCheckpoint, states: Iterable[TaskStateSnapshot], *, owns_directory: bool
     ) -> tuple[str, ...]:
-        """Files of an aborted checkpoint that nobody shares; without those in its directory when that goes as a whole."""
+        """Files of an aborted checkpoint that nobody shares; without those in its directory when that goes as a
+        whole."""
         location = pending.location
         prefix = f"{location.rstrip('/')}/" if owns_directory and location else ""
         return tuple(
@@ -319,8 +323,8 @@ class CheckpointPublication:
     def paths_of_late_state(
         self, checkpoint_id: CheckpointID, outcome: CheckpointOutcome | None, location: str, state: TaskStateSnapshot
     ) -> tuple[str, ...]:
-        """Files of an acknowledgement for a checkpoint that is not pending (any more) that may be deleted. `location`: its directory,
-        empty when that is not known."""
+        """Files of an acknowledgement for a checkpoint that is not pending (any more) that may be deleted. `location`:
+        its directory, empty when that is not known."""
         unshared = tuple(
             path for path in self._unshared_paths((state,)) if may_be_deleted(path, checkpoint_id, location)
         )
@@ -348,7 +352,8 @@ class CheckpointPublication:
                 )
 
     def _foreign_file(self, checkpoint: CompletedCheckpoint) -> str:
-        """A file outside of the job's directory that no task of the job can have written or been given; empty if there is none."""
+        """A file outside of the job's directory that no task of the job can have written or been given; empty if there
+        is none."""
         inside = f"{checkpoint.location.rstrip('/')}/"
         for path in checkpoint.file_paths():
             if is_below(path) or path in self._adopted_files:

@@ -1,8 +1,9 @@
 """What the log says of a job's checkpoints: one line for each that completed, failed, or was refused.
 
-Decides when there is a line, and what is in it. A periodic trigger that is refused over and over says so once, and once more when a periodic
-checkpoint is under way again; one that is only put off until the minimum pause is over is not refused. Knows no log. Flink writes
-such lines where things happen (CheckpointCoordinator, CheckpointRequestDecider), one for each periodic request that is dropped.
+Decides when there is a line, and what is in it. A periodic trigger that is refused over and over says so once, and once
+more when a periodic checkpoint is under way again; one that is only put off until the minimum pause is over is not
+refused. Knows no log. Flink writes such lines where things happen (CheckpointCoordinator, CheckpointRequestDecider),
+one for each periodic request that is dropped.
 """
 
 from __future__ import annotations

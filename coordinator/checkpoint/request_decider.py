@@ -1,10 +1,11 @@
 """Which request for a checkpoint runs next: one question, asked when a request comes and whenever something ended.
 
-Decides between execute, queue and drop from the queue's order, the number of pending checkpoints, the number of old ones
-still being deleted, and the pause since the last completion. Knows nothing of what a checkpoint is. Mirrors Flink's
-CheckpointRequestDecider of 1.14 and later: only periodic requests wait for the pause. Two differences: of periodic requests one
-waits, and those that find it waiting are dropped, because one checkpoint answers them all (decision 44); and ties that Flink breaks by
-identity hash are broken by arrival, so that a run can be replayed. Time is an argument.
+Decides between execute, queue and drop from the queue's order, the number of pending checkpoints, the number of old
+ones still being deleted, and the pause since the last completion. Knows nothing of what a checkpoint is. Mirrors
+Flink's CheckpointRequestDecider of 1.14 and later: only periodic requests wait for the pause. Two differences: of
+periodic requests one waits, and those that find it waiting are dropped, because one checkpoint answers them all
+(decision 44); and ties that Flink breaks by identity hash are broken by arrival, so that a run can be replayed. Time is
+an argument.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from snapline.dataflow.failures import CheckpointFailureReason
 DEFAULT_MAX_QUEUED_REQUESTS = 1000
 """Bound of the queue: beyond it, periodic requests are dropped, youngest first, and then newcomers."""
 DEFAULT_MAX_QUEUED_PERIODIC_REQUESTS = 1
-"""Of these, periodic ones: more would be taken one after another as soon as there is room, without any work between them."""
+"""Of these, periodic ones: more would be taken one after another as soon as there is room, without any work between
+them."""
 
 
 @dataclass(frozen=True, slots=True)

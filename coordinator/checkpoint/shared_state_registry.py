@@ -1,7 +1,7 @@
 """Who still needs a file that several incremental checkpoints share: a count of references per key.
 
-Decides which handle is the one for a key, and when its file may go; deletes nothing itself. Knows nothing of checkpoints except
-in the two methods that walk one. Mirrors Flink's SharedStateRegistry with reference counts.
+Decides which handle is the one for a key, and when its file may go; deletes nothing itself. Knows nothing of
+checkpoints except in the two methods that walk one. Mirrors Flink's SharedStateRegistry with reference counts.
 """
 
 from __future__ import annotations

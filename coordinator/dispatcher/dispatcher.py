@@ -1,12 +1,14 @@
 """Dispatcher: which jobs there are, from submission to history.
 
-A submission is checked, made durable, and only then acknowledged and started. Refused are: a job id that is known, a name
-that a job which is not over has, a graph or configuration that cannot run. Operations go to the job's JobMaster. A job that
-is over leaves the job graph store and enters a bounded history. A JobMaster that breaks is started again from what is
-durable, a few times; then its job is FAILED. A stored job that this Snapline cannot start is held: it counts as FAILED, with a line
-that says how to go on, and what is stored of it stays until it is cancelled or a job of its name starts from a snapshot.
+A submission is checked, made durable, and only then acknowledged and started. Refused are: a job id that is known, a
+name that a job which is not over has, a graph or configuration that cannot run. Operations go to the job's JobMaster. A
+job that is over leaves the job graph store and enters a bounded history. A JobMaster that breaks is started again from
+what is durable, a few times; then its job is FAILED. A stored job that this Snapline cannot start is held: it counts as
+FAILED, with a line that says how to go on, and what is stored of it stays until it is cancelled or a job of its name
+starts from a snapshot.
 
-Does not know slots, tasks or checkpoints. Mirrors Flink's Dispatcher with its JobGraphWriter and MemoryExecutionGraphInfoStore.
+Does not know slots, tasks or checkpoints. Mirrors Flink's Dispatcher with its JobGraphWriter and
+MemoryExecutionGraphInfoStore.
 """
 
 from __future__ import annotations
@@ -213,7 +215,8 @@ class Dispatcher:
         return [*effects, *(self._let_go(each, JobStatus.FAILED, job.submitted_ms) for each in held)]
 
     def _let_go(self, held: _Job, status: JobStatus, now_ms: int) -> DispatcherEffect:
-        """Nobody needs what is stored of a held job any more; the files of its checkpoints are whoever's who starts from them."""
+        """Nobody needs what is stored of a held job any more; the files of its checkpoints are whoever's who starts
+        from them."""
         held.status = status
         self._over(held, now_ms)
         return RemoveJobGraph(held.graph.job_id)

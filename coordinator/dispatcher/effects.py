@@ -22,7 +22,8 @@ class RemoveJobGraph:
 
     job_id: JobID
     is_over: bool = True
-    """For good: its id never comes again, so that what cannot be removed now may be removed later. False: a submission that failed."""
+    """For good: its id never comes again, so that what cannot be removed now may be removed later. False: a submission
+    that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class StartJobMaster:
 
 @dataclass(frozen=True, slots=True)
 class SuspendJobMaster:
-    """Leadership is lost: hand `JobMasterSuspended` to the JobMaster of the job; it ends with JobMasterEnded SUSPENDED."""
+    """Leadership is lost: hand `JobMasterSuspended` to the JobMaster of the job; it ends with JobMasterEnded
+    SUSPENDED."""
 
     job_id: JobID
 

@@ -1,8 +1,8 @@
 """Which stored jobs this Snapline cannot start, and what their owners are told.
 
-The operators of a job travel as pickles, which name modules of Snapline. A job that was stored when those had other names cannot be
-unpickled by any TaskManager of this version: it would fail, and what is stored of it would be deleted. It is held instead.
-Mirrors nothing of Flink's, whose JobGraph fails to deserialize and takes the Dispatcher with it.
+The operators of a job travel as pickles, which name modules of Snapline. A job that was stored when those had other
+names cannot be unpickled by any TaskManager of this version: it would fail, and what is stored of it would be deleted.
+It is held instead. Mirrors nothing of Flink's, whose JobGraph fails to deserialize and takes the Dispatcher with it.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class TaskDeploymentDescriptorFactory:
         restored: RestoredTasks,
         exchange_address_of: Callable[[ResourceID], str],
     ) -> Iterator[TaskDeploymentDescriptor]:
-        """The descriptors of these attempts, in order; they and their producers must have been given their slots before."""
+        """The descriptors of these attempts, in order; they and their producers must have been given their slots
+        before."""
 
         def producer(subtask: ExecutionVertexID) -> Producer:
             attempt = self._graph.current(subtask)

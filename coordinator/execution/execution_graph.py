@@ -1,9 +1,9 @@
 """ExecutionGraph: the subtasks of a job, the attempts to run them, and which states may follow which.
 
-Decides only what is legal: an attempt and the job move along two tables, and everything that can be asked about a whole set
-of attempts is counted while they move, so that no question walks over all subtasks. Who moves them, and why, is decided by
-the scheduler of `coordinator.jobmaster`. Mirrors Flink's DefaultExecutionGraph, ExecutionVertex and Execution; there, an
-Execution talks to its TaskManager itself, here nothing talks.
+Decides only what is legal: an attempt and the job move along two tables, and everything that can be asked about a whole
+set of attempts is counted while they move, so that no question walks over all subtasks. Who moves them, and why, is
+decided by the scheduler of `coordinator.jobmaster`. Mirrors Flink's DefaultExecutionGraph, ExecutionVertex and
+Execution; there, an Execution talks to its TaskManager itself, here nothing talks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = {
     ExecutionState.CANCELED: frozenset(),
     ExecutionState.FAILED: frozenset(),
 }
-"""Life of an attempt. Nothing follows a terminal state; an attempt that is being cancelled ends CANCELED, however it ends."""
+"""Life of an attempt. Nothing follows a terminal state; an attempt that is being cancelled ends CANCELED, however it
+ends."""
 
 JOB_STATUS_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CREATED: frozenset(
@@ -188,8 +189,8 @@ class ExecutionGraph:
         self.job_vertices = {vertex.vertex_id: vertex for vertex in vertices}
 
     def rescaled(self, parallelism: Mapping[JobVertexID, int], now_ms: int) -> ExecutionGraph:
-        """The same job with another parallelism of these vertices, in the same status; every attempt of this graph must be
-        over, and no attempt id comes again. Raises ValueError when the job cannot run so."""
+        """The same job with another parallelism of these vertices, in the same status; every attempt of this graph must
+        be over, and no attempt id comes again. Raises ValueError when the job cannot run so."""
         check(self.count(*_TERMINAL, ExecutionState.CREATED) == len(self._current), "an attempt is not over")
         next_attempt = 1 + max(execution.attempt_id.attempt_number for execution in self.executions)
         graph = ExecutionGraph(
@@ -231,8 +232,9 @@ class ExecutionGraph:
         resource_id: ResourceID,
         now_ms: int,
     ) -> Execution:
-        """An attempt that another leader deployed is the current one of its subtask, instead of one that never was deployed. Attempts
-        of the subtask that follow belong to its execution graph, so that no attempt id comes again."""
+        """An attempt that another leader deployed is the current one of its subtask, instead of one that never was
+        deployed. Attempts of the subtask that follow belong to its execution graph, so that no attempt id comes
+        again."""
         vertex = attempt_id.execution_vertex_id
         old = self._current[vertex]
         check(old.state is ExecutionState.CREATED, f"{old.attempt_id} is {old.state.value}, and was to be replaced")

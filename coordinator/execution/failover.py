@@ -1,9 +1,9 @@
 """Pipelined regions: which subtasks must restart together.
 
-All edges are pipelined, so two subtasks between which data flows, directly or not, are in one region: when one fails the
-other has seen or lost data that will be sent again. Subtasks that are not connected are never touched. Built once per job
-in time linear in subtasks plus pointwise connections; an all-to-all edge joins both sides without looking at pairs.
-Mirrors Flink's RestartPipelinedRegionFailoverStrategy and PipelinedRegionComputeUtil.
+All edges are pipelined, so two subtasks between which data flows, directly or not, are in one region: when one fails
+the other has seen or lost data that will be sent again. Subtasks that are not connected are never touched. Built once
+per job in time linear in subtasks plus pointwise connections; an all-to-all edge joins both sides without looking at
+pairs. Mirrors Flink's RestartPipelinedRegionFailoverStrategy and PipelinedRegionComputeUtil.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class FailoverRegions:
         return self._members[region]
 
     def tasks_needing_restart(self, failed: Iterable[ExecutionVertexID]) -> dict[ExecutionVertexID, None]:
-        """All subtasks of all regions with a failed one (Flink: getTasksNeedingRestart), each once, in a fixed order."""
+        """All subtasks of all regions with a failed one (Flink: getTasksNeedingRestart), each once, in a fixed
+        order."""
         regions = dict.fromkeys(self._find(subtask) for subtask in failed)
         return {subtask: None for region in regions for subtask in self._members[region]}
 

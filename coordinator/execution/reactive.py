@@ -1,9 +1,9 @@
 """Reactive mode: the parallelism that a job has with the slots that there are.
 
-Decides which vertices follow the slots: those that have the job's greatest parallelism when it is submitted. Others (a sink with one
-subtask, say) keep theirs, as far as the slots go. No vertex goes beyond its max parallelism, which so bounds what the job asks for.
-Mirrors Flink's SlotSharingSlotAllocator of the AdaptiveScheduler in reactive mode; unlike there, parallelism that was set lower
-on purpose stays.
+Decides which vertices follow the slots: those that have the job's greatest parallelism when it is submitted. Others (a
+sink with one subtask, say) keep theirs, as far as the slots go. No vertex goes beyond its max parallelism, which so
+bounds what the job asks for. Mirrors Flink's SlotSharingSlotAllocator of the AdaptiveScheduler in reactive mode; unlike
+there, parallelism that was set lower on purpose stays.
 """
 
 from __future__ import annotations

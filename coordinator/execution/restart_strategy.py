@@ -1,9 +1,9 @@
 """Restart strategies: whether to try again after a failure, and when.
 
-Each strategy is told of every failure that counts (`notify_failure`) and answers with the pause before the restart, or None
-to give up. Does not know what failed; a failure that must not be retried never gets here. Mirrors Flink's
-NoRestartBackoffTimeStrategy, FixedDelay..., FailureRate... and ExponentialDelayRestartBackoffTimeStrategy; random numbers
-come in as a function.
+Each strategy is told of every failure that counts (`notify_failure`) and answers with the pause before the restart, or
+None to give up. Does not know what failed; a failure that must not be retried never gets here. Mirrors Flink's
+NoRestartBackoffTimeStrategy, FixedDelay..., FailureRate... and ExponentialDelayRestartBackoffTimeStrategy; random
+numbers come in as a function.
 """
 
 from __future__ import annotations

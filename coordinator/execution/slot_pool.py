@@ -1,10 +1,10 @@
 """SlotPool: the slots that a job has, against the number that it needs.
 
-Declarative: the job says how many slots it needs in all, TaskManagers offer what the ResourceManager gave to the job, and an
-offer is accepted while the pool has less than needed. A slot is FREE or RESERVED (something of the job is assigned to it).
-Free slots beyond the need go back after `slot.idle.timeout`. Knows neither tasks nor connections; who loses what when a
-TaskManager goes is in the answers. Mirrors Flink's DefaultDeclarativeSlotPool; slots are all alike here, so a requirement
-is a number.
+Declarative: the job says how many slots it needs in all, TaskManagers offer what the ResourceManager gave to the job,
+and an offer is accepted while the pool has less than needed. A slot is FREE or RESERVED (something of the job is
+assigned to it). Free slots beyond the need go back after `slot.idle.timeout`. Knows neither tasks nor connections; who
+loses what when a TaskManager goes is in the answers. Mirrors Flink's DefaultDeclarativeSlotPool; slots are all alike
+here, so a requirement is a number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Slot sharing: subtask i of every vertex of a slot sharing group runs in one slot.
 
-Decides how many slots a job needs (the sum over its groups of the largest parallelism) and which slot serves which shared
-place. A place keeps its slot through restarts, until the slot is lost; then it prefers another slot of the same TaskManager,
-then one on the same host, where copies of its state may lie. Mirrors Flink's LocalInputPreferredSlotSharingStrategy for the
-plain case, its SharedSlot, and PreviousAllocationSlotSelectionStrategy.
+Decides how many slots a job needs (the sum over its groups of the largest parallelism) and which slot serves which
+shared place. A place keeps its slot through restarts, until the slot is lost; then it prefers another slot of the same
+TaskManager, then one on the same host, where copies of its state may lie. Mirrors Flink's
+LocalInputPreferredSlotSharingStrategy for the plain case, its SharedSlot, and PreviousAllocationSlotSelectionStrategy.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """High availability on a storage alone: a directory or bucket on which coordinators come one after another.
 
-Everything that a successor needs lies in files below the storage; nothing is elected. Whoever takes over last leads: it creates
-the file of the next epoch, and every write of an earlier one is refused from then on. An epoch belongs to whoever creates its
-file, so that of two that take over at once one is refused, and one that slept on the way there cannot overtake who came after
-it. (The check and the write are two steps, so that this stops a coordinator that was thought dead, not two that race within one
-write; what must never happen twice is a conditional create besides.) On memory the same classes are the twin for tests, and for
-`high-availability.type: NONE`.
+Everything that a successor needs lies in files below the storage; nothing is elected. Whoever takes over last leads: it
+creates the file of the next epoch, and every write of an earlier one is refused from then on. An epoch belongs to
+whoever creates its file, so that of two that take over at once one is refused, and one that slept on the way there
+cannot overtake who came after it. (The check and the write are two steps, so that this stops a coordinator that was
+thought dead, not two that race within one write; what must never happen twice is a conditional create besides.) On
+memory the same classes are the twin for tests, and for `high-availability.type: NONE`.
 
     leaders/<epoch>                         session of a coordinator; that of the greatest epoch leads
     jobs/<job>                              the graph, with the time of its submission in front
@@ -14,7 +14,8 @@ write; what must never happen twice is a conditional create besides.) On memory 
     pointers/<job>/<id>/held-by-<owner>     this owner still needs it: nobody may delete its files
     statistics/<job>                        of its checkpoints
 
-Mirrors Flink's EmbeddedHaServices, DefaultCompletedCheckpointStore with a StateHandleStore, and its checkpoint id counters.
+Mirrors Flink's EmbeddedHaServices, DefaultCompletedCheckpointStore with a StateHandleStore, and its checkpoint id
+counters.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ _KEPT_NUMBERS = 16
 class EmbeddedCheckpointIDCounter:
     """`counters/<job>/`: an id belongs to whoever creates the file of its successor (CheckpointIDCounter).
 
-    Threads of one process take turns. Of several processes one wins each file; one that slept while its file was created,
-    and deleted again, would win it a second time, but then it finds the counter far ahead and has lost.
+    Threads of one process take turns. Of several processes one wins each file; one that slept while its file was
+    created, and deleted again, would win it a second time, but then it finds the counter far ahead and has lost.
     """
 
     def __init__(self, storage: Storage, job_id: JobID, fence: LeadershipFence) -> None:

@@ -1,7 +1,8 @@
 """What the shells of a coordinator need of high availability: the ports behind their durable effects.
 
-`coordinator.ha` has the adapters. A job's stores are opened when its JobMaster starts, on the executor for slow work, and are
-handed over to it; they outlive JobMasters that break. Every method may raise; all are thread-safe and may take long.
+`coordinator.ha` has the adapters. A job's stores are opened when its JobMaster starts, on the executor for slow work,
+and are handed over to it; they outlive JobMasters that break. Every method may raise; all are thread-safe and may take
+long.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class PointerExists(Exception):
 
 
 class LeadershipLost(SnaplineError):
-    """The coordinator does not lead any more; nothing that it writes arrives. Whoever performs the work that raises this ends
-    the leadership of the process (`snapline.coordinator.io`)."""
+    """The coordinator does not lead any more; nothing that it writes arrives. Whoever performs the work that raises
+    this ends the leadership of the process (`snapline.coordinator.io`)."""
 
 
 class PointerStore(Protocol):
@@ -38,8 +39,8 @@ class PointerStore(Protocol):
         ...
 
     def remove(self, checkpoint_id: CheckpointID) -> bool:
-        """Give it up. False while another holder needs it (a leader that was replaced and does not know it yet): its files
-        must stay then. No error when there is none."""
+        """Give it up. False while another holder needs it (a leader that was replaced and does not know it yet): its
+        files must stay then. No error when there is none."""
         ...
 
     def load(self) -> Sequence[bytes]:

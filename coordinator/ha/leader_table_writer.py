@@ -1,7 +1,7 @@
 """Writes the table of leaders to ZooKeeper, the newest one, in the background.
 
-Tables that come faster than they can be written are skipped; a write that fails is tried again, until this coordinator does not
-lead any more.
+Tables that come faster than they can be written are skipped; a write that fails is tried again, until this coordinator
+does not lead any more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Job graphs as they lie in high availability storage, and those among them that cannot be read.
 
-Decides that a file which is no job graph, is cut short, or holds another job than its name says is set aside: it stays where it is, is
-named to whoever looks, and keeps no other job from starting. A storage that does not answer is no such file. Flink gives up all jobs.
+Decides that a file which is no job graph, is cut short, or holds another job than its name says is set aside: it stays
+where it is, is named to whoever looks, and keeps no other job from starting. A storage that does not answer is no such
+file. Flink gives up all jobs.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""High availability on ZooKeeper: several coordinators, one of which leads; small things in nodes, large ones in a storage.
+"""High availability on ZooKeeper: several coordinators, one of which leads; small things in nodes, large ones in a
+storage.
 
-Every write is one transaction that begins with the check that our candidate node exists (`Leadership.fence`): what a coordinator
-sends after it lost its session is refused by the ensemble, whatever that coordinator believes. A connection that breaks makes a
-call wait and be sent again; where the first one may have worked, that is found out from what is there, since only the leader
-writes. Below `<root>/<cluster id>`:
+Every write is one transaction that begins with the check that our candidate node exists (`Leadership.fence`): what a
+coordinator sends after it lost its session is refused by the ensemble, whatever that coordinator believes. A connection
+that breaks makes a call wait and be sent again; where the first one may have worked, that is found out from what is
+there, since only the leader writes. Below `<root>/<cluster id>`:
 
     identity                    the storage directory of the cluster: another cluster with this id is refused
-    leader/candidates/<n>       ephemeral; the oldest leads
-    leader/table                where the leaders are (snapline.runtime.leaders.leader_election, snapline.runtime.leaders.zookeeper_leader_retrieval)
-    jobs/<job>                  time of submission, and path of the graph in the storage
-    counters/<job>              the next checkpoint id
-    pointers/<job>/<id>         where a completed checkpoint lies
-    statistics/<job>            path of its checkpoint statistics in the storage
+    leader/candidates/<n>       ephemeral; the oldest leads leader/table                where the leaders are
+    (snapline.runtime.leaders.leader_election, snapline.runtime.leaders.zookeeper_leader_retrieval) jobs/<job>
+    time of submission, and path of the graph in the storage counters/<job>              the next checkpoint id
+    pointers/<job>/<id>         where a completed checkpoint lies statistics/<job>            path of its checkpoint
+    statistics in the storage
 
-Pointers are not held by anybody besides: whoever was leader before has lost its session, hence everything it had open, before
-another one leads. Mirrors Flink's ZooKeeperLeaderElectionHaServices, ZooKeeperStateHandleStore, ZooKeeperCheckpointIDCounter and
-DefaultCompletedCheckpointStore; fencing by transaction is ours.
+Pointers are not held by anybody besides: whoever was leader before has lost its session, hence everything it had open,
+before another one leads. Mirrors Flink's ZooKeeperLeaderElectionHaServices, ZooKeeperStateHandleStore,
+ZooKeeperCheckpointIDCounter and DefaultCompletedCheckpointStore; fencing by transaction is ours.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class FencedNodes:
 
 
 class ZooKeeperCheckpointIDCounter:
-    """`counters/<job>`: a number whose version decides who draws it (CheckpointIDCounter). A draw whose answer was lost costs
-    an id, which is never used then."""
+    """`counters/<job>`: a number whose version decides who draws it (CheckpointIDCounter). A draw whose answer was lost
+    costs an id, which is never used then."""
 
     def __init__(self, nodes: FencedNodes, job_id: JobID) -> None:
         self._nodes = nodes
@@ -197,7 +197,8 @@ class ZooKeeperPointers:
         self._directory = f"pointers/{job_id}"
 
     def add(self, checkpoint_id: CheckpointID, pointer: bytes) -> None:
-        """Raises PointerExists when there is one with this id that is not this very one, of which the answer was lost."""
+        """Raises PointerExists when there is one with this id that is not this very one, of which the answer was
+        lost."""
         answer = self._nodes.create(self._name(checkpoint_id), pointer)
         if isinstance(answer.error, NodeExistsError):
             if answer.repeated and self.contains(checkpoint_id, pointer):
@@ -234,15 +235,16 @@ class ZooKeeperPointers:
 
 
 class FilesByNode:
-    """Values too large for nodes: each is a file in the storage, and a node says which one. The node decides: a file that no
-    node names is rubbish, left by somebody who ended between the two writes."""
+    """Values too large for nodes: each is a file in the storage, and a node says which one. The node decides: a file
+    that no node names is rubbish, left by somebody who ended between the two writes."""
 
     def __init__(self, nodes: FencedNodes, storage: Storage, directory: str) -> None:
         self._nodes = nodes
         self._storage = storage
         self._directory = directory
         self._rubbish: dict[tuple[str, str], None] = {}
-        """Name and path of files that are to be deleted, or could not be yet. Several threads add and delete at the same time."""
+        """Name and path of files that are to be deleted, or could not be yet. Several threads add and delete at the
+        same time."""
 
     def put(self, name: str, prefix: bytes, data: bytes) -> str:
         """Durable when it returns: the path of the file. `prefix` is kept in the node."""
@@ -434,8 +436,8 @@ class ZooKeeperHighAvailability:
 
 
 def claim_cluster_id(session: ZooKeeperSession, storage_url: str) -> None:
-    """The first coordinator of a cluster writes down its storage; one with another storage is of another cluster, and must not
-    stand by for this one. Raises ClusterIdTaken."""
+    """The first coordinator of a cluster writes down its storage; one with another storage is of another cluster, and
+    must not stand by for this one. Raises ClusterIdTaken."""
     settings = session.settings
     path = f"{settings.base}/{IDENTITY}"
     answer = session.call(lambda client: client.create_async(path, storage_url.encode(), makepath=True))

@@ -1,9 +1,11 @@
-"""What clients ask of a running job: cancel, checkpoints, savepoints, stop, rescale; and the rescales that a job decides on itself.
+"""What clients ask of a running job: cancel, checkpoints, savepoints, stop, rescale; and the rescales that a job
+decides on itself.
 
-Decides what an operation begins with, and joins its two halves: what the checkpoint core answers goes to whoever waits for it, a
-rescale whose checkpoint is complete restarts the job. Who waits is kept by PendingOperations, when a rescale takes its next step is
-decided by Rescaling. It does not know how a job restarts, nor how checkpoints are taken. Takes the role of the operations in Flink's
-SchedulerBase (triggerSavepoint, stopWithSavepoint, triggerCheckpoint) and of its AdaptiveScheduler.
+Decides what an operation begins with, and joins its two halves: what the checkpoint core answers goes to whoever waits
+for it, a rescale whose checkpoint is complete restarts the job. Who waits is kept by PendingOperations, when a rescale
+takes its next step is decided by Rescaling. It does not know how a job restarts, nor how checkpoints are taken. Takes
+the role of the operations in Flink's SchedulerBase (triggerSavepoint, stopWithSavepoint, triggerCheckpoint) and of its
+AdaptiveScheduler.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class ClientOperations:
         url_of: Callable[[str], str],
         note: Callable[[], str],
     ) -> None:
-        """`url_of`: where a checkpoint lies; `note`: what the ResourceManager said last about slots that it cannot give."""
+        """`url_of`: where a checkpoint lies; `note`: what the ResourceManager said last about slots that it cannot
+        give."""
         self._scheduler = scheduler
         self._settings = settings
         self._draw_id = draw_id

@@ -1,8 +1,9 @@
 """The job's graph in the job graph store, and whether it is the one that is about to run.
 
-A new leader adopts what runs only when it fits the graph that it finds, so another parallelism is stored before any attempt runs with
-it. Decides what has to be stored next; one write is outstanding at a time, so that an older graph never replaces a newer one. Does not
-know when a job is rescaled. Takes the role of JobGraphWriter.putJobResourceRequirements of Flink.
+A new leader adopts what runs only when it fits the graph that it finds, so another parallelism is stored before any
+attempt runs with it. Decides what has to be stored next; one write is outstanding at a time, so that an older graph
+never replaces a newer one. Does not know when a job is rescaled. Takes the role of
+JobGraphWriter.putJobResourceRequirements of Flink.
 """
 
 from __future__ import annotations

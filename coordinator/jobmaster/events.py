@@ -2,12 +2,14 @@
 
 Besides these:
 
-* `snapline.runtime.cores.connections`: ResourceManagerLeaderChanged; MessageReceived and ConnectionLost for the TaskManagers that dial in;
-  ConnectionOpened, ConnectionLost and MessageReceived for the connection to the ResourceManager, which the core dials.
+* `snapline.runtime.cores.connections`: ResourceManagerLeaderChanged; MessageReceived and ConnectionLost for the
+  TaskManagers that dial in; ConnectionOpened, ConnectionLost and MessageReceived for the connection to the
+  ResourceManager, which the core dials.
 * `TimerFired`.
-* Every event of `snapline.coordinator.checkpoint.events` that answers an effect of `snapline.coordinator.checkpoint.effects` (a checkpoint
-  id was drawn, metadata is stored, ...), and StartCheckpointScheduler and StopCheckpointScheduler of the DeActivator:
-  handed in as they are, the core passes them on to its CheckpointCoordinator.
+* Every event of `snapline.coordinator.checkpoint.events` that answers an effect of
+  `snapline.coordinator.checkpoint.effects` (a checkpoint id was drawn, metadata is stored, ...), and
+  StartCheckpointScheduler and StopCheckpointScheduler of the DeActivator: handed in as they are, the core passes them
+  on to its CheckpointCoordinator.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """JobMaster: one job, from its submission to its end.
 
-Composes the Scheduler (what runs where), the CheckpointCoordinator (what of it is durable), heartbeats to the TaskManagers,
-and the registration with the ResourceManager; carries messages between them and the connections. What it decides itself:
-who is registered, which messages are stale, when a TaskManager counts as lost, what a client is told, and that nothing of
-the job is left when it is over.
+Composes the Scheduler (what runs where), the CheckpointCoordinator (what of it is durable), heartbeats to the
+TaskManagers, and the registration with the ResourceManager; carries messages between them and the connections. What it
+decides itself: who is registered, which messages are stale, when a TaskManager counts as lost, what a client is told,
+and that nothing of the job is left when it is over.
 
 Stale first: an envelope of another leader session is dropped, a message of a TaskManager that is not registered on that
-connection closes the connection, and what one says of an attempt that another one runs is refused. Deployed executions are reconciled with every heartbeat: what the TaskManager runs and
-nobody wants is cancelled, what it should run and does not has failed. Mirrors Flink's JobMaster with
-DefaultExecutionDeploymentReconciler; there are no main-thread futures here, because what must wait is an effect.
+connection closes the connection, and what one says of an attempt that another one runs is refused. Deployed executions
+are reconciled with every heartbeat: what the TaskManager runs and nobody wants is cancelled, what it should run and
+does not has failed. Mirrors Flink's JobMaster with DefaultExecutionDeploymentReconciler; there are no main-thread
+futures here, because what must wait is an effect.
 """
 
 from __future__ import annotations
@@ -396,8 +397,8 @@ class JobMaster:
                     self._out.append(effect)
 
     def _job_status_reached(self, status: JobStatus, failure: SerializedFailure | None) -> None:
-        # Nobody hears that the job has ended before no new leader would run it again (`JobGraphForgotten`): whoever waits
-        # for that goes on from its last checkpoint, or takes its output.
+        # Nobody hears that the job has ended before no new leader would run it again (`JobGraphForgotten`): whoever
+        # waits for that goes on from its last checkpoint, or takes its output.
         if not status.is_globally_terminal:
             self._report(status, failure)
         self._of_clients(self._clients.job_status_changed(status))
@@ -492,7 +493,8 @@ class JobMaster:
         self._checkpoint(RestoreLatest(request_id, None, allow_non_restored_state=True, for_running_tasks=True))
 
     def _reconcile(self) -> None:
-        """Adopt what runs as soon as all of it is known, or restart as soon as it is known that it cannot be adopted."""
+        """Adopt what runs as soon as all of it is known, or restart as soon as it is known that it cannot be
+        adopted."""
         reconciliation = self._reconciliation
         if reconciliation is None:
             return
@@ -511,8 +513,8 @@ class JobMaster:
                 self._adopt(adoptable, latest_id)
 
     def _adopt(self, adoptable: Adoptable, latest_id: CheckpointID) -> None:
-        """The tasks go on. What is complete is confirmed to them, what was pending is aborted; acknowledgements of it are
-        handed in so that their files go."""
+        """The tasks go on. What is complete is confirmed to them, what was pending is aborted; acknowledgements of it
+        are handed in so that their files go."""
         self._end_reconciling()
         self._has_adopted = True
         for other in adoptable.others:

@@ -1,9 +1,9 @@
 """What clients asked of a running job and have not been told yet.
 
-Decides what a client is told, and when: a snapshot when it is complete, stop-with-savepoint when the job has finished as
-well, a rescale when the job runs again. Every request gets exactly one answer; when the job ends or fails over, those that
-cannot be met any more fail, naming the snapshot that exists all the same. Mirrors Flink's StopWithSavepointTerminationManager
-and the futures in SchedulerBase.
+Decides what a client is told, and when: a snapshot when it is complete, stop-with-savepoint when the job has finished
+as well, a rescale when the job runs again. Every request gets exactly one answer; when the job ends or fails over,
+those that cannot be met any more fail, naming the snapshot that exists all the same. Mirrors Flink's
+StopWithSavepointTerminationManager and the futures in SchedulerBase.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """Reconciliation: what still runs of a job whose JobMaster was lost, and whether it can be taken over as it is.
 
-TaskManagers report every attempt that they run, and those that have finished. The job can be adopted when one set of attempts, of one
-execution graph, accounts for every subtask: by an attempt that is deployed, initializing or running in a slot that this JobMaster has;
-by one that has finished; or by the latest completed checkpoint, which says that the subtask had finished, when nobody runs it (its
-TaskManager may be gone, or have given its last slot of the job back). It cannot be adopted, at once, when the newest attempt of a
-subtask has failed or is ending, was being stopped with a savepoint, or when the job ran with another parallelism. Everything else is
-waited for. Of two attempts of one subtask the later one counts; the other is cancelled by whoever adopts.
+TaskManagers report every attempt that they run, and those that have finished. The job can be adopted when one set of
+attempts, of one execution graph, accounts for every subtask: by an attempt that is deployed, initializing or running in
+a slot that this JobMaster has; by one that has finished; or by the latest completed checkpoint, which says that the
+subtask had finished, when nobody runs it (its TaskManager may be gone, or have given its last slot of the job back). It
+cannot be adopted, at once, when the newest attempt of a subtask has failed or is ending, was being stopped with a
+savepoint, or when the job ran with another parallelism. Everything else is waited for. Of two attempts of one subtask
+the later one counts; the other is cancelled by whoever adopts.
 
-A complete set is consistent: a region is only deployed after all its earlier attempts have ended, and as a whole, so that the
-attempts of a region have one number. An attempt with a lower one, such as one that finished before the region was restarted, counts
-for nothing; nor does one that took no part in the latest completed checkpoint: it was cut off, and a leader in between ran the job
-without it. Knows no messages, timers or checkpoints. Goes beyond Flink, where a new JobMaster always restarts the job.
+A complete set is consistent: a region is only deployed after all its earlier attempts have ended, and as a whole, so
+that the attempts of a region have one number. An attempt with a lower one, such as one that finished before the region
+was restarted, counts for nothing; nor does one that took no part in the latest completed checkpoint: it was cut off,
+and a leader in between ran the job without it. Knows no messages, timers or checkpoints. Goes beyond Flink, where a new
+JobMaster always restarts the job.
 """
 
 from __future__ import annotations
@@ -87,8 +89,8 @@ class Reconciliation:
         region_of: Callable[[ExecutionVertexID], ExecutionVertexID],
         own_graph_id: str,
     ) -> None:
-        """Nothing. `subtasks`: all of the job. `region_of`: what stands for the failover region of a subtask. `own_graph_id`: an
-        execution graph of which there is no attempt yet."""
+        """Nothing. `subtasks`: all of the job. `region_of`: what stands for the failover region of a subtask.
+        `own_graph_id`: an execution graph of which there is no attempt yet."""
         self._subtasks = dict.fromkeys(subtasks)
         self._region_of = region_of
         self._own_graph_id = own_graph_id
@@ -135,8 +137,8 @@ class Reconciliation:
         latest_id: CheckpointID,
         finished: Collection[ExecutionVertexID] = (),
     ) -> Waiting | Refused | Adoptable:
-        """What to do now. `has_slot`: the slot was offered to us by this TaskManager. `latest_id`: the latest completed checkpoint, 0
-        for none. `finished`: subtasks that had finished in it."""
+        """What to do now. `has_slot`: the slot was offered to us by this TaskManager. `latest_id`: the latest completed
+        checkpoint, 0 for none. `finished`: subtasks that had finished in it."""
         graphs = dict.fromkeys(attempt_id.execution_graph_id for attempt_id in self._reported)
         fewest_missing = len(self._subtasks)
         refusal: Refused | None = None
@@ -163,8 +165,8 @@ class Reconciliation:
         return Waiting(fewest_missing)
 
     def _newest_of(self, graph_id: str, latest_id: CheckpointID) -> dict[ExecutionVertexID, ReportedExecution]:
-        """The newest attempt of each subtask in one execution graph, without those that are older than their region, and those that
-        run and do not go on from the latest checkpoint."""
+        """The newest attempt of each subtask in one execution graph, without those that are older than their region,
+        and those that run and do not go on from the latest checkpoint."""
         newest: dict[ExecutionVertexID, ReportedExecution] = {}
         of_region: dict[ExecutionVertexID, int] = {}
         for attempt_id, reported in self._reported.items():

@@ -1,10 +1,12 @@
-"""A running job gets another parallelism, with as short a pause as can be: slots first, then a checkpoint, then the restart.
+"""A running job gets another parallelism, with as short a pause as can be: slots first, then a checkpoint, then the
+restart.
 
-Decides when the next step may come. The job runs until all slots are there and the checkpoint is complete, so neither is part
-of the pause; a rescale whose slots do not come in time, or whose checkpoint fails, leaves the job as it is. While slots are
-waited for, the latest request counts: to the parallelism that the job has, it only ends the waiting. In reactive mode it
-decides by itself, when the slots have been another number than the job has use for long enough. It does not know how slots are
-asked for, nor how the job restarts. Takes the role of Flink's AdaptiveScheduler states Executing and CreatingExecutionGraph.
+Decides when the next step may come. The job runs until all slots are there and the checkpoint is complete, so neither
+is part of the pause; a rescale whose slots do not come in time, or whose checkpoint fails, leaves the job as it is.
+While slots are waited for, the latest request counts: to the parallelism that the job has, it only ends the waiting. In
+reactive mode it decides by itself, when the slots have been another number than the job has use for long enough. It
+does not know how slots are asked for, nor how the job restarts. Takes the role of Flink's AdaptiveScheduler states
+Executing and CreatingExecutionGraph.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ class Rescaling:
     def request(
         self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
     ) -> list[RescalingEffect]:
-        """A client wants another parallelism, which the job can run with. A request that still waits for slots gives way."""
+        """A client wants another parallelism, which the job can run with. A request that still waits for slots gives
+        way."""
         if self._scheduler.reactive is not None:
             summary = "the job follows its slots (scheduler-mode is reactive): start or stop TaskManagers instead"
             return [refused(request_id, summary)]
@@ -119,7 +122,8 @@ class Rescaling:
         return CheckpointRequestID(f"{OWN_PREFIX}{self._own_requests}")
 
     def advance(self, now_ms: int) -> list[RescalingEffect]:
-        """Take the next step, if what it waits for is there. In reactive mode, look whether the job can use other slots."""
+        """Take the next step, if what it waits for is there. In reactive mode, look whether the job can use other
+        slots."""
         if self._phase is RescalePhase.WAITING_FOR_SLOTS:
             if self._scheduler.status is not JobStatus.RUNNING:
                 self._refuse(f"the job is {self._scheduler.status.value}; it was not rescaled")

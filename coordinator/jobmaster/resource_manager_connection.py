@@ -1,8 +1,9 @@
 """The JobMaster's connection to the ResourceManager: registered again whenever it is lost, and told what the job needs.
 
-Decides what to declare, and when: required slots and those held, again after every registration, not twice the same. Keeps
-what the ResourceManager said last about what it cannot give. What a lost TaskManager means is decided in `job_master`.
-Mirrors Flink's ResourceManagerConnection (of the JobMaster) and DeclareResourceRequirementServiceConnectionManager.
+Decides what to declare, and when: required slots and those held, again after every registration, not twice the same.
+Keeps what the ResourceManager said last about what it cannot give. What a lost TaskManager means is decided in
+`job_master`. Mirrors Flink's ResourceManagerConnection (of the JobMaster) and
+DeclareResourceRequirementServiceConnectionManager.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Scheduler: when the subtasks of a job are deployed, cancelled and restarted, and what becomes of the job.
 
-A *round* brings a set of subtasks from wherever they are to deployed: CANCELING (all their attempts end; the restart delay
-runs meanwhile) -> RESTORING (what they start from is asked for) -> WAITING_FOR_SLOTS (all slots or none) -> deployed. The
-first deployment is a round over all subtasks that begins at RESTORING. A failure during a round widens it and sends it
-back to CANCELING. At most one round is in progress.
+A *round* brings a set of subtasks from wherever they are to deployed: CANCELING (all their attempts end; the restart
+delay runs meanwhile) -> RESTORING (what they start from is asked for) -> WAITING_FOR_SLOTS (all slots or none) ->
+deployed. The first deployment is a round over all subtasks that begins at RESTORING. A failure during a round widens it
+and sends it back to CANCELING. At most one round is in progress.
 
 A job that is rescaled gets its new graph into the job graph store before anything of it is deployed.
 
-A failure restarts the failed subtasks' pipelined regions when the restart strategy says so; otherwise, or when it must not
-be retried, the job goes through FAILING to FAILED with that failure. A global failure restarts everything. A TaskManager
-that is lost is one failure, however many attempts it takes along.
+A failure restarts the failed subtasks' pipelined regions when the restart strategy says so; otherwise, or when it must
+not be retried, the job goes through FAILING to FAILED with that failure. A global failure restarts everything. A
+TaskManager that is lost is one failure, however many attempts it takes along.
 
 Does not know messages, connections, heartbeats or checkpoints: its effects are carried out by the JobMaster around it.
-Mirrors Flink's DefaultScheduler with DefaultExecutionDeployer and ExecutionFailureHandler; the versions that Flink keeps per
-vertex are one round number here.
+Mirrors Flink's DefaultScheduler with DefaultExecutionDeployer and ExecutionFailureHandler; the versions that Flink
+keeps per vertex are one round number here.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class DeploymentRound:
     delay_timer_runs: bool = False
     slot_timer_runs: bool = False
     free_slots_needed: int = 0
-    """With fewer free slots than this it is not worth while to assign: slots of large jobs come in many small offers."""
+    """With fewer free slots than this it is not worth while to assign: slots of large jobs come in many small
+    offers."""
     restored: RestoredTasks = NOTHING_RESTORED
 
 
@@ -185,7 +186,8 @@ class Scheduler:
         return self._done()
 
     def require_slots(self, more: int = 0) -> None:
-        """What the job needs as it is, but at least so many (a rescale that has not begun); in reactive mode all that it can use."""
+        """What the job needs as it is, but at least so many (a rescale that has not begun); in reactive mode all that
+        it can use."""
         needed = required_slots(self.graph.job_graph) if self.reactive is None else self.reactive.slots_wanted
         self.pool.set_required(max(needed, more))
 
@@ -349,7 +351,8 @@ class Scheduler:
     def fail_execution(
         self, attempt_id: ExecutionAttemptID, failure: SerializedFailure, now_ms: int
     ) -> list[SchedulerEffect]:
-        """The coordinator found a reason to fail an attempt that may be healthy itself. It is cancelled like the rest."""
+        """The coordinator found a reason to fail an attempt that may be healthy itself. It is cancelled like the
+        rest."""
         execution = self.graph.find(attempt_id)
         if execution is None or execution.state not in ON_TASK_MANAGER or execution.state is ExecutionState.CANCELING:
             return []
@@ -365,7 +368,8 @@ class Scheduler:
         return self._done()
 
     def slot_request_timed_out(self, available: str, now_ms: int) -> list[SchedulerEffect]:
-        """SlotRequestTimer fired (Flink: NoResourceAvailableException). `available` says what the ResourceManager knows."""
+        """SlotRequestTimer fired (Flink: NoResourceAvailableException). `available` says what the ResourceManager
+        knows."""
         if self.round is None or self.round.phase is not RoundPhase.WAITING_FOR_SLOTS:
             return []
         self.round.slot_timer_runs = False

@@ -1,4 +1,5 @@
-"""What the Scheduler asks of the JobMaster around it. None of these but UpdateJobGraph leaves the JobMaster as it is."""
+"""What the Scheduler asks of the JobMaster around it. None of these but UpdateJobGraph leaves the JobMaster as it
+is."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class TellTopology:
 
 @dataclass(frozen=True, slots=True)
 class RestoreTasks:
-    """Find out what these vertices (None: all) start from; answered by `Scheduler.state_restored` or `restore_failed`."""
+    """Find out what these vertices (None: all) start from; answered by `Scheduler.state_restored` or
+    `restore_failed`."""
 
     round_number: int
     vertices: tuple[JobVertexID, ...] | None

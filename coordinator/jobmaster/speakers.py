@@ -1,7 +1,7 @@
 """Whose word counts for an attempt: that of the TaskManager on which it was deployed, and nobody else's.
 
-Decides it for every message that names an attempt. An attempt that is over has nobody who speaks for it; what is still acknowledged for
-one is looked at for its files only. Flink believes each TaskManager that is registered.
+Decides it for every message that names an attempt. An attempt that is over has nobody who speaks for it; what is still
+acknowledged for one is looked at for its files only. Flink believes each TaskManager that is registered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The TaskManagers that are registered with one JobMaster: who they are and on which connection.
 
-A table, nothing else; what registration and loss mean is decided in `job_master`. Mirrors the registeredTaskManagers map of
-Flink's JobMaster.
+A table, nothing else; what registration and loss mean is decided in `job_master`. Mirrors the registeredTaskManagers
+map of Flink's JobMaster.
 """
 
 from __future__ import annotations

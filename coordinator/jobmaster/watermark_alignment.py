@@ -1,9 +1,9 @@
 """How far the sources of an alignment group may go: the least of their watermarks, and what each may be ahead of it.
 
-Decides that every report is answered, to its sender, with what the group allows just then; so there is no timer, and a subtask that
-does not report learns nothing. Reports of attempts that are over count no longer, at the latest after a while. A source that has not
-seen a row holds the others back, one that is idle or has ended does not. Mirrors Flink's SourceCoordinator with its
-CoordinatorStore of watermark groups.
+Decides that every report is answered, to its sender, with what the group allows just then; so there is no timer, and a
+subtask that does not report learns nothing. Reports of attempts that are over count no longer, at the latest after a
+while. A source that has not seen a row holds the others back, one that is idle or has ended does not. Mirrors Flink's
+SourceCoordinator with its CoordinatorStore of watermark groups.
 """
 
 from __future__ import annotations

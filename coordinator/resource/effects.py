@@ -16,11 +16,11 @@ from snapline.runtime.cores.machine import CancelTimer, StartTimer
 class DeclareWorkers:
     """Tell the pool that starts TaskManagers what is needed in all and what is there (Flink: declareResourceNeeded).
 
-    Comes whenever something of it changed; totals, so that the newest replaces all before. A pool starts TaskManagers while
-    `registered_slots` plus the slots of those that it has started and that never were registered stay below
-    `required_slots`, within its own bounds. One that was registered and is not any more does not count, whether its process
-    lives or not: it is cut off. After a change of the leader everybody registers again; a pool waits a moment before it
-    believes that all are gone.
+    Comes whenever something of it changed; totals, so that the newest replaces all before. A pool starts TaskManagers
+    while `registered_slots` plus the slots of those that it has started and that never were registered stay below
+    `required_slots`, within its own bounds. One that was registered and is not any more does not count, whether its
+    process lives or not: it is cut off. After a change of the leader everybody registers again; a pool waits a moment
+    before it believes that all are gone.
     """
 
     required_slots: int

@@ -1,8 +1,8 @@
 """What the ResourceManager core is told.
 
-Besides these: `MessageReceived` and `ConnectionLost` of `snapline.runtime.cores.connections` (it only serves, TaskManagers and
-JobMasters dial), and `TimerFired`. The core is built anew for each grant of leadership, with that session; when leadership
-ends the shell drops it and closes its connections.
+Besides these: `MessageReceived` and `ConnectionLost` of `snapline.runtime.cores.connections` (it only serves,
+TaskManagers and JobMasters dial), and `TimerFired`. The core is built anew for each grant of leadership, with that
+session; when leadership ends the shell drops it and closes its connections.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class ResourceManagerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkersUnavailable:
-    """A pool that starts TaskManagers cannot give more slots than this. The newest of each pool counts, and all pools together
-    are what there can be."""
+    """A pool that starts TaskManagers cannot give more slots than this. The newest of each pool counts, and all pools
+    together are what there can be."""
 
     available_slots: int
     """Slots that the pool has or can start at most."""

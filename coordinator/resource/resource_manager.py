@@ -2,13 +2,13 @@
 
 Takes registrations of TaskManagers and JobMasters, watches both by heartbeats, and lets the SlotManager match what jobs
 declare with what TaskManagers have. Whatever cannot be met waits, and is declared to the pool that starts TaskManagers
-(`DeclareWorkers`); when that pool says that it cannot give so much, the JobMasters concerned are told. A TaskManager that
-had no slot in use for `resourcemanager.taskmanager-timeout` is released.
+(`DeclareWorkers`); when that pool says that it cannot give so much, the JobMasters concerned are told. A TaskManager
+that had no slot in use for `resourcemanager.taskmanager-timeout` is released.
 
-Built anew for each leadership; its session fences every message. A TaskManager that registers again replaces its old entry,
-slots freed first; another process under the same resource id (a task that Spark started twice) is rejected, as is
-another minor version. Mirrors Flink's ResourceManager with its DeclarativeSlotManager; unlike there, a
-connection that breaks counts at once, because it is how we are talked to.
+Built anew for each leadership; its session fences every message. A TaskManager that registers again replaces its old
+entry, slots freed first; another process under the same resource id (a task that Spark started twice) is rejected, as
+is another minor version. Mirrors Flink's ResourceManager with its DeclarativeSlotManager; unlike there, a connection
+that breaks counts at once, because it is how we are talked to.
 """
 
 from __future__ import annotations
@@ -277,8 +277,8 @@ class ResourceManager:
                 self._take_report(resource_id, report)
             case NotifySlotAvailable(slot_number, allocation_id):
                 job_id = self.slot_manager.free_slot(SlotID(resource_id, slot_number), allocation_id, self._now_ms)
-                # Perhaps its JobMaster does not want it: that it needs less may still be on its way. Given the slot again
-                # at once, TaskManager and JobMaster would send each other away as fast as messages go.
+                # Perhaps its JobMaster does not want it: that it needs less may still be on its way. Given the slot
+                # again at once, TaskManager and JobMaster would send each other away as fast as messages go.
                 if job_id is not None:
                     self._not_before_ms[job_id] = self._now_ms + self._settings.requirement_check_delay_ms
             case Disconnect(reason):
@@ -374,7 +374,8 @@ class ResourceManager:
             self._send_job_master(job_id, NotifyTaskManagerLost(resource_id, reason, terminated, timed_out))
 
     def _job_master_lost(self, job_id: JobID, *, close: bool = False) -> None:
-        """It needs nothing until it registers again; the slots that it has stay its own as long as TaskManagers say so."""
+        """It needs nothing until it registers again; the slots that it has stay its own as long as TaskManagers say
+        so."""
         job_master = self._job_masters.pop(job_id)
         del self._job_on[job_master.connection]
         if close:

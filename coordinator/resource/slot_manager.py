@@ -1,10 +1,10 @@
 """SlotManager: every slot of every TaskManager, what jobs need, and who gets what.
 
-Declarative: each job says how many slots it needs in all; what it has or is being given counts against that. A slot is FREE,
-PENDING (a TaskManager was asked to give it to a job and has not confirmed) or ALLOCATED. Free slots go to the jobs in the
-order in which they began to need, one by one from the TaskManager that has the smallest share in use. Reports of TaskManagers
-win over what is believed here, with one exception: a report that shows a PENDING slot as free was sent before the
-TaskManager knew (messages of one connection keep their order), and says nothing.
+Declarative: each job says how many slots it needs in all; what it has or is being given counts against that. A slot is
+FREE, PENDING (a TaskManager was asked to give it to a job and has not confirmed) or ALLOCATED. Free slots go to the
+jobs in the order in which they began to need, one by one from the TaskManager that has the smallest share in use.
+Reports of TaskManagers win over what is believed here, with one exception: a report that shows a PENDING slot as free
+was sent before the TaskManager knew (messages of one connection keep their order), and says nothing.
 
 Does not know connections, heartbeats or time, except when a TaskManager began to be idle. Mirrors Flink's
 DeclarativeSlotManager with DefaultResourceTracker, DefaultSlotTracker and `cluster.evenly-spread-out-slots`.
@@ -121,7 +121,8 @@ class SlotManager:
         return 0 if needs is None else len(needs.held)
 
     def _missing(self, needs: _JobNeeds) -> int:
-        """How many slots the job needs beyond what it has here, and on TaskManagers that have not said what they have."""
+        """How many slots the job needs beyond what it has here, and on TaskManagers that have not said what they
+        have."""
         missing = needs.required - len(needs.held)
         if missing > 0:
             missing -= sum(held.slots for held in needs.declared if not self._knows_slots_of(held.resource_id))
@@ -192,8 +193,8 @@ class SlotManager:
         self._note_idle(task_manager, now_ms)
 
     def free_slot(self, slot_id: SlotID, allocation_id: AllocationID, now_ms: int) -> JobID | None:
-        """The TaskManager has the slot back; returns the job it comes from. None: the slot has been given to somebody else
-        since, and stays theirs."""
+        """The TaskManager has the slot back; returns the job it comes from. None: the slot has been given to somebody
+        else since, and stays theirs."""
         task_manager = self._task_managers.get(slot_id.resource_id)
         slot = None if task_manager is None else task_manager.slots.get(slot_id.slot_number)
         if task_manager is None or slot is None or slot.allocation_id != allocation_id:
@@ -216,7 +217,8 @@ class SlotManager:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def set_required(self, job_id: JobID, required: int, declared: tuple[SlotsHeld, ...] = ()) -> None:
-        """The job needs so many slots in all, and says which it has. 0: it needs none, and is forgotten when it has none."""
+        """The job needs so many slots in all, and says which it has. 0: it needs none, and is forgotten when it has
+        none."""
         check(required >= 0, "a job cannot need a negative number of slots")
         needs = self._jobs.setdefault(job_id, _JobNeeds())
         needs.required, needs.declared = required, declared

@@ -1,8 +1,8 @@
 """ClientService: what any program may ask of a coordinator.
 
-Translates requests into the operations of the cores and answers into messages; decides only which gRPC status a refusal is.
-Everything it knows of jobs comes from `Cluster`, which the composition root implements; what changes is watched by looking
-again: at once when the status of a job changed, else a few times a second while something happens.
+Translates requests into the operations of the cores and answers into messages; decides only which gRPC status a refusal
+is. Everything it knows of jobs comes from `Cluster`, which the composition root implements; what changes is watched by
+looking again: at once when the status of a job changed, else a few times a second while something happens.
 """
 
 from __future__ import annotations

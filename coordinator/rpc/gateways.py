@@ -1,10 +1,10 @@
 """ResourceManagerGateway and JobMasterGateway: the streams that TaskManagers (and remote JobMasters) dial in on.
 
-Everything here runs on the server's loop, except `ServedStreams.apply`, which any thread may call. A stream is one reading
-and one writing coroutine; what waits to be written leaves as one envelope. What comes in is decoded at once; all envelopes of one turn of
-the loop that are for the same actor are told to it as one message. A stream ends when the other side closes or is gone (the
-actor is told ConnectionLost), when the actor closes it, or when its queue grows past its bound. The first message of a stream to a
-JobMaster names the job.
+Everything here runs on the server's loop, except `ServedStreams.apply`, which any thread may call. A stream is one
+reading and one writing coroutine; what waits to be written leaves as one envelope. What comes in is decoded at once;
+all envelopes of one turn of the loop that are for the same actor are told to it as one message. A stream ends when the
+other side closes or is gone (the actor is told ConnectionLost), when the actor closes it, or when its queue grows past
+its bound. The first message of a stream to a JobMaster names the job.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class ServedStream:
         self.connection = connection
         self.wake = wake
         self.owner: Tell | None = None
-        """The actor that the stream is for; known from its first envelope on, until the actor has been told of the end."""
+        """The actor that the stream is for; known from its first envelope on, until the actor has been told of the
+        end."""
         self.waiting: deque[Fenced[Any]] = deque()
         self.ending = False
         """No more will be put in; what waits is still written."""
@@ -81,7 +82,8 @@ class ServedStream:
 
 
 class ServedStreams:
-    """All streams of the server, and what is to be told of them: what comes in one turn of the loop is told as one message."""
+    """All streams of the server, and what is to be told of them: what comes in one turn of the loop is told as one
+    message."""
 
     def __init__(self, switchboard: Switchboard, loop: asyncio.AbstractEventLoop) -> None:
         self._switchboard = switchboard
@@ -240,7 +242,8 @@ class _Gateway:
 
 
 def add_gateways(server: grpc.aio.Server, streams: ServedStreams, logger: Logger) -> list[str]:
-    """Serve both; returns the full names of their services. Not the generated servicers: what is written is bytes already."""
+    """Serve both; returns the full names of their services. Not the generated servicers: what is written is bytes
+    already."""
     names = []
     for name, kind in (
         ("ResourceManagerGateway", PeerKind.RESOURCE_MANAGER),

@@ -1,8 +1,8 @@
 """LeaderRetrieval: publishes where the leaders are to whoever watches.
 
 Holds the newest table; a watcher gets it at once and again after each change, never an older one, and not one for each
-change when changes come faster than it reads. Where the ResourceManager of another coordinator is used, what that one publishes is
-part of the table: TaskManagers that come here go there.
+change when changes come faster than it reads. Where the ResourceManager of another coordinator is used, what that one
+publishes is part of the table: TaskManagers that come here go there.
 """
 
 from __future__ import annotations

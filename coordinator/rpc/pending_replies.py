@@ -1,7 +1,7 @@
 """Clients that wait for the answer of a core: request id -> future on the server's loop.
 
-An id is drawn for each request and answered once, by a `Reply` effect of a Dispatcher or JobMaster; a JobMaster that is gone
-answers nothing any more, so its requests fail then. A client that went away is no error.
+An id is drawn for each request and answered once, by a `Reply` effect of a Dispatcher or JobMaster; a JobMaster that is
+gone answers nothing any more, so its requests fail then. A client that went away is no error.
 """
 
 from __future__ import annotations

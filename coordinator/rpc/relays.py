@@ -1,9 +1,10 @@
-"""RelayGateway: where relays dial in (`snapline.runtime.relay.relay_server`), each with the streams of many TaskManagers on one.
+"""RelayGateway: where relays dial in (`snapline.runtime.relay.relay_server`), each with the streams of many
+TaskManagers on one.
 
-To everybody else in this process a relayed stream is a served one like those of `snapline.coordinator.rpc.gateways`: it has a connection
-id, an owner, a queue with a bound, and an end of its own. What is different is the cost: the frames of many TaskManagers come
-in one message, and what there is to say to all of them leaves in one. A relay that is gone takes its streams with it: each
-owner is told ConnectionLost, as if every TaskManager behind it had been cut off.
+To everybody else in this process a relayed stream is a served one like those of `snapline.coordinator.rpc.gateways`: it
+has a connection id, an owner, a queue with a bound, and an end of its own. What is different is the cost: the frames of
+many TaskManagers come in one message, and what there is to say to all of them leaves in one. A relay that is gone takes
+its streams with it: each owner is told ConnectionLost, as if every TaskManager behind it had been cut off.
 """
 
 from __future__ import annotations

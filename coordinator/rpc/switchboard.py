@@ -1,10 +1,10 @@
 """Connects the actors of a coordinator with whoever is at the other end of their connections.
 
-Three kinds of connections look alike to a core: *served* (a TaskManager or a remote JobMaster dialed in; its stream lives on the
-server's loop), *dialed* (a JobMaster of this process registers with a ResourceManager elsewhere) and *local* (both ends are
-actors of this process: no bytes, no loop). An `Outbox` collects what one actor does to its connections while it handles
-a message of its inbox; `flush` hands all of it over at once, so that a checkpoint of ten thousand tasks costs the loop one
-call and each stream one envelope. Order per connection is kept.
+Three kinds of connections look alike to a core: *served* (a TaskManager or a remote JobMaster dialed in; its stream
+lives on the server's loop), *dialed* (a JobMaster of this process registers with a ResourceManager elsewhere) and
+*local* (both ends are actors of this process: no bytes, no loop). An `Outbox` collects what one actor does to its
+connections while it handles a message of its inbox; `flush` hands all of it over at once, so that a checkpoint of ten
+thousand tasks costs the loop one call and each stream one envelope. Order per connection is kept.
 
 Does not know what messages mean, except the first of a stream to a JobMaster, which says for which job it is.
 """

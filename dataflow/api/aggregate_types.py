@@ -1,4 +1,5 @@
-"""Which aggregates can be taken over which columns: asked on the driver when the schema is known, and again in the task."""
+"""Which aggregates can be taken over which columns: asked on the driver when the schema is known, and again in the
+task."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ def is_number(data_type: pa.DataType) -> bool:
 
 
 def has_order(data_type: pa.DataType) -> bool:
-    """Whether the least and the greatest of values of this type can be kept: numbers, booleans, and times but intervals."""
+    """Whether the least and the greatest of values of this type can be kept: numbers, booleans, and times but
+    intervals."""
     temporal = pa.types.is_temporal(data_type) and not pa.types.is_interval(data_type)
     return bool(is_number(data_type) or temporal or pa.types.is_boolean(data_type))

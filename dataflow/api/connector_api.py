@@ -1,9 +1,10 @@
 """The contracts of sources and sinks.
 
-A source enumerates splits on the driver and is read by one reader per subtask, whose splits with their positions are the
-snapshot. A sink writes, hands out committables at the barrier, and commits them once the checkpoint is complete. Mirrors
-Flink's Source/SourceReader (FLIP-27) and Sink/SinkWriter/Committer (FLIP-143); unlike Flink, splits are assigned by index
-(split i to subtask i mod parallelism) and redistributed with the snapshot, so no enumerator runs in the coordinator.
+A source enumerates splits on the driver and is read by one reader per subtask, whose splits with their positions are
+the snapshot. A sink writes, hands out committables at the barrier, and commits them once the checkpoint is complete.
+Mirrors Flink's Source/SourceReader (FLIP-27) and Sink/SinkWriter/Committer (FLIP-143); unlike Flink, splits are
+assigned by index (split i to subtask i mod parallelism) and redistributed with the snapshot, so no enumerator runs in
+the coordinator.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class SourceSplit:
     """Empty: from the start. What it holds belongs to the reader."""
     finished: bool = False
     least_times_ms: dict[str, int] = field(default_factory=dict)
-    """By name of a column: no row of the split has an earlier time there, in milliseconds, as far as it is known without reading.
-    Lets the watermark rise while splits still wait. Not part of a snapshot."""
+    """By name of a column: no row of the split has an earlier time there, in milliseconds, as far as it is known
+    without reading. Lets the watermark rise while splits still wait. Not part of a snapshot."""
 
 
 class InputStatus(Enum):
@@ -133,9 +134,9 @@ class SourceReader(ABC):
         """The next batch. What was returned counts as emitted: the position in `snapshot_splits` lies behind it."""
 
     def pause_splits(self, split_ids: Sequence[str]) -> None:
-        """Return no rows of these splits until the next call, which names those that are to wait then: they are ahead of sources that
-        they are aligned with. A reader that cannot choose between its splits goes on: then the whole source waits as soon as all
-        of them are ahead (Flink: pauseOrResumeSplits)."""
+        """Return no rows of these splits until the next call, which names those that are to wait then: they are ahead
+        of sources that they are aligned with. A reader that cannot choose between its splits goes on: then the whole
+        source waits as soon as all of them are ahead (Flink: pauseOrResumeSplits)."""
 
     @abstractmethod
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
@@ -272,7 +273,8 @@ class Committer(ABC):
 
 
 class Sink(ABC):
-    """A sink as the user constructs it; pickled into the job. Its writer writes, and its committer makes visible, both in the task.
+    """A sink as the user constructs it; pickled into the job. Its writer writes, and its committer makes visible, both
+    in the task.
 
     >>> class Counting(sl.Sink):
     ...     two_phase = False

@@ -1,7 +1,7 @@
 """The contracts that a user's functions implement.
 
-Functions are constructed on the driver, cloudpickled, and opened in the task; state and connections belong into `open` or
-`initialize_state`, never into `__init__`. Mirrors Flink's RichFunction, CheckpointedFunction, CheckpointListener,
+Functions are constructed on the driver, cloudpickled, and opened in the task; state and connections belong into `open`
+or `initialize_state`, never into `__init__`. Mirrors Flink's RichFunction, CheckpointedFunction, CheckpointListener,
 SourceFunction and KeyedProcessFunction.
 """
 
@@ -143,8 +143,8 @@ class OperatorListState(Protocol):
 
 
 class OperatorStateStore(Protocol):
-    """Operator state by name (Flink: OperatorStateStore). Elements are JSON-like values or bytes; a named serializer registered with
-    `snapline.register_serializer` admits others.
+    """Operator state by name (Flink: OperatorStateStore). Elements are JSON-like values or bytes; a named serializer
+    registered with `snapline.register_serializer` admits others.
 
     >>> class Rules(sl.SinkFunction):
     ...     def initialize_state(self, context):
@@ -522,8 +522,8 @@ class BatchKeys(Protocol):
 
 
 class BatchState(Protocol):
-    """Handed to KeyedBatchProcessFunction: state of the batch's keys, in columns; one value per distinct key, in the order of
-    `keys.columns`, unless said otherwise. A state is named by its descriptor.
+    """Handed to KeyedBatchProcessFunction: state of the batch's keys, in columns; one value per distinct key, in the
+    order of `keys.columns`, unless said otherwise. A state is named by its descriptor.
 
     >>> TOTAL = sl.ValueStateDescriptor("total", pa.int64())
     >>> LAST = sl.ListStateDescriptor("last", pa.int64())

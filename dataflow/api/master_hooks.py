@@ -1,9 +1,9 @@
 """State outside of the dataflow that is snapshotted with it: the contract of master hooks.
 
-A hook runs in the coordinator's process, one per function that has one. At every checkpoint it is asked for its state before any
-task is told; on restore it gets its state back before any task starts. For what a source or sink keeps in an outside
-system as a whole, not per subtask: a subscription, a schema version, a transaction that spans all subtasks. Mirrors Flink's
-MasterTriggerRestoreHook and WithMasterCheckpointHook.
+A hook runs in the coordinator's process, one per function that has one. At every checkpoint it is asked for its state
+before any task is told; on restore it gets its state back before any task starts. For what a source or sink keeps in an
+outside system as a whole, not per subtask: a subscription, a schema version, a transaction that spans all subtasks.
+Mirrors Flink's MasterTriggerRestoreHook and WithMasterCheckpointHook.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ StateT = TypeVar("StateT")
 
 
 class MasterTriggerRestoreHook(ABC, Generic[StateT]):
-    """One hook. Its methods are called one after the other, on one thread; what they raise fails the checkpoint, or the restore.
+    """One hook. Its methods are called one after the other, on one thread; what they raise fails the checkpoint, or the
+    restore.
 
     >>> class Subscription(sl.MasterTriggerRestoreHook):
     ...     identifier = "subscription"
@@ -52,8 +53,8 @@ class MasterTriggerRestoreHook(ABC, Generic[StateT]):
 
     @abstractmethod
     def trigger_checkpoint(self, checkpoint_id: int, timestamp_ms: int) -> StateT | None:
-        """A checkpoint begins; no task knows of it. Returns the state, None when there is none. It may take as long as a checkpoint
-        (`execution.checkpointing.timeout`)."""
+        """A checkpoint begins; no task knows of it. Returns the state, None when there is none. It may take as long as
+        a checkpoint (`execution.checkpointing.timeout`)."""
 
     def restore_checkpoint(self, checkpoint_id: int, state: StateT | None) -> None:
         """The job goes on from this checkpoint; no task has started. None: it holds nothing for this hook."""
@@ -95,7 +96,8 @@ class WithMasterCheckpointHook(ABC):
 
     @abstractmethod
     def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[object]:
-        """Called once in the coordinator, on a copy that was pickled like those for the tasks; `open` was not called."""
+        """Called once in the coordinator, on a copy that was pickled like those for the tasks; `open` was not
+        called."""
 
 
 def functions_with_hooks(spec: object) -> list[WithMasterCheckpointHook]:

@@ -1,8 +1,8 @@
 """Keyed state as a user declares and uses it: descriptors, the row-style views, named serializers.
 
-A state is typed by Arrow, or by a named serializer for objects that Arrow has no type for; both stand in the snapshot, so
-that it can be read without the job's code. Nothing is ever pickled into a snapshot. Mirrors Flink's StateDescriptor family
-and the State interfaces; a serializer is a name here, because Python has no type to derive it from.
+A state is typed by Arrow, or by a named serializer for objects that Arrow has no type for; both stand in the snapshot,
+so that it can be read without the job's code. Nothing is ever pickled into a snapshot. Mirrors Flink's StateDescriptor
+family and the State interfaces; a serializer is a name here, because Python has no type to derive it from.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _SERIALIZERS: dict[str, NamedSerializer] = {}
 
 
 def register_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> NamedSerializer:
-    """Make a serializer known under a name, in this process; register it in a module that the job's functions import. The name stands in
-    snapshots. Raises StateError for an empty name.
+    """Make a serializer known under a name, in this process; register it in a module that the job's functions import.
+    The name stands in snapshots. Raises StateError for an empty name.
 
     >>> _ = sl.register_serializer("text", str.encode, bytes.decode)
     >>> sl.ValueStateDescriptor("note", serializer="text").element_type
@@ -130,8 +130,8 @@ class AggregateFunction(ABC):
 
 ValueType: TypeAlias = pa.DataType | pa.Schema | None
 Migrate: TypeAlias = Callable[[pa.Array], pa.Array]
-"""Elements of another type (or serializer) that a snapshot holds, as an array, to as many of the declared one. It is asked when
-the two differ, and only then."""
+"""Elements of another type (or serializer) that a snapshot holds, as an array, to as many of the declared one. It is
+asked when the two differ, and only then."""
 
 
 class StateDescriptor(ABC):
@@ -196,7 +196,8 @@ def _declared_type(name: str, what: str, declared: ValueType, serializer: str) -
 
 @dataclass(frozen=True, slots=True)
 class ValueStateDescriptor(StateDescriptor):
-    """One value per key: an Arrow type, or a schema for a struct, or the name of a serializer. Raises StateError unless exactly one is given.
+    """One value per key: an Arrow type, or a schema for a struct, or the name of a serializer. Raises StateError unless
+    exactly one is given.
 
     >>> state = sl.ValueStateDescriptor("total", pa.int64())
     >>> state.element_type, state.storage_type
@@ -227,7 +228,8 @@ class ValueStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class ListStateDescriptor(StateDescriptor):
-    """A list per key; the type is that of an element. Raises StateError unless exactly one of type and serializer is given.
+    """A list per key; the type is that of an element. Raises StateError unless exactly one of type and serializer is
+    given.
 
     >>> state = sl.ListStateDescriptor("last", pa.float64())
     >>> state.element_type, state.storage_type

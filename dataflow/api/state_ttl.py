@@ -1,8 +1,9 @@
 """Time-to-live of keyed state: how long a value is there after it was written, or read, in processing time.
 
-Declared with the state, and part of its column in a snapshot: every value (every element of a list, every pair of a map) has
-beside it the time at which it was last touched. What has expired is never seen again, and is removed while the job runs.
-Mirrors Flink's StateTtlConfig with NeverReturnExpired; clean-up is incremental, a bounded number of keys per batch.
+Declared with the state, and part of its column in a snapshot: every value (every element of a list, every pair of a
+map) has beside it the time at which it was last touched. What has expired is never seen again, and is removed while the
+job runs. Mirrors Flink's StateTtlConfig with NeverReturnExpired; clean-up is incremental, a bounded number of keys per
+batch.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class TtlError(SnaplineError):
 
 @dataclass(frozen=True, slots=True)
 class StateTtlConfig:
-    """`ttl` after it was last touched a value is gone; the clock is the task's. Raises TtlError for less than a millisecond.
+    """`ttl` after it was last touched a value is gone; the clock is the task's. Raises TtlError for less than a
+    millisecond.
 
     >>> ttl = sl.StateTtlConfig(timedelta(days=1))
     >>> ttl.ttl_ms, ttl.renews_on_read

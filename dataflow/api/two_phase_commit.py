@@ -1,10 +1,11 @@
 """A sink of the user's own with transactions in an outside system: what is written becomes visible once, or never.
 
-Decides when a transaction is begun, pre-committed, committed and aborted, and what of it lies in the snapshot: one transaction
-is open at any time; a snapshot pre-commits it and begins the next; the completion of checkpoint n commits all those that
-were pre-committed at or before n, oldest first; a restored function commits again what the snapshot holds as pre-committed,
-and aborts what it holds as open. It does not know how the outside system does any of it: that is the subclass. Mirrors
-Flink's TwoPhaseCommitSinkFunction; a value is a whole batch, unless the sink was added row-wise.
+Decides when a transaction is begun, pre-committed, committed and aborted, and what of it lies in the snapshot: one
+transaction is open at any time; a snapshot pre-commits it and begins the next; the completion of checkpoint n commits
+all those that were pre-committed at or before n, oldest first; a restored function commits again what the snapshot
+holds as pre-committed, and aborts what it holds as open. It does not know how the outside system does any of it: that
+is the subclass. Mirrors Flink's TwoPhaseCommitSinkFunction; a value is a whole batch, unless the sink was added
+row-wise.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class TransactionHolder:
 class TwoPhaseCommitSinkFunction(SinkFunction):
     """Subclass and implement `begin_transaction`, `invoke_transaction`, `pre_commit`, `commit` and `abort`.
 
-    A transaction handle must be JSON-like: it lies in snapshots, and another process commits by it. After `pre_commit` the
-    outside system must be able to commit even if this process is gone; `commit` must be idempotent, because a crash right
-    after it repeats it.
+    A transaction handle must be JSON-like: it lies in snapshots, and another process commits by it. After `pre_commit`
+    the outside system must be able to commit even if this process is gone; `commit` must be idempotent, because a crash
+    right after it repeats it.
 
     >>> class Files(sl.TwoPhaseCommitSinkFunction):
     ...     staged, visible = {}, {}
@@ -108,7 +109,8 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
         clock_ms: Callable[[], int] | None = None,
     ) -> None:
         """`transaction_timeout_ms` is how long the outside system keeps a transaction that nobody commits. With
-        `ignore_failures_after_transaction_timeout` a recovery goes on (and loses the transaction) when it comes too late."""
+        `ignore_failures_after_transaction_timeout` a recovery goes on (and loses the transaction) when it comes too
+        late."""
         if transaction_timeout_ms is not None and transaction_timeout_ms < 0:
             raise ValueError(f"transaction_timeout_ms must not be negative, got {transaction_timeout_ms}")
         ratio = transaction_timeout_warning_ratio
@@ -136,7 +138,8 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
 
     @abstractmethod
     def pre_commit(self, transaction: Any) -> None:
-        """Flush, so that a later commit cannot fail for want of data. Nothing is written to the transaction after it."""
+        """Flush, so that a later commit cannot fail for want of data. Nothing is written to the transaction after
+        it."""
 
     @abstractmethod
     def commit(self, transaction: Any) -> None:
@@ -186,7 +189,8 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
     # --- life -------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
-        """For the engine: begins the first transaction, and finishes those of a restored snapshot. A subclass that overrides it calls it."""
+        """For the engine: begins the first transaction, and finishes those of a restored snapshot. A subclass that
+        overrides it calls it."""
         self._state = context.operator_state_store.get_list_state(STATE_NAME)
         recovered_context = False
         for element in self._state.get() if context.is_restored else ():
@@ -219,7 +223,8 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
         self._state.update([self._element()])
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Commit what was pre-committed at or before the checkpoint. All are tried; the first failure is raised then."""
+        """Commit what was pre-committed at or before the checkpoint. All are tried; the first failure is raised
+        then."""
         failure: Exception | None = None
         for pending_id in [pending_id for pending_id in self._pending if pending_id <= checkpoint_id]:
             holder = self._pending.pop(pending_id)
@@ -257,8 +262,8 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
         }
 
     def _recover(self, element: dict[str, Any]) -> bool:
-        """Finish the transactions of one restored element (a rescaled function gets several, or none). Returns whether it
-        held a user context."""
+        """Finish the transactions of one restored element (a rescaled function gets several, or none). Returns whether
+        it held a user context."""
         self._user_context = element["context"]
         handled = []
         for _, handle, started_ms in element["pending"]:

@@ -63,9 +63,9 @@ class WatermarkStrategy:
     def with_watermark_alignment(
         self, group: str, max_drift_ms: int, update_interval_ms: int = 1_000
     ) -> WatermarkStrategy:
-        """All sources of the group, and their subtasks, wait for the slowest when they are this far ahead of it, so that what
-        joins them need not keep what the fast one has read. For sources only. Raises InvalidArgument for an empty name, a negative
-        drift, or an interval that is not positive."""
+        """All sources of the group, and their subtasks, wait for the slowest when they are this far ahead of it, so
+        that what joins them need not keep what the fast one has read. For sources only. Raises InvalidArgument for an
+        empty name, a negative drift, or an interval that is not positive."""
         if not group or max_drift_ms < 0 or update_interval_ms <= 0:
             raise InvalidArgument(
                 "watermark alignment needs the name of a group, a drift that is not negative and a positive interval, got "

@@ -1,8 +1,8 @@
 """Windows, triggers and aggregates, as the user writes them.
 
-Mirrors Flink's TumblingEventTimeWindows, SlidingEventTimeWindows, EventTimeSessionWindows, TumblingProcessingTimeWindows,
-GlobalWindows with CountTrigger, and AggregateFunction; aggregates are named functions over columns, so that the engine can
-compute them on whole batches. All times are whole milliseconds.
+Mirrors Flink's TumblingEventTimeWindows, SlidingEventTimeWindows, EventTimeSessionWindows,
+TumblingProcessingTimeWindows, GlobalWindows with CountTrigger, and AggregateFunction; aggregates are named functions
+over columns, so that the engine can compute them on whole batches. All times are whole milliseconds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ AGGREGATE_FUNCTIONS = ("count", "sum", "min", "max", "mean")
 class Aggregate:
     """`function` over `column`, written to the output column `name`.
 
-    Nulls are skipped, as in SQL; the sum, min, max and mean of no values is null, and `count` with an empty `column` counts
-    rows. Sums of integers are int64, of floats float64; means are float64.
+    Nulls are skipped, as in SQL; the sum, min, max and mean of no values is null, and `count` with an empty `column`
+    counts rows. Sums of integers are int64, of floats float64; means are float64.
 
     >>> sl.Aggregate("total", "sum", "cents") == sl.Aggregate("total", "sum", column="cents")
     True
@@ -69,7 +69,8 @@ def _check_milliseconds(what: str, value: Any, *, positive: bool = True) -> None
 
 @dataclass(frozen=True, slots=True)
 class TumblingEventTimeWindows:
-    """Windows [n * size + offset, (n + 1) * size + offset) of event time, milliseconds. Raises InvalidArgument for a size that is not positive.
+    """Windows [n * size + offset, (n + 1) * size + offset) of event time, milliseconds. Raises InvalidArgument for a
+    size that is not positive.
 
     >>> sl.TumblingEventTimeWindows(86_400_000)  # a day, of UTC
     TumblingEventTimeWindows(size_ms=86400000, offset_ms=0)
@@ -86,8 +87,8 @@ class TumblingEventTimeWindows:
 
 @dataclass(frozen=True, slots=True)
 class SlidingEventTimeWindows:
-    """Windows [n * slide + offset, n * slide + offset + size) of event time; a row belongs to size / slide of them. Rows are
-    folded into panes of the greatest common divisor of size and slide, once each.
+    """Windows [n * slide + offset, n * slide + offset + size) of event time; a row belongs to size / slide of them.
+    Rows are folded into panes of the greatest common divisor of size and slide, once each.
 
     >>> _ = orders.key_by("shop").window(sl.SlidingEventTimeWindows(60_000, 10_000)).aggregate(uid="w", n=sl.count())
     """
@@ -105,8 +106,8 @@ class SlidingEventTimeWindows:
 
 @dataclass(frozen=True, slots=True)
 class TumblingProcessingTimeWindows:
-    """Windows of the task's clock: a row belongs to the one in which it arrives. Fired by the clock, and at the end of the
-    input; results depend on when rows come.
+    """Windows of the task's clock: a row belongs to the one in which it arrives. Fired by the clock, and at the end of
+    the input; results depend on when rows come.
 
     >>> _ = orders.key_by("shop").window(sl.TumblingProcessingTimeWindows(1_000)).aggregate(uid="w", n=sl.count())
     """
@@ -124,8 +125,8 @@ class TumblingProcessingTimeWindows:
 class EventTimeSessionWindows:
     """A key's rows until `gap_ms` of event time pass without one. A row that closes the gap between two makes them one.
 
-    Rows that are just the gap apart belong to two sessions. In Flink, windows that touch are merged if the first has not fired
-    when the second begins, so that such a result depends on where watermarks fall between rows.
+    Rows that are just the gap apart belong to two sessions. In Flink, windows that touch are merged if the first has
+    not fired when the second begins, so that such a result depends on where watermarks fall between rows.
 
     >>> sessions = orders.key_by("customer").window(sl.EventTimeSessionWindows(30 * 60_000))
     >>> _ = sessions.aggregate(uid="visits", n=sl.count())

@@ -1,8 +1,8 @@
 """Arrow columns seen as numpy arrays: what kernels over keys and state need, and nothing of what they do with it.
 
-Two shapes are enough. A *fixed* column is one int64 word per row (two for decimals): integers and booleans by value, floats
-by the bits of the double with -0.0 and NaN made canonical, everything temporal by its count. A *binary-like* column is
-offsets and bytes. Anything else (lists, structs, maps) is refused by name.
+Two shapes are enough. A *fixed* column is one int64 word per row (two for decimals): integers and booleans by value,
+floats by the bits of the double with -0.0 and NaN made canonical, everything temporal by its count. A *binary-like*
+column is offsets and bytes. Anything else (lists, structs, maps) is refused by name.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def bitmap_of(valid: BoolArray | None) -> pa.Buffer | None:
 
 
 def numpy_values(array: pa.Array) -> np.ndarray[Any, Any]:
-    """The values of a plain fixed column in their own width, without a copy (booleans unpacked); what a null holds is open."""
+    """The values of a plain fixed column in their own width, without a copy (booleans unpacked); what a null holds is
+    open."""
     data_type, offset, length = array.type, array.offset, len(array)
     buffer = array.buffers()[1]
     if buffer is None or length == 0:

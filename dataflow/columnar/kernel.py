@@ -1,17 +1,18 @@
-"""How Snapline compiles its numeric loops: `@kernel("signature", ...)` around numba, and the few intrinsics that numba lacks.
+"""How Snapline compiles its numeric loops: `@kernel("signature", ...)` around numba, and the few intrinsics that numba
+lacks.
 
 Rules that every kernel keeps:
 
-* signatures are eager: a kernel is compiled (or loaded from numba's cache) when its module is imported, never inside the
-  first batch, so the latency of a batch is bounded;
+* signatures are eager: a kernel is compiled (or loaded from numba's cache) when its module is imported, never inside
+  the first batch, so the latency of a batch is bounded;
 * `nogil`, never `parallel`: tasks run on threads of their own and worker processes are forked;
 * input arrays are declared read-only (`RO` types), because Arrow buffers are; contiguous, because that is what is fast;
 * nothing is allocated in a kernel, so it cannot fail halfway.
 
 The cache lies where numba puts it: `NUMBA_CACHE_DIR`, next to the module, or the user's cache directory. Where none of
-them is writable the kernel is compiled for this process alone; that costs seconds at the start, and is no error.
-numba stamps a cache entry with the file that holds the kernel, so a function that is inlined into kernels of other files
-must not change its meaning (`fmix64`, `xxh64` and the loads below are fixed by published algorithms).
+them is writable the kernel is compiled for this process alone; that costs seconds at the start, and is no error. numba
+stamps a cache entry with the file that holds the kernel, so a function that is inlined into kernels of other files must
+not change its meaning (`fmix64`, `xxh64` and the loads below are fixed by published algorithms).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The stable hash of key columns: one uint32 per row, from which the key group follows.
 
-Written down with test vectors in `docs/key-group-hash.md`; it must never change, because it decides which key group, and
-so which part of which snapshot, a key belongs to. It depends on the logical value of the key only: not on where batches
-are cut, on slices, on dictionary encoding, on the width of an integer or a float, on the unit of a timestamp, on the scale
-of a decimal.
+Written down with test vectors in `docs/key-group-hash.md`; it must never change, because it decides which key group,
+and so which part of which snapshot, a key belongs to. It depends on the logical value of the key only: not on where
+batches are cut, on slices, on dictionary encoding, on the width of an integer or a float, on the unit of a timestamp,
+on the scale of a decimal.
 
 Takes the role of Object.hashCode and MathUtils.murmurHash in Flink's KeyGroupRangeAssignment; the numbers differ from
 Flink's, because Java's hashCode of an object is nothing that a column has.

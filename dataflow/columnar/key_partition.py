@@ -1,7 +1,7 @@
 """Cutting a batch by the subtask that owns each row's key: the work of the sender side of a keyed edge.
 
-A counting sort by subtask, stable inside each; then every column is gathered once and the parts are slices of the result.
-Mirrors Flink's KeyGroupStreamPartitioner, for a batch at a time. It knows nothing of channels.
+A counting sort by subtask, stable inside each; then every column is gathered once and the parts are slices of the
+result. Mirrors Flink's KeyGroupStreamPartitioner, for a batch at a time. It knows nothing of channels.
 """
 
 from __future__ import annotations

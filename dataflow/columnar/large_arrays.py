@@ -1,7 +1,7 @@
 """Arrays that are large and short-lived: made so that the operating system hands out their memory in few large pages.
 
-Touching fresh memory page by page (4 KiB) costs more than what is then written there. numpy asks for huge pages from 4 MiB on; an array
-of half of that or more is the beginning of one that large here. What is not touched takes no memory.
+Touching fresh memory page by page (4 KiB) costs more than what is then written there. numpy asks for huge pages from 4
+MiB on; an array of half of that or more is the beginning of one that large here. What is not touched takes no memory.
 """
 
 from __future__ import annotations

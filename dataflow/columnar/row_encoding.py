@@ -1,8 +1,9 @@
 """Key columns of several types encoded into one byte string per row, and back.
 
-A row is int64 words, then bytes: a word of null bits (bit i for column i), one word per fixed column (two for a decimal), one
-word with the length for each binary-like column; then the bytes of the binary-like columns in order. A null has zero words
-and no bytes, so equal keys have equal rows and different keys different ones. Private to a process: snapshots hold columns.
+A row is int64 words, then bytes: a word of null bits (bit i for column i), one word per fixed column (two for a
+decimal), one word with the length for each binary-like column; then the bytes of the binary-like columns in order. A
+null has zero words and no bytes, so equal keys have equal rows and different keys different ones. Private to a process:
+snapshots hold columns.
 """
 
 from __future__ import annotations

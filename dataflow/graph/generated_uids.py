@@ -1,8 +1,8 @@
 """Uids of operators that have been given none, and what is said of them.
 
-Decides that a generated uid follows from what the operator is called and reads, all the way up to its sources, and from nothing else: an
-unchanged program gets the same ones each time, and so does one that has grown elsewhere. Mirrors Flink's StreamGraphHasherV2 and
-`pipeline.auto-generate-uids`.
+Decides that a generated uid follows from what the operator is called and reads, all the way up to its sources, and from
+nothing else: an unchanged program gets the same ones each time, and so does one that has grown elsewhere. Mirrors
+Flink's StreamGraphHasherV2 and `pipeline.auto-generate-uids`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a job is after translation: vertices (chains of operators) and edges, plain values that go on the wire.
 
-The user API builds a StreamGraph, `snapline.dataflow.graph.translation` chains it into this. The coordinator expands it by parallelism; it
-never looks into an operator's payload. Mirrors Flink's JobGraph, JobVertex, JobEdge.
+The user API builds a StreamGraph, `snapline.dataflow.graph.translation` chains it into this. The coordinator expands it
+by parallelism; it never looks into an operator's payload. Mirrors Flink's JobGraph, JobVertex, JobEdge.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from snapline.dataflow.partitioning import Partitioning
 class OperatorNode:
     """One operator of a chain.
 
-    `payload` is a cloudpickled callable `() -> dataflow.operator_spec.OperatorSpec`; TaskManagers build the runtime operator
-    from it. The coordinator treats it as opaque bytes.
+    `payload` is a cloudpickled callable `() -> dataflow.operator_spec.OperatorSpec`; TaskManagers build the runtime
+    operator from it. The coordinator treats it as opaque bytes.
     """
 
     operator_id: OperatorID
@@ -36,8 +36,8 @@ class OperatorNode:
     uid_given: bool = True
     """False: the uid was derived from the position in the graph."""
     state_schema: bytes = b""
-    """An Arrow schema message: key and states as the job declares them, marked as in a file of keyed state, as far as they are
-    known before it runs (see `snapline.dataflow.snapshot.declared_states`). Empty: nothing is."""
+    """An Arrow schema message: key and states as the job declares them, marked as in a file of keyed state, as far as
+    they are known before it runs (see `snapline.dataflow.snapshot.declared_states`). Empty: nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,11 @@ class JobGraph:
     modules: Mapping[str, bytes] = field(default_factory=dict)
     """Reserved for code shipped with the job: file name to content, put on the import path of the tasks."""
     master_hooks: tuple[bytes, ...] = ()
-    """cloudpickled functions that bring a master hook (`snapline.dataflow.api.master_hooks`); the coordinator creates the hooks, and looks into
-    nothing else."""
+    """cloudpickled functions that bring a master hook (`snapline.dataflow.api.master_hooks`); the coordinator creates
+    the hooks, and looks into nothing else."""
 
     def without_secrets(self) -> JobGraph:
-        """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of them needs any."""
+        """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of
+        them needs any."""
         kept = {key: value for key, value in self.configuration.items() if not is_secret(key)}
         return self if len(kept) == len(self.configuration) else replace(self, configuration=kept)

@@ -1,5 +1,5 @@
-"""What an operator is to do, as data: built by the user API, pickled into the JobGraph, turned into a runtime operator by
-`snapline.taskmanager.operators.factory`.
+"""What an operator is to do, as data: built by the user API, pickled into the JobGraph, turned into a runtime operator
+by `snapline.taskmanager.operators.factory`.
 
 A spec holds user functions and names of columns; it has no behaviour. One spec class per kind of operator.
 """
@@ -30,7 +30,8 @@ BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBa
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """Read splits. `splits` were enumerated at submission, in order; subtask i starts with those at i mod parallelism."""
+    """Read splits. `splits` were enumerated at submission, in order; subtask i starts with those at i mod
+    parallelism."""
 
     source: Source
     splits: tuple[SourceSplit, ...]
@@ -155,8 +156,9 @@ class KeyedBatchProcessSpec:
 
 @dataclass(frozen=True)
 class CoProcessSpec:
-    """A function of two inputs. Without key columns neither is keyed. `broadcast`: the second input goes to all subtasks, and
-    the function keeps these broadcast states. `batches`: process_batch1 and 2 instead of process_element1 and 2."""
+    """A function of two inputs. Without key columns neither is keyed. `broadcast`: the second input goes to all
+    subtasks, and the function keeps these broadcast states. `batches`: process_batch1 and 2 instead of process_element1
+    and 2."""
 
     key_columns: tuple[tuple[str, ...], tuple[str, ...]]
     event_time_columns: tuple[str, str]
@@ -190,8 +192,8 @@ class WindowJoinSpec:
 
 @dataclass(frozen=True)
 class IntervalJoinSpec:
-    """Pairs of rows with the same key, the right one's time minus the left one's between the bounds; None: no bound, and
-    rows are kept for good."""
+    """Pairs of rows with the same key, the right one's time minus the left one's between the bounds; None: no bound,
+    and rows are kept for good."""
 
     left: JoinSide
     right: JoinSide

@@ -1,7 +1,8 @@
 """Which side outputs an operator has, as far as its specification tells.
 
-Operators with a function of the user's that may emit aside can have any: what their tags are is known only when rows come. All
-others have the one for late rows, where it was asked for, or none. Flink knows tags by their type at run time only.
+Operators with a function of the user's that may emit aside can have any: what their tags are is known only when rows
+come. All others have the one for late rows, where it was asked for, or none. Flink knows tags by their type at run time
+only.
 """
 
 from __future__ import annotations

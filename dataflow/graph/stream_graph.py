@@ -1,7 +1,7 @@
 """The graph as the user wrote it: one node per operator, before chaining.
 
-Decides nothing but consistency of what is added: names, uids, parallelism, inputs. `snapline.dataflow.graph.translation` turns it into a
-JobGraph. Mirrors Flink's StreamGraph, StreamNode, StreamEdge.
+Decides nothing but consistency of what is added: names, uids, parallelism, inputs.
+`snapline.dataflow.graph.translation` turns it into a JobGraph. Mirrors Flink's StreamGraph, StreamNode, StreamEdge.
 """
 
 from __future__ import annotations

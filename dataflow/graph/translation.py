@@ -1,9 +1,9 @@
 """From the user's StreamGraph to a JobGraph: defaults, uids, chaining, pickling.
 
-Two nodes are chained when the edge between them is forward with equal parallelism, the downstream node has that one input
-only, both are in one slot sharing group, and neither forbids it; as in Flink's StreamingJobGraphGenerator. A node's uid is
-the user's, or derived from its name and position. An operator with state must have one of the user's when checkpoints are
-on: a derived uid changes when the graph does, and then its state would silently be dropped.
+Two nodes are chained when the edge between them is forward with equal parallelism, the downstream node has that one
+input only, both are in one slot sharing group, and neither forbids it; as in Flink's StreamingJobGraphGenerator. A
+node's uid is the user's, or derived from its name and position. An operator with state must have one of the user's when
+checkpoints are on: a derived uid changes when the graph does, and then its state would silently be dropped.
 """
 
 from __future__ import annotations

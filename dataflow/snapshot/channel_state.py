@@ -1,11 +1,11 @@
 """Where data in flight goes when a job is restored at another parallelism.
 
-Decides, from the partitioning of an edge and the parallelisms of both sides, which old subtasks' in-flight data each new
-subtask reads, and which channel or subpartition it becomes. Both processes need it: the coordinator hands out the handles, a
-TaskManager filters what more than one subtask reads. It does not know rows or files. Mirrors Flink's SubtaskStateMapper,
-RescaleMappings, MappingBasedRepartitioner and the channel state part of StateAssignmentOperation. Two differences: a forward
-edge is rescaled, too (its two sides always have one parallelism), and output data of a hash edge is spread by key again by
-its new producer, instead of being sent to all and filtered there.
+Decides, from the partitioning of an edge and the parallelisms of both sides, which old subtasks' in-flight data each
+new subtask reads, and which channel or subpartition it becomes. Both processes need it: the coordinator hands out the
+handles, a TaskManager filters what more than one subtask reads. It does not know rows or files. Mirrors Flink's
+SubtaskStateMapper, RescaleMappings, MappingBasedRepartitioner and the channel state part of StateAssignmentOperation.
+Two differences: a forward edge is rescaled, too (its two sides always have one parallelism), and output data of a hash
+edge is spread by key again by its new producer, instead of being sent to all and filtered there.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class SubtaskStateMapper(Enum):
 
 
 def supports_unaligned(partitioning: Partitioning) -> bool:
-    """Whether barriers may overtake data on such an edge. Otherwise the producer sends them FORCED_ALIGNED: consumers of a
-    broadcast would restore different histories, and the blocks of a rescale edge shift with the parallelism."""
+    """Whether barriers may overtake data on such an edge. Otherwise the producer sends them FORCED_ALIGNED: consumers
+    of a broadcast would restore different histories, and the blocks of a rescale edge shift with the parallelism."""
     return partitioning in (Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE)
 
 
@@ -88,8 +88,8 @@ def downstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
 
 
 def upstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
-    """How the producers of such an edge take over in-flight data. The same for both kinds of it, so that what the consumer
-    had received and what the producer had queued for it meet in one channel again, in order."""
+    """How the producers of such an edge take over in-flight data. The same for both kinds of it, so that what the
+    consumer had received and what the producer had queued for it meet in one channel again, in order."""
     if supports_unaligned(partitioning):
         return SubtaskStateMapper.ARBITRARY
     return SubtaskStateMapper.UNSUPPORTED
@@ -114,10 +114,11 @@ class EdgeRescaling:
 def redistribute_input_channel_state(
     old_states: Mapping[int, Sequence[ChannelStateHandle]], gates: Sequence[EdgeRescaling], new_parallelism: int
 ) -> list[tuple[ChannelStateHandle, ...]]:
-    """Per new subtask the input handles to restore, `channel` rewritten to the new channel, in the order to restore them.
+    """Per new subtask the input handles to restore, `channel` rewritten to the new channel, in the order to restore
+    them.
 
-    `old_states`: by old subtask; `gates`: by input gate. On a rescaled hash edge every row has to be checked by its reader
-    (`snapline.taskmanager.checkpointing.channel_state.own_rows`). Raises ChannelStateNotRescalable."""
+    `old_states`: by old subtask; `gates`: by input gate. On a rescaled hash edge every row has to be checked by its
+    reader (`snapline.taskmanager.checkpointing.channel_state.own_rows`). Raises ChannelStateNotRescalable."""
     plan: list[list[ChannelStateHandle]] = [[] for _ in range(new_parallelism)]
     for gate_index, edge in enumerate(gates):
         mine = _of_part(old_states, gate_index)

@@ -1,10 +1,11 @@
-"""The states that a function declares, found without running it: so that a job is held against a snapshot before it starts.
+"""The states that a function declares, found without running it: so that a job is held against a snapshot before it
+starts.
 
-Decides where descriptors are looked for: in attributes of the object and of its classes, in globals and closures that its
-methods name, and in expressions such as `context.get_state(ValueStateDescriptor("count", pa.int64()))` in the source of its
-methods. An expression is evaluated only if all that it calls comes from Arrow, the standard library's datetime or Snapline, so
-that nothing of the user's runs. What cannot be found so is checked when the task opens the function. Nothing like it in Flink,
-which learns of states when the task asks for them.
+Decides where descriptors are looked for: in attributes of the object and of its classes, in globals and closures that
+its methods name, and in expressions such as `context.get_state(ValueStateDescriptor("count", pa.int64()))` in the
+source of its methods. An expression is evaluated only if all that it calls comes from Arrow, the standard library's
+datetime or Snapline, so that nothing of the user's runs. What cannot be found so is checked when the task opens the
+function. Nothing like it in Flink, which learns of states when the task asks for them.
 """
 
 from __future__ import annotations

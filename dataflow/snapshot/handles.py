@@ -1,8 +1,8 @@
 """Where snapshotted state lies, and whose it is: handles, from one blob up to a whole checkpoint.
 
 Handles are values: they travel in acknowledgements, lie in `_metadata`, and never open anything by themselves. Mirrors
-Flink's StreamStateHandle, KeyedStateHandle, OperatorStateHandle, OperatorSubtaskState, TaskStateSnapshot, OperatorState.
-All paths are relative to the checkpoint base directory of the job unless they are absolute URLs.
+Flink's StreamStateHandle, KeyedStateHandle, OperatorStateHandle, OperatorSubtaskState, TaskStateSnapshot,
+OperatorState. All paths are relative to the checkpoint base directory of the job unless they are absolute URLs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class ByteStreamStateHandle:
 
 @dataclass(frozen=True, slots=True)
 class SegmentStateHandle:
-    """`size` bytes at `offset` of the file `path` (all subtasks of a TaskManager share one segment file per checkpoint)."""
+    """`size` bytes at `offset` of the file `path` (all subtasks of a TaskManager share one segment file per
+    checkpoint)."""
 
     path: str
     offset: int
@@ -49,7 +50,8 @@ StreamStateHandle = ByteStreamStateHandle | SegmentStateHandle
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateHandle:
-    """Keyed state of one subtask: a file in the format of `snapline.dataflow.snapshot.state_format`, which holds its own offsets."""
+    """Keyed state of one subtask: a file in the format of `snapline.dataflow.snapshot.state_format`, which holds its
+    own offsets."""
 
     key_group_range: KeyGroupRange
     handle: StreamStateHandle
@@ -85,7 +87,8 @@ class OperatorStateHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStateHandle:
-    """In-flight data of one channel, Arrow IPC stream messages in order (Flink: Input/ResultSubpartitionStateHandle)."""
+    """In-flight data of one channel, Arrow IPC stream messages in order (Flink:
+    Input/ResultSubpartitionStateHandle)."""
 
     gate_or_partition: int
     """Input gate index of the task for input state, output edge index for output state."""

@@ -1,9 +1,10 @@
 """How state of one type becomes state of another: what may change between a snapshot and the job that starts from it.
 
-Decides, column by column, what is safe (a column is added, with a default or null; a type becomes wider), what needs leave (a
-column is dropped), and what only the user's own `migrate` function can do; and carries it out on whole columns. The kind of a
-state never changes. It does not know where the state lies: the coordinator asks before a job starts, a backend when it restores.
-Takes the role of Flink's TypeSerializerSnapshot.resolveSchemaCompatibility, with Arrow's types instead of serializers.
+Decides, column by column, what is safe (a column is added, with a default or null; a type becomes wider), what needs
+leave (a column is dropped), and what only the user's own `migrate` function can do; and carries it out on whole
+columns. The kind of a state never changes. It does not know where the state lies: the coordinator asks before a job
+starts, a backend when it restores. Takes the role of Flink's TypeSerializerSnapshot.resolveSchemaCompatibility, with
+Arrow's types instead of serializers.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _WAY_OUT = (
 
 
 def with_default(field: pa.Field, value: object) -> pa.Field:
-    """The field, for a column that a state did not have before: values that are restored have this in it. StateError for a
-    type that has no spelling as text, or a value of another type.
+    """The field, for a column that a state did not have before: values that are restored have this in it. StateError
+    for a type that has no spelling as text, or a value of another type.
 
     >>> tier = sl.with_default(pa.field("tier", pa.string()), "basic")
     >>> _ = sl.ValueStateDescriptor("customer", pa.schema([pa.field("name", pa.string()), tier]))
@@ -130,8 +131,8 @@ def key_problem(written: Sequence[pa.Field], declared: Sequence[pa.Field]) -> st
 
 
 def convert(values: pa.Array, written: StateDescriptor, declared: StateDescriptor, now_ms: int) -> pa.Array:
-    """A column of a snapshot (none of its values null) as the declared state stores it. StateError naming the state for a
-    value, or a migrate function, that does not do it. `now_ms`: when values that get a time-to-live were touched."""
+    """A column of a snapshot (none of its values null) as the declared state stores it. StateError naming the state for
+    a value, or a migrate function, that does not do it. `now_ms`: when values that get a time-to-live were touched."""
     try:
         converted = _by_kind(values, written, declared, now_ms)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as refusal:

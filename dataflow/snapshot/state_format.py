@@ -13,10 +13,10 @@ Layout (little endian), documented for other readers in docs/state-format.md:
               schema: an Arrow IPC schema message
     blocks    Arrow IPC record batch messages of that schema, aligned to 64 bytes
 
-The first columns are the key (field metadata `snapline.column` = "key"), then a column per state ("state", with kind and
-serializer) and per timer queue ("timers"). The schema is enough to read everything without the job's code. A reader asks
-for the header, and then for the blocks that hold its key groups. Takes the role of Flink's KeyGroupRangeOffsets and the
-full snapshot format (KeyedStateBackend savepoints), with columns instead of serialized entries.
+The first columns are the key (field metadata `snapline.column` = "key"), then a column per state ("state", with kind
+and serializer) and per timer queue ("timers"). The schema is enough to read everything without the job's code. A reader
+asks for the header, and then for the blocks that hold its key groups. Takes the role of Flink's KeyGroupRangeOffsets
+and the full snapshot format (KeyedStateBackend savepoints), with columns instead of serialized entries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ DELTA_METADATA = b"snapline.delta"
 """Of the schema: there are only keys that were touched since the files before it, which it replaces; null: no state."""
 KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN = b"key", b"state", b"timers"
 BLOCK_ROWS = 65_536
-"""A block ends at the first key group's end after a quarter of this, and in the middle of a key group at this many rows."""
+"""A block ends at the first key group's end after a quarter of this, and in the middle of a key group at this many
+rows."""
 READ_BYTES = 8 << 20
 """Neighbouring blocks are read together up to this size."""
 

@@ -43,7 +43,8 @@ def encode_attempt_id(value: ExecutionAttemptID, message: Any) -> None:
 
 @lru_cache(REMEMBERED_ATTEMPTS)
 def _attempt_of(data: bytes) -> ExecutionAttemptID:
-    """A task that speaks of one checkpoint speaks of the next, and to parse its id takes longer than to find it again."""
+    """A task that speaks of one checkpoint speaks of the next, and to parse its id takes longer than to find it
+    again."""
     return decode_attempt_id(pb.ExecutionAttemptID.FromString(data))
 
 

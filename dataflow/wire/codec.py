@@ -1,8 +1,8 @@
 """The codec: control messages of `snapline.dataflow.wire.messages` and the JobGraph <-> the protobuf of `protos/`.
 
-Decides which field of ControlMessage belongs to which message, and that a whole envelope is decoded or refused at once. It
-knows nothing of streams and sessions: `runtime` moves bytes, cores see values only. Codecs of rarely sent messages are put
-together at first use (`wire_reflection`), those of checkpoints and state are written by hand.
+Decides which field of ControlMessage belongs to which message, and that a whole envelope is decoded or refused at once.
+It knows nothing of streams and sessions: `runtime` moves bytes, cores see values only. Codecs of rarely sent messages
+are put together at first use (`wire_reflection`), those of checkpoints and state are written by hand.
 
     envelope = encode_envelope(session, [AcknowledgeCheckpoint(...), ...])
     session, messages = decode_envelope(Envelope.FromString(data))

@@ -1,8 +1,9 @@
 """Envelopes as bytes, for whoever has thousands to send: what `encode_envelope` gives, serialized.
 
-All messages of one wave of a checkpoint (trigger, complete, aborted) differ in their task alone. Protobuf fields may come in any
-order, and a message is its fields one after the other; so what a wave shares is serialized once, a task's attempt id once in its
-life, and a message is two pieces with a length before them. All else is encoded and serialized as always.
+All messages of one wave of a checkpoint (trigger, complete, aborted) differ in their task alone. Protobuf fields may
+come in any order, and a message is its fields one after the other; so what a wave shares is serialized once, a task's
+attempt id once in its life, and a message is two pieces with a length before them. All else is encoded and serialized
+as always.
 """
 
 from __future__ import annotations

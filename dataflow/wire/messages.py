@@ -1,8 +1,8 @@
 """Every control message between processes, as frozen values.
 
-`snapline.dataflow.wire.codec` turns them into the protobuf messages of `protos/` and back; cores and the simulator only know these. Each
-message to or from a JobMaster or ResourceManager travels in a `Fenced` envelope, so that one place drops the stale ones.
-Names are Flink's (TaskExecutorGateway, JobMasterGateway, ResourceManagerGateway).
+`snapline.dataflow.wire.codec` turns them into the protobuf messages of `protos/` and back; cores and the simulator only
+know these. Each message to or from a JobMaster or ResourceManager travels in a `Fenced` envelope, so that one place
+drops the stale ones. Names are Flink's (TaskExecutorGateway, JobMasterGateway, ResourceManagerGateway).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Fenced(Generic[MessageT]):
 
 @dataclass(frozen=True, slots=True)
 class ForTasks(Generic[MessageT]):
-    """One message for each of several tasks on one TaskManager, all equal but for the task. On the wire they are those messages."""
+    """One message for each of several tasks on one TaskManager, all equal but for the task. On the wire they are those
+    messages."""
 
     template: MessageT
     """One of the checkpoint messages; whose `attempt_id` it has does not matter."""
@@ -100,7 +101,8 @@ class DeclineCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointComplete:
-    """JobMaster -> TaskManager: the checkpoint is durable; commit. `last_subsumed_id` is 0 when nothing was subsumed."""
+    """JobMaster -> TaskManager: the checkpoint is durable; commit. `last_subsumed_id` is 0 when nothing was
+    subsumed."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
@@ -139,7 +141,8 @@ class TaskManagerInfo:
     executor_id: str = ""
     log_url: str = ""
     incarnation: str = field(default="", repr=False)
-    """Drawn by the process, and told to nobody but the coordinators: who knows only the resource id is another process."""
+    """Drawn by the process, and told to nobody but the coordinators: who knows only the resource id is another
+    process."""
 
     def is_same_process(self, other: TaskManagerInfo) -> bool:
         """Whether both come from one process."""
@@ -262,7 +265,8 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class ShutDownTaskExecutor:
-    """ResourceManager -> TaskManager: nobody needs you any more; end your process (idle for too long, or not wanted)."""
+    """ResourceManager -> TaskManager: nobody needs you any more; end your process (idle for too long, or not
+    wanted)."""
 
     reason: str
 
@@ -294,14 +298,14 @@ class SlotsHeld:
 
 @dataclass(frozen=True, slots=True)
 class DeclareRequiredSlots:
-    """JobMaster -> ResourceManager: how many slots the job needs in all (Flink: ResourceRequirements), and which it has.
-    Not changes but totals, so that they can be repeated; 0 when the job is over."""
+    """JobMaster -> ResourceManager: how many slots the job needs in all (Flink: ResourceRequirements), and which it
+    has. Not changes but totals, so that they can be repeated; 0 when the job is over."""
 
     job_id: JobID
     required: int
     held: tuple[SlotsHeld, ...] = ()
-    """Counts for TaskManagers that the ResourceManager does not see at the moment; otherwise it would give the job slots
-    that the job does not need, again and again."""
+    """Counts for TaskManagers that the ResourceManager does not see at the moment; otherwise it would give the job
+    slots that the job does not need, again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +328,8 @@ class NotifyTaskManagerLost:
     terminated: bool = False
     """True: its process has certainly ended, so that nobody needs to wait for a timeout."""
     heartbeat_timed_out: bool = False
-    """True: it was silent for `heartbeat.timeout`; the JobMaster gives it up, too, and does not wait for its own timeout."""
+    """True: it was silent for `heartbeat.timeout`; the JobMaster gives it up, too, and does not wait for its own
+    timeout."""
 
 
 # --- TaskManager <-> JobMaster ----------------------------------------------------------------------------------------
@@ -527,7 +532,8 @@ class ReportWatermark:
 
 @dataclass(frozen=True, slots=True)
 class AlignWatermarks:
-    """JobMaster -> TaskManager, answer to ReportWatermark: how far the subtask may go (Flink: WatermarkAlignmentEvent)."""
+    """JobMaster -> TaskManager, answer to ReportWatermark: how far the subtask may go (Flink:
+    WatermarkAlignmentEvent)."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
@@ -566,7 +572,8 @@ class ExecutionReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportExecutions:
-    """TaskManager -> JobMaster: what runs here, right after the registration. A JobMaster that follows a lost one adopts it."""
+    """TaskManager -> JobMaster: what runs here, right after the registration. A JobMaster that follows a lost one
+    adopts it."""
 
     job_id: JobID
     resource_id: ResourceID

@@ -1,8 +1,8 @@
 """Which numbers a message may carry: what does not lie within is refused where it is decoded, before any core sees it.
 
-A number without an entry that travels in 32 bits counts or indexes something and is not negative; one that travels in 64 bits is a time,
-a size or an id of the operating system and stands for itself. The limits are far beyond what a cluster has, and small enough that a
-single message cannot take a coordinator's memory.
+A number without an entry that travels in 32 bits counts or indexes something and is not negative; one that travels in
+64 bits is a time, a size or an id of the operating system and stands for itself. The limits are far beyond what a
+cluster has, and small enough that a single message cannot take a coordinator's memory.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.wire.wire_errors import WireError
 
 MAX_SLOTS = 1 << 14
-"""Of one TaskManager."""
+"""The most slots that one TaskManager may have."""
 MAX_REQUIRED_SLOTS = 1 << 20
-"""Of one job."""
+"""The most slots that one job may require."""
 MAX_COUNT = (1 << 31) - 1
 MAX_ID = (1 << 63) - 1
 
@@ -48,7 +48,8 @@ _BOUNDS: dict[str, tuple[int, int]] = {
 
 
 def bounds_of(label: str, bits: int) -> tuple[int, int] | None:
-    """Least and greatest value of a field (`Message.field`) that travels as a signed number of so many bits; None: any."""
+    """Least and greatest value of a field (`Message.field`) that travels as a signed number of so many bits; None:
+    any."""
     return _BOUNDS.get(label, (0, MAX_COUNT) if bits == 32 else None)
 
 

@@ -1,15 +1,16 @@
 """Compiles codecs between frozen dataclasses and protobuf messages from their declarations.
 
-Decides how each kind of field travels; the two declarations must agree on names. Knows no message by name: the hot ones and
-those whose shape differs on the two sides are written by hand in `wire_state` and `wire_checkpoint` and handed in as
-`custom`. A codec is a pair of plain functions, put together once per type:
+Decides how each kind of field travels; the two declarations must agree on names. Knows no message by name: the hot ones
+and those whose shape differs on the two sides are written by hand in `wire_state` and `wire_checkpoint` and handed in
+as `custom`. A codec is a pair of plain functions, put together once per type:
 
-* `encode(value, message)` fills an empty message in place (a nested message is filled inside its parent, without a copy),
+* `encode(value, message)` fills an empty message in place (a nested message is filled inside its parent, without a
+  copy),
 * `decode(message)` returns the value, or raises WireError that names message and field.
 
-Rules: a message field has to be present unless the .proto marks it `optional`; then absence stands for None, or for
-the default of the dataclass. An identity without a default must not be empty. An enum travels by name, as
-`<TYPE>_<NAME>`; 0 and numbers that this version does not know are refused. A number has to lie within the bounds of its field
+Rules: a message field has to be present unless the .proto marks it `optional`; then absence stands for None, or for the
+default of the dataclass. An identity without a default must not be empty. An enum travels by name, as `<TYPE>_<NAME>`;
+0 and numbers that this version does not know are refused. A number has to lie within the bounds of its field
 (`number_bounds`).
 """
 

@@ -1,5 +1,5 @@
-"""How handles to state travel: `snapline.dataflow.snapshot.handles` <-> `protos/checkpoint.proto`, written by hand because acknowledgements
-are the hottest messages of a large job.
+"""How handles to state travel: `snapline.dataflow.snapshot.handles` <-> `protos/checkpoint.proto`, written by hand
+because acknowledgements are the hottest messages of a large job.
 
 Every function either fills an empty message in place (`encode_*`) or makes a value of a message (`decode_*`). The
 `encode_*` functions return the number of bytes of state that the handles refer to. WireError names message and field.

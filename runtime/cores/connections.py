@@ -17,7 +17,8 @@ from snapline.dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import Fenced
 
 ConnectionID = NewType("ConnectionID", str)
-"""Unique within one process. Ids drawn by a core start with `dial-`; a shell must not draw such ids for streams it serves."""
+"""Unique within one process. Ids drawn by a core start with `dial-`; a shell must not draw such ids for streams it
+serves."""
 
 
 RELAY_TIMEOUT_MS = 2_000
@@ -87,8 +88,8 @@ class TogetherReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResourceManagerLeaderChanged:
-    """Event for whoever registers there: leader retrieval found the ResourceManager here; an empty address: there is none
-    at the moment."""
+    """Event for whoever registers there: leader retrieval found the ResourceManager here; an empty address: there is
+    none at the moment."""
 
     address: str
     session: LeaderSessionID
@@ -123,7 +124,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendToTasks:
-    """Effect: the same message but for its task to many tasks, as a `Send` to each; what is equal stays one thing on its way out."""
+    """Effect: the same message but for its task to many tasks, as a `Send` to each; what is equal stays one thing on
+    its way out."""
 
     session: LeaderSessionID
     template: Any

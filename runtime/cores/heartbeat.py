@@ -1,14 +1,15 @@
 """HeartbeatMonitor: who is still there, judged by silence and by sends that failed.
 
-Two roles. A *receiver* watches targets and answers those that ask; a *sender*, which is one that was started, also asks every
-monitored target once per interval. Any word from a target moves its deadline to now + timeout; a target that is silent until then is reported once,
-and must be unmonitored before it can be watched again. A number of consecutive sends that could not be delivered makes a
-target unreachable before its deadline (`heartbeat.rpc-failure-threshold`; -1 switches that off). The cores around a monitor
-count the end of a target's connection as one failed send, and each heartbeat request that finds no connection as another.
+Two roles. A *receiver* watches targets and answers those that ask; a *sender*, which is one that was started, also asks
+every monitored target once per interval. Any word from a target moves its deadline to now + timeout; a target that is
+silent until then is reported once, and must be unmonitored before it can be watched again. A number of consecutive
+sends that could not be delivered makes a target unreachable before its deadline (`heartbeat.rpc-failure-threshold`; -1
+switches that off). The cores around a monitor count the end of a target's connection as one failed send, and each
+heartbeat request that finds no connection as another.
 
 Knows neither payloads nor connections: the core around it fills in what is sent and routes what comes. Mirrors Flink's
-HeartbeatManagerImpl, HeartbeatManagerSenderImpl and DefaultHeartbeatMonitor; unlike there, a deadline that moves does not
-touch its timer: when the timer fires early, it is armed again for the rest.
+HeartbeatManagerImpl, HeartbeatManagerSenderImpl and DefaultHeartbeatMonitor; unlike there, a deadline that moves does
+not touch its timer: when the timer fires early, it is armed again for the rest.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ class HeartbeatMonitor(Generic[TargetT]):
         return [CancelTimer(HeartbeatTimer(self.name, target))]
 
     def receive_heartbeat(self, target: TargetT, now_ms: int) -> bool:
-        """The target answered, asked, or proved in another way that it lives. Returns whether it is watched: only then is a request
-        answered."""
+        """The target answered, asked, or proved in another way that it lives. Returns whether it is watched: only then
+        is a request answered."""
         monitored = self._targets.get(target)
         if monitored is None:
             return False
@@ -182,8 +183,8 @@ class HeartbeatMonitor(Generic[TargetT]):
         return True
 
     def report_delivery(self, target: TargetT, *, arrived: bool) -> bool:
-        """A send to the target arrived, or could not be delivered. Returns whether the target counts as unreachable now, because too
-        many in a row were not delivered. Said once."""
+        """A send to the target arrived, or could not be delivered. Returns whether the target counts as unreachable
+        now, because too many in a row were not delivered. Said once."""
         monitored = self._targets.get(target)
         if monitored is None:
             return False

@@ -1,9 +1,9 @@
 """LeaderConnection: stay registered with a leader, and notice when it falls silent.
 
-Composes RetryingRegistration with the receiving side of the heartbeats, as every process needs it that registers somewhere: a
-TaskExecutor at the ResourceManager and at JobMasters, a JobMaster at the ResourceManager. The leader's interval and timeout
-come with its answer. A leader that is silent for the timeout is given up like one whose connection broke, and dialled again.
-Messages of another session than the one registered with are dropped here. Mirrors Flink's
+Composes RetryingRegistration with the receiving side of the heartbeats, as every process needs it that registers
+somewhere: a TaskExecutor at the ResourceManager and at JobMasters, a JobMaster at the ResourceManager. The leader's
+interval and timeout come with its answer. A leader that is silent for the timeout is given up like one whose connection
+broke, and dialled again. Messages of another session than the one registered with are dropped here. Mirrors Flink's
 EstablishedResourceManagerConnection together with its heartbeat manager.
 """
 
@@ -113,8 +113,8 @@ class LeaderConnection:
         return [Send(connection, Fenced(self.session, message))]
 
     def leader_changed(self, peer: Peer, session: LeaderSessionID, now_ms: int) -> list[LeaderConnectionEffect]:
-        """Register with the leader that is there now; with an empty address there is none at the moment. What was built up with
-        another one is closed."""
+        """Register with the leader that is there now; with an empty address there is none at the moment. What was built
+        up with another one is closed."""
         if not peer.address:
             return self._give_up(lambda: self._registration.leader_gone(now_ms))
         return self._give_up(lambda: self._registration.register_at(peer, session, now_ms))

@@ -1,8 +1,9 @@
 """The machine contract: how a core and its shell talk.
 
-A core is a class with one mutating entry point, `handle(event, now_ms) -> list[effect]`. It checks, then mutates: a refused
-event leaves it unchanged and yields a refusal among the effects. Time comes in as an argument; timers are effects
-(`StartTimer`) that the shell answers with `TimerFired`. Only a broken invariant raises, and then the shell stops.
+A core is a class with one mutating entry point, `handle(event, now_ms) -> list[effect]`. It checks, then mutates: a
+refused event leaves it unchanged and yields a refusal among the effects. Time comes in as an argument; timers are
+effects (`StartTimer`) that the shell answers with `TimerFired`. Only a broken invariant raises, and then the shell
+stops.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ class InvariantViolation(Exception):
 
 
 def check(condition: T | None, why: str) -> T:
-    """Raise InvariantViolation(why) when the condition is False or None; returns it otherwise, so that a value that must be there is
-    narrowed: `backend = check(self.backend, "open was called")`. An empty collection and 0 are values. Never stripped, unlike assert."""
+    """Raise InvariantViolation(why) when the condition is False or None; returns it otherwise, so that a value that
+    must be there is narrowed: `backend = check(self.backend, "open was called")`. An empty collection and 0 are values.
+    Never stripped, unlike assert."""
     if condition is None or condition is False:
         raise InvariantViolation(why)
     return condition

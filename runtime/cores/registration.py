@@ -1,13 +1,14 @@
 """RetryingRegistration: get and stay registered with one leader, however often it takes.
 
-Decides when to dial, how long to wait for an answer and when to try again. An attempt dials, sends the registration when
-the connection is open, and waits; no answer in time: again at once with twice the patience, up to a bound; connection
-lost: again after `error_delay`; the other side said Disconnect: again after `refused_delay`; RegistrationRejected: never
-again until there is another leader. A peer that cannot be registered with for `total_timeout` is reported once.
+Decides when to dial, how long to wait for an answer and when to try again. An attempt dials, sends the registration
+when the connection is open, and waits; no answer in time: again at once with twice the patience, up to a bound;
+connection lost: again after `error_delay`; the other side said Disconnect: again after `refused_delay`;
+RegistrationRejected: never again until there is another leader. A peer that cannot be registered with for
+`total_timeout` is reported once.
 
 States: IDLE (no leader known) -> DIALING -> ASKING -> REGISTERED, with PAUSING between attempts and REJECTED as an end.
-Does not know what is registered nor what for. Mirrors Flink's RetryingRegistration and RegisteredRpcConnection; unlike there
-the connection is part of it, because ours can break.
+Does not know what is registered nor what for. Mirrors Flink's RetryingRegistration and RegisteredRpcConnection; unlike
+there the connection is part of it, because ours can break.
 """
 
 from __future__ import annotations
@@ -194,8 +195,8 @@ class RetryingRegistration:
         return False
 
     def register_at(self, peer: Peer, session: LeaderSessionID, now_ms: int) -> list[RegistrationEffect]:
-        """Register with this leader. Another one than before: what was built up with the old one is closed. The same one while
-        trying or registered: nothing happens."""
+        """Register with this leader. Another one than before: what was built up with the old one is closed. The same
+        one while trying or registered: nothing happens."""
         if (peer, session) == (self.peer, self.session) and self.state is not RegistrationState.IDLE:
             return []
         effects = self._drop_attempt()

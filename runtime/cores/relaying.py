@@ -1,11 +1,11 @@
 """The core of a relay: which stream belongs to which trunk, and when either is over.
 
-A relay stands between TaskManagers and coordinators (`protos/relay.proto`). Each TaskManager's stream names the coordinator that it
-wants; all streams to one coordinator share a trunk, which is dialed for the first of them and closed after the last. A stream is
-admitted when its trunk is open, not before: whoever dials through a relay learns the same as without one. What a trunk's end
-takes with it is told to every stream, and a new stream dials a new trunk; the relay itself never tries again, because the
-TaskManagers do. Nothing is kept of what is said, so that a relay can be killed at any moment: that is a lost connection to
-everybody behind it, and nothing else.
+A relay stands between TaskManagers and coordinators (`protos/relay.proto`). Each TaskManager's stream names the
+coordinator that it wants; all streams to one coordinator share a trunk, which is dialed for the first of them and
+closed after the last. A stream is admitted when its trunk is open, not before: whoever dials through a relay learns the
+same as without one. What a trunk's end takes with it is told to every stream, and a new stream dials a new trunk; the
+relay itself never tries again, because the TaskManagers do. Nothing is kept of what is said, so that a relay can be
+killed at any moment: that is a lost connection to everybody behind it, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MAX_BYTES_PER_WRITE = 1 << 20
 """Frames are gathered up to about this size."""
 
 MAX_ENVELOPE_BYTES = 252 << 20
-"""Below what one message of gRPC may have (`snapline.runtime.rpc.grpc_channels`) by more than a whole write, with which it may travel."""
+"""Below what one message of gRPC may have (`snapline.runtime.rpc.grpc_channels`) by more than a whole write, with which
+it may travel."""
 
 OK = 0
 INVALID_ARGUMENT = 3

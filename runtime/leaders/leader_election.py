@@ -1,10 +1,11 @@
 """Leader election on ZooKeeper: whoever has the oldest candidate node leads, for as long as its session lasts.
 
-A candidate is an ephemeral sequential node; it watches only the one before it. Leadership is granted once per session and cannot
-be won again in it: after the session is over, or leadership was given up, contend with a new session. `Leadership.fence` is added
-to every transaction of the leader: the ensemble itself refuses what a deposed leader sends, whatever that one believes. A session has
-one candidate and ends with it: what stays behind of either would lead, for the others, and not know it. Mirrors Flink's
-ZooKeeperLeaderElectionDriver on Curator's LeaderLatch, which protects the creation of its node in the same way.
+A candidate is an ephemeral sequential node; it watches only the one before it. Leadership is granted once per session
+and cannot be won again in it: after the session is over, or leadership was given up, contend with a new session.
+`Leadership.fence` is added to every transaction of the leader: the ensemble itself refuses what a deposed leader sends,
+whatever that one believes. A session has one candidate and ends with it: what stays behind of either would lead, for
+the others, and not know it. Mirrors Flink's ZooKeeperLeaderElectionDriver on Curator's LeaderLatch, which protects the
+creation of its node in the same way.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class NodeWatch:
         return answer.value is not None
 
     def change(self, _: Any = None) -> None:
-        """It is time to look again. The client keeps watches by equality: one method, however often it is handed over."""
+        """It is time to look again. The client keeps watches by equality: one method, however often it is handed
+        over."""
         self._changed.set()
 
     def await_change(self, seconds: float) -> bool:
@@ -70,7 +72,8 @@ class Leadership:
         return self.session.get(self._candidate) is not None
 
     def end_with_candidate(self) -> None:
-        """From now on the session ends when the candidate is removed by anybody, also while nothing is to be written."""
+        """From now on the session ends when the candidate is removed by anybody, also while nothing is to be
+        written."""
         threading.Thread(target=self._watch_candidate, name="snapline-leadership", daemon=True).start()
 
     def _watch_candidate(self) -> None:
@@ -105,8 +108,8 @@ class LeaderElection:
     def contend(
         self, stopping: threading.Event, on_standby: Callable[[str], None] = lambda _: None
     ) -> Leadership | None:
-        """Wait until this one leads. None: `stopping` was set. `on_standby` is told once who leads, when somebody does. Raises
-        SessionOver, ZooKeeperError."""
+        """Wait until this one leads. None: `stopping` was set. `on_standby` is told once who leads, when somebody does.
+        Raises SessionOver, ZooKeeperError."""
         self._session.ensure_path(self._directory)
         mine = self._enter()
         told = False
@@ -128,7 +131,8 @@ class LeaderElection:
         return None
 
     def _enter(self) -> str:
-        """Our node; the one that a lost answer was about, if there is one. A session has one: the twin of that one is removed."""
+        """Our node; the one that a lost answer was about, if there is one. A session has one: the twin of that one is
+        removed."""
         prefix = f"{self._directory}/{self._token}-"
         while True:
             answer = self._session.call(

@@ -1,8 +1,8 @@
 """Leader retrieval over gRPC: follows the table of leaders that a coordinator publishes.
 
-Tries the configured addresses in turn, stays with one that answers, and starts over when the stream breaks, with a pause that
-grows. Reports a table only when it differs from the one before. Decides nothing: registration is the core's. Mirrors
-Flink's LeaderRetrievalService; the one on ZooKeeper reports the same tables.
+Tries the configured addresses in turn, stays with one that answers, and starts over when the stream breaks, with a
+pause that grows. Reports a table only when it differs from the one before. Decides nothing: registration is the core's.
+Mirrors Flink's LeaderRetrievalService; the one on ZooKeeper reports the same tables.
 """
 
 from __future__ import annotations

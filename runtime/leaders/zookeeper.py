@@ -1,9 +1,10 @@
 """One session with a ZooKeeper ensemble: connect, ask, and know when it is over.
 
-A session is never followed by another one behind the caller's back: what was owned in it (leadership) ended with it, so whoever
-wants to go on opens a new one. A connection that breaks pauses: calls wait and are sent again until it is back, or the session is
-over, because the servers say so or because nobody was reached for as long as the session lasts. Calls that were sent again may
-have worked the first time; `Answer.repeated` says that this happened. Mirrors what Flink builds on Curator.
+A session is never followed by another one behind the caller's back: what was owned in it (leadership) ended with it, so
+whoever wants to go on opens a new one. A connection that breaks pauses: calls wait and are sent again until it is back,
+or the session is over, because the servers say so or because nobody was reached for as long as the session lasts. Calls
+that were sent again may have worked the first time; `Answer.repeated` says that this happened. Mirrors what Flink
+builds on Curator.
 """
 
 from __future__ import annotations
@@ -219,8 +220,8 @@ class ZooKeeperSession:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def call(self, send: Callable[[KazooClient], Any]) -> Answer:
-        """Send until there is an answer. `send` returns kazoo's asynchronous result. Errors about nodes (missing, there already,
-        of another version) come back in the answer. Raises SessionOver, ZooKeeperError."""
+        """Send until there is an answer. `send` returns kazoo's asynchronous result. Errors about nodes (missing, there
+        already, of another version) come back in the answer. Raises SessionOver, ZooKeeperError."""
         repeated = False
         while True:
             self._check()
@@ -238,8 +239,8 @@ class ZooKeeperSession:
                 return Answer(error=error, repeated=repeated)
 
     def transact(self, build: Callable[[Any], None]) -> Answer:
-        """All of the operations that `build` adds to a transaction, or none. The answer's value is the list of their results;
-        its error the first that an operation met."""
+        """All of the operations that `build` adds to a transaction, or none. The answer's value is the list of their
+        results; its error the first that an operation met."""
 
         def send(client: KazooClient) -> Any:
             transaction = client.transaction()
@@ -318,7 +319,8 @@ class ZooKeeperSession:
             timer.start()
 
     def end(self, reason: str) -> None:
-        """It is over for this reason, from now on: what was owned in it is free as soon as ZooKeeper can be told. Idempotent."""
+        """It is over for this reason, from now on: what was owned in it is free as soon as ZooKeeper can be told.
+        Idempotent."""
         with self._lock:
             if self._over.is_set():
                 return
@@ -328,8 +330,8 @@ class ZooKeeperSession:
             callbacks, self._on_over = self._on_over, []
         if timer is not None:
             timer.cancel()
-        # Not on this thread, which is one of the client's; and not left to live on: a connection that comes back would keep the
-        # session, and with it our candidate, alive
+        # Not on this thread, which is one of the client's; and not left to live on: a connection that comes back would
+        # keep the session, and with it our candidate, alive
         threading.Thread(target=self._stop_client, name="snapline-zookeeper-end", daemon=True).start()
         for callback in callbacks:
             callback(reason)

@@ -1,8 +1,8 @@
 """Leader retrieval on ZooKeeper: follows the table of leaders that the leading coordinator writes there.
 
-Reports the same tables as `snapline.runtime.leaders.leader_retrieval` does over gRPC, each once. A table stays true until the next leader writes
-its own: who dials into it meanwhile is refused or finds nobody, and tries again. ZooKeeper that is away changes nothing for who
-knows its leaders already. Mirrors Flink's ZooKeeperLeaderRetrievalDriver.
+Reports the same tables as `snapline.runtime.leaders.leader_retrieval` does over gRPC, each once. A table stays true
+until the next leader writes its own: who dials into it meanwhile is refused or finds nobody, and tries again. ZooKeeper
+that is away changes nothing for who knows its leaders already. Mirrors Flink's ZooKeeperLeaderRetrievalDriver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`snapline relay`, or `python -m snapline.runtime.relay.relay_process`: a relay as a process, until SIGTERM or SIGINT.
 
-Errors that a user can act on are one line on standard error and exit code 1. A relay keeps nothing: it may be killed and started again
-at any moment, and TaskManagers go through it again when they dial the next time.
+Errors that a user can act on are one line on standard error and exit code 1. A relay keeps nothing: it may be killed
+and started again at any moment, and TaskManagers go through it again when they dial the next time.
 """
 
 from __future__ import annotations

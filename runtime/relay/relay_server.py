@@ -1,9 +1,10 @@
 """The shell of a relay: gRPC on both sides of `snapline.runtime.cores.relaying`, all on one loop.
 
-Serves both gateways without knowing their messages: an envelope stays bytes from a TaskManager's stream to the trunk. What goes
-to a coordinator waits a moment for more (`relay.linger`), and again while more comes, so that the acknowledgements of one
-checkpoint come in a few messages; the other way nothing waits. Queues have a bound in bytes: a TaskManager that does not read
-loses what waits for it, and its stream; a coordinator that does not read loses the trunk.
+Serves both gateways without knowing their messages: an envelope stays bytes from a TaskManager's stream to the trunk.
+What goes to a coordinator waits a moment for more (`relay.linger`), and again while more comes, so that the
+acknowledgements of one checkpoint come in a few messages; the other way nothing waits. Queues have a bound in bytes: a
+TaskManager that does not read loses what waits for it, and its stream; a coordinator that does not read loses the
+trunk.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ MAX_QUEUED_BYTES = 256 << 20
 """What may wait to be written to one TaskManager or one coordinator."""
 
 TRUNK_TIMEOUT_SECONDS = RELAY_TIMEOUT_MS / 1000 * 0.75
-"""How long a coordinator may take to open a trunk: whoever waits behind it hears of it before it takes the relay itself for gone."""
+"""How long a coordinator may take to open a trunk: whoever waits behind it hears of it before it takes the relay itself
+for gone."""
 
 _SERVICES = {
     cluster_pb2.DESCRIPTOR.services_by_name["ResourceManagerGateway"].full_name: PeerKind.RESOURCE_MANAGER,
@@ -80,7 +82,8 @@ COUNTERS = (
     "numTrunksLost",
     "numTrunksFailed",
 )
-"""Since the start. Frames come together in messages; a lost trunk was open, and took its streams with it; a failed one did not open."""
+"""Since the start. Frames come together in messages; a lost trunk was open, and took its streams with it; a failed one
+did not open."""
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -98,7 +101,8 @@ class _Stream:
         self.end: EndStream | None = None
 
     def finish(self, end: EndStream) -> None:
-        """After what waits has been written; whoever does not read it is not waited for with more than is on its way."""
+        """After what waits has been written; whoever does not read it is not waited for with more than is on its
+        way."""
         self.end = self.end or end
         if self.end.status == RESOURCE_EXHAUSTED:
             self.waiting.clear()

@@ -1,16 +1,16 @@
 """The dialing side of connections: one gRPC stream per connection, on two threads of its own.
 
-Performs OpenConnection, Send and CloseConnection of `snapline.runtime.cores.connections` and answers with ConnectionOpened, ConnectionLost
-and `Incoming`, told to the owner of the connection. Decides nothing about retries: that is the core's registration. A
-TaskManager has a handful of connections, so threads are simpler here than an event loop; the serving side, with
-thousands, is in `coordinator.rpc`.
+Performs OpenConnection, Send and CloseConnection of `snapline.runtime.cores.connections` and answers with
+ConnectionOpened, ConnectionLost and `Incoming`, told to the owner of the connection. Decides nothing about retries:
+that is the core's registration. A TaskManager has a handful of connections, so threads are simpler here than an event
+loop; the serving side, with thousands, is in `coordinator.rpc`.
 
-What is sent while the stream is busy waits in a queue and leaves as one envelope. A queue that grows past its bound means
-that the other side does not read any more: the connection counts as lost.
+What is sent while the stream is busy waits in a queue and leaves as one envelope. A queue that grows past its bound
+means that the other side does not read any more: the connection counts as lost.
 
-Through a relay (`snapline.runtime.relay.relay_server`) it is the same stream, opened there with the coordinator's address in its metadata. When a relay does not
-open it, for whatever reason, the coordinator is dialed directly: a relay saves the coordinator work, and nobody depends on one. One that
-does not even answer is left alone for a while.
+Through a relay (`snapline.runtime.relay.relay_server`) it is the same stream, opened there with the coordinator's
+address in its metadata. When a relay does not open it, for whatever reason, the coordinator is dialed directly: a relay
+saves the coordinator work, and nobody depends on one. One that does not even answer is left alone for a while.
 """
 
 from __future__ import annotations
@@ -58,13 +58,15 @@ Tell = Callable[[Any], object]
 
 
 def relay_for(resource_id: ResourceID, addresses: str) -> str:
-    """Which of the relays, separated by commas, this TaskManager takes: about as many take each. Empty: there are none."""
+    """Which of the relays, separated by commas, this TaskManager takes: about as many take each. Empty: there are
+    none."""
     relays = [address.strip() for address in addresses.split(",") if address.strip()]
     return relays[zlib.crc32(resource_id.encode()) % len(relays)] if relays else ""
 
 
 class OutgoingQueue:
-    """Messages that wait to be sent, taken out as envelopes: what has one session and stands together leaves together."""
+    """Messages that wait to be sent, taken out as envelopes: what has one session and stands together leaves
+    together."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -105,8 +107,8 @@ class OutgoingQueue:
 
 
 def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
-    """Take the messages of one session from the front, about as many as one envelope should hold; what is for many tasks stays
-    together."""
+    """Take the messages of one session from the front, about as many as one envelope should hold; what is for many
+    tasks stays together."""
     session = waiting[0].leader_session_id
     messages: list[Any] = []
     room = MAX_MESSAGES_PER_ENVELOPE
@@ -197,7 +199,8 @@ class _Connection:
 
     def _give_up(self, relay: str, call: grpc.Call) -> None:
         self._given_up = True
-        # said here and not after the call: the owner may have closed this connection by then, and the next one goes around the relay
+        # said here and not after the call: the owner may have closed this connection by then, and the next one goes
+        # around the relay
         self._say_without(relay, f"no answer within {RELAY_TIMEOUT_MS} ms")
         call.cancel()
 

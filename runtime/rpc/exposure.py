@@ -1,7 +1,8 @@
-"""Whether a server may listen where it is told to: who can reach it can run code in it, unless callers have to show who they are.
+"""Whether a server may listen where it is told to: who can reach it can run code in it, unless callers have to show who
+they are.
 
-Decides that an address which only this machine reaches needs nothing, that any other one needs a token or TLS (both sides of
-which show a certificate), and that `--insecure` is heeded, with a warning. Flink leaves this to its users.
+Decides that an address which only this machine reaches needs nothing, that any other one needs a token or TLS (both
+sides of which show a certificate), and that `--insecure` is heeded, with a warning. Flink leaves this to its users.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from snapline.dataflow.config import SECURITY_SSL_CA, SECURITY_TOKEN, Configurat
 
 
 def exposure_warning(what: str, address: str, bind_host: str, configuration: Configuration, *, insecure: bool) -> str:
-    """What to warn of before a `what` listens at `address` (host:port), or on `bind_host` instead of its host; empty: nothing. Raises
-    ConfigurationError when everybody could use it and nobody has said `--insecure`."""
+    """What to warn of before a `what` listens at `address` (host:port), or on `bind_host` instead of its host; empty:
+    nothing. Raises ConfigurationError when everybody could use it and nobody has said `--insecure`."""
     if configuration.get_option(SECURITY_TOKEN) or configuration.get_option(SECURITY_SSL_CA):
         return ""
     host, _, port = address.rpartition(":")
@@ -31,7 +32,8 @@ def exposure_warning(what: str, address: str, bind_host: str, configuration: Con
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. A name that nobody knows is not: listening will say what is wrong with it."""
+    """Whether only this machine reaches it. A name that nobody knows is not: listening will say what is wrong with
+    it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

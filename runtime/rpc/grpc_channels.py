@@ -1,11 +1,11 @@
 """How gRPC is used everywhere: options of channels and servers, the shared secret, optional TLS.
 
-gRPC objects must not exist before a fork, and its fork handlers must be off, because PySpark starts the JVM with a plain
-fork: import this module before anything else of gRPC, in shells only, and never at the top of a module that Spark's daemon
-imports.
+gRPC objects must not exist before a fork, and its fork handlers must be off, because PySpark starts the JVM with a
+plain fork: import this module before anything else of gRPC, in shells only, and never at the top of a module that
+Spark's daemon imports.
 
-The shared secret travels as metadata of every call; `security.auth.token` without TLS is for loopback and trusted networks. It
-is compared in constant time and never logged.
+The shared secret travels as metadata of every call; `security.auth.token` without TLS is for loopback and trusted
+networks. It is compared in constant time and never logged.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ KEEPALIVE_TIME_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 20_000
 
 CONNECT_TIMEOUT_MS = 10_000
-"""How long one attempt to connect may take; gRPC takes it from the least back-off. Hundreds of TaskManagers that dial at once
-are slow to get through, and must not give up before."""
+"""How long one attempt to connect may take; gRPC takes it from the least back-off. Hundreds of TaskManagers that dial
+at once are slow to get through, and must not give up before."""
 
 TOKEN_METADATA_KEY = "snapline-token"  # noqa: S105 - the name of a header
 
 STREAM_IS_OPEN: tuple[tuple[str, str], ...] = (("snapline-stream", "open"),)
-"""Initial metadata of a stream that was let in. A refused one may have initial metadata as well, and its status may come later:
-without a sign of its own, the dialing side would now and then take a refusal for an open stream."""
+"""Initial metadata of a stream that was let in. A refused one may have initial metadata as well, and its status may
+come later: without a sign of its own, the dialing side would now and then take a refusal for an open stream."""
 
 COORDINATOR_METADATA_KEY = "snapline-coordinator"
 """Names, to a relay, the coordinator that a stream is for: host:port."""
@@ -55,8 +55,9 @@ UNAUTHENTICATED_SERVICES = ("/grpc.health.v1.Health/",)
 """Health checks carry no secret: probes of Kubernetes and load balancers have none."""
 
 FLOW_CONTROL: tuple[tuple[str, Any], ...] = (
-    # to guess the bandwidth, gRPC answers nearly every message with a ping, which its sender has to answer: a quarter of the CPU
-    # of a coordinator with hundreds of connections. A window of fixed size does for messages that are small or rare.
+    # to guess the bandwidth, gRPC answers nearly every message with a ping, which its sender has to answer: a quarter
+    # of the CPU of a coordinator with hundreds of connections. A window of fixed size does for messages that are small
+    # or rare.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
 )
@@ -82,8 +83,8 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # the constant in gRPC's sources is called MIN_RECV_PING_INTERVAL; under that name nothing happens, and after three pings of
-    # a silent stream gRPC closes the connection: too_many_pings
+    # the constant in gRPC's sources is called MIN_RECV_PING_INTERVAL; under that name nothing happens, and after three
+    # pings of a silent stream gRPC closes the connection: too_many_pings
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 4),
     (
         "grpc.http2.max_ping_strikes",

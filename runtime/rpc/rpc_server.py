@@ -1,7 +1,7 @@
 """The gRPC server of a coordinator or a relay: one asyncio loop on one thread, however many streams there are.
 
-Starts and stops; what is served is handed in by the composition root, which builds the servicers once the loop is there. The
-address is tried with a plain socket first, because the error of a taken port should be one clear line.
+Starts and stops; what is served is handed in by the composition root, which builds the servicers once the loop is
+there. The address is tried with a plain socket first, because the error of a taken port should be one clear line.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class RpcServer:
         """host:port that the server listens on, once it does."""
 
     def start(self, address: str, add_servicers: AddServicers, bind_host: str = "") -> str:
-        """Listen and serve; returns the address, which is what others are told. `bind_host`: listen there instead of on the
-        address's host. Raises CannotListen."""
+        """Listen and serve; returns the address, which is what others are told. `bind_host`: listen there instead of on
+        the address's host. Raises CannotListen."""
         host, port = parse_address(address)
         if host.strip("[]") in _ANY_HOST:
             raise CannotListen(
@@ -129,8 +129,9 @@ class RpcServer:
     async def _stop(self, server: grpc.aio.Server) -> None:
         await self._health.enter_graceful_shutdown()
         await server.stop(STOP_GRACE_SECONDS)
-        # gRPC cancels its calls itself and returns while they are ending. One that is cancelled a second time in that moment is
-        # logged by gRPC as an error with a traceback: they are given time, and only what does not end is cancelled here.
+        # gRPC cancels its calls itself and returns while they are ending. One that is cancelled a second time in that
+        # moment is logged by gRPC as an error with a traceback: they are given time, and only what does not end is
+        # cancelled here.
         remaining = asyncio.all_tasks() - {asyncio.current_task()}
         if remaining:
             _, remaining = await asyncio.wait(remaining, timeout=ENDING_SECONDS)

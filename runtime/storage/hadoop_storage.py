@@ -1,8 +1,8 @@
 """Storage in HDFS, and anything else that only `pyarrow.fs` reaches.
 
-HDFS has no conditional put, but its rename refuses a target that exists, and the name node orders renames: a file is written
-under a hidden name and renamed, which is create; `put` deletes first. Needs libhdfs and a Hadoop client on every machine
-(YARN users have them). Mirrors Flink's HadoopFileSystem.
+HDFS has no conditional put, but its rename refuses a target that exists, and the name node orders renames: a file is
+written under a hidden name and renamed, which is create; `put` deletes first. Needs libhdfs and a Hadoop client on
+every machine (YARN users have them). Mirrors Flink's HadoopFileSystem.
 """
 
 from __future__ import annotations

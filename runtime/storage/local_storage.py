@@ -2,8 +2,8 @@
 
 Decides what durable means there: a file is written under a hidden temporary name, synced, moved into place, and its
 directory synced; so is the parent of every directory that had to be made. Conditional create is a hard link, which the
-kernel refuses when the name is taken. What is made belongs to its owner alone: state is what a job's users gave it, and a job graph is
-code that a coordinator runs. Not through obstore, whose local store syncs neither. Mirrors Flink's
+kernel refuses when the name is taken. What is made belongs to its owner alone: state is what a job's users gave it, and
+a job graph is code that a coordinator runs. Not through obstore, whose local store syncs neither. Mirrors Flink's
 LocalFileSystem and FsCheckpointStateOutputStream.
 """
 

@@ -1,8 +1,8 @@
 """The in-memory twin of the storage port, for unit tests and the simulator.
 
-Keeps the contract and nothing else: no disk, no clock, no randomness, so that a simulated run can be replayed; faults are
-put in front of it by whoever simulates them. `memory://name` opens the same store as long as somebody in this process
-holds it.
+Keeps the contract and nothing else: no disk, no clock, no randomness, so that a simulated run can be replayed; faults
+are put in front of it by whoever simulates them. `memory://name` opens the same store as long as somebody in this
+process holds it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """`open_storage(url)`, and storage in S3, Google Cloud Storage and Azure through obstore.
 
-Decides which adapter a URL means, and what an object store's errors mean to a user. Conditional create is If-None-Match,
-which `snapline.runtime.storage.storage_probe` verifies. A rename is a copy and a delete: not atomic, but the target is never half visible.
-Credentials come from the `s3.*` settings, else from the environment as the vendor's own tools read it (AWS_*, GOOGLE_*,
-AZURE_*). obstore runs its own threads: never open a store in a process that will fork.
+Decides which adapter a URL means, and what an object store's errors mean to a user. Conditional create is
+If-None-Match, which `snapline.runtime.storage.storage_probe` verifies. A rename is a copy and a delete: not atomic, but
+the target is never half visible. Credentials come from the `s3.*` settings, else from the environment as the vendor's
+own tools read it (AWS_*, GOOGLE_*, AZURE_*). obstore runs its own threads: never open a store in a process that will
+fork.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ RETRY_TIMEOUT = timedelta(seconds=60)
 
 
 def open_storage(url: str, configuration: Mapping[str, str] | None = None) -> Storage:
-    """The storage below a path or URL. Opens no connection yet; raises StorageError for a URL that nobody understands."""
+    """The storage below a path or URL. Opens no connection yet; raises StorageError for a URL that nobody
+    understands."""
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     if not url.strip():

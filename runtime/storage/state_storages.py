@@ -1,7 +1,7 @@
 """Where the path of a state handle leads: a storage and a path below it.
 
-Paths in handles are relative to the job's checkpoint directory, or absolute (savepoints, checkpoints of other jobs): URLs and
-absolute paths. One open storage per directory is kept, up to a bound, because opening one may mean connecting.
+Paths in handles are relative to the job's checkpoint directory, or absolute (savepoints, checkpoints of other jobs):
+URLs and absolute paths. One open storage per directory is kept, up to a bound, because opening one may mean connecting.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The storage port: the few operations that checkpoints need of a file system or object store.
 
-Paths are relative, with forward slashes, below the base that the adapter was made for. Adapters: `snapline.runtime.storage.local_storage`,
-`snapline.runtime.storage.object_storage` (S3, GCS, Azure through obstore; and `open_storage`, which picks the adapter), `snapline.runtime.storage.hadoop_storage`
-(HDFS), `snapline.runtime.storage.memory_storage` (tests, simulator); one contract suite runs against all. Every method may raise StorageError;
-nothing is half visible after one. Adapters may be used from several threads at once.
+Paths are relative, with forward slashes, below the base that the adapter was made for. Adapters:
+`snapline.runtime.storage.local_storage`, `snapline.runtime.storage.object_storage` (S3, GCS, Azure through obstore; and
+`open_storage`, which picks the adapter), `snapline.runtime.storage.hadoop_storage` (HDFS),
+`snapline.runtime.storage.memory_storage` (tests, simulator); one contract suite runs against all. Every method may
+raise StorageError; nothing is half visible after one. Adapters may be used from several threads at once.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def put_parts(storage: Storage, path: str, parts: Sequence[Buffer]) -> None:
 
 
 def checked_path(path: str, *, empty: bool = False) -> str:
-    """The path without slashes around it. Raises StorageError for one that is absolute, empty or climbs out of the base."""
+    """The path without slashes around it. Raises StorageError for one that is absolute, empty or climbs out of the
+    base."""
     stripped = path.rstrip("/")
     if not stripped and empty:
         return ""

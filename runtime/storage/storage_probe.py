@@ -1,7 +1,8 @@
 """Does a store keep what checkpoints rest on? Asked once, before the first checkpoint, with real files.
 
-Two coordinators that both believe to lead must not both publish `_metadata`: that rests on conditional create, which some
-S3 look-alikes silently ignore (they overwrite). Such a store is refused here, by name, instead of losing a checkpoint later.
+Two coordinators that both believe to lead must not both publish `_metadata`: that rests on conditional create, which
+some S3 look-alikes silently ignore (they overwrite). Such a store is refused here, by name, instead of losing a
+checkpoint later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ SECOND = b"written second"
 
 
 def probe_storage(storage: Storage) -> None:
-    """Write, read, list and delete a small file below `.probe/`; raises StorageError that says what the store got wrong."""
+    """Write, read, list and delete a small file below `.probe/`; raises StorageError that says what the store got
+    wrong."""
     path = f".probe/{secrets.token_hex(8)}"
     try:
         storage.create(path, FIRST)

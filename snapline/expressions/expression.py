@@ -1,8 +1,10 @@
-"""Expressions over the columns of a stream, as data: `sl.col("price") * 1.1`, checked before a job runs and computed batch by batch.
+"""Expressions over the columns of a stream, as data: `sl.col("price") * 1.1`, checked before a job runs and computed
+batch by batch.
 
-An expression is a tree of columns, literals and operations. Decides how it reads in messages, what its column is called, and what type it
-has for a schema: that of its value over an empty batch, so that nothing can be said here that the computation does not keep. Names follow
-Polars, and PySpark where the two agree. What an operation computes is in `kernels`.
+An expression is a tree of columns, literals and operations. Decides how it reads in messages, what its column is
+called, and what type it has for a schema: that of its value over an empty batch, so that nothing can be said here that
+the computation does not keep. Names follow Polars, and PySpark where the two agree. What an operation computes is in
+`kernels`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _LITERALS = (
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """A value for each row, computed from its columns. Make one with `col` or `lit`; combine them with operators and methods.
+    """A value for each row, computed from its columns. Make one with `col` or `lit`; combine them with operators and
+    methods.
 
     >>> (sl.col("price") * 1.1).alias("gross")
     (col("price") * 1.1).alias("gross")
@@ -66,7 +69,8 @@ class Expr:
     arguments: tuple[Any, ...] = ()
     """What is no column: a name, a literal, a type, a pattern."""
 
-    # --- arithmetic -----------------------------------------------------------------------------------------------------
+    # --- arithmetic
+    # -----------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Expr:
         return _infix("+", self, other)
@@ -110,7 +114,8 @@ class Expr:
     def __neg__(self) -> Expr:
         return Expr("negate", (self,))
 
-    # --- comparison and logic -------------------------------------------------------------------------------------------
+    # --- comparison and logic
+    # -------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]  # as in Polars and PySpark: an expression, not an answer
         return _infix("==", self, other)
@@ -159,7 +164,8 @@ class Expr:
         """Raises TypeError: `==` makes an expression, so expressions are no keys of dictionaries."""
         raise TypeError(f"{self!r} is no key of a dictionary: == between expressions makes an expression")
 
-    # --- names and types ------------------------------------------------------------------------------------------------
+    # --- names and types
+    # ------------------------------------------------------------------------------------------------
 
     def alias(self, name: Text) -> Expr:
         """Call the result `name`."""
@@ -171,7 +177,8 @@ class Expr:
             raise JobDefinitionError(f"cast takes an Arrow type such as pyarrow.int64(), not {data_type!r}")
         return Expr("cast", (self,), (data_type,))
 
-    # --- nulls and choices ----------------------------------------------------------------------------------------------
+    # --- nulls and choices
+    # ----------------------------------------------------------------------------------------------
 
     def is_null(self) -> Expr:
         """Whether there is no value."""
@@ -201,7 +208,8 @@ class Expr:
         below = self <= upper if closed in ("both", "right") else self < upper
         return above & below
 
-    # --- numbers --------------------------------------------------------------------------------------------------------
+    # --- numbers
+    # --------------------------------------------------------------------------------------------------------
 
     def abs(self) -> Expr:
         """The value without its sign."""
@@ -231,7 +239,8 @@ class Expr:
         """The natural logarithm, float64."""
         return Expr("log", (self,))
 
-    # --- kinds of values ------------------------------------------------------------------------------------------------
+    # --- kinds of values
+    # ------------------------------------------------------------------------------------------------
 
     @property
     def str(self) -> TextExpr:
@@ -251,7 +260,8 @@ class Expr:
         """The number of elements of a list."""
         return Expr("list.len", (self,))
 
-    # --- what it is -----------------------------------------------------------------------------------------------------
+    # --- what it is
+    # -----------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> Text:
@@ -293,7 +303,8 @@ class Expr:
         return kernel(*operands, *self.arguments)
 
     def type_in(self, schema: pa.Schema) -> pa.DataType:
-        """Its type over rows of a schema. Raises JobDefinitionError where an operation does not take the types of its operands."""
+        """Its type over rows of a schema. Raises JobDefinitionError where an operation does not take the types of its
+        operands."""
         try:
             return self.evaluate(_no_rows(schema)).type
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:

@@ -1,8 +1,9 @@
 """What each operation of an expression computes, on whole Arrow columns.
 
-Decides the meaning of operations where Arrow, Polars and Spark differ: `/` divides as numbers with fractions, `//` and `%` round down and
-give null for a divisor of zero, a whole-number literal takes the type of the column beside it when it fits, and logic with nulls is
-three-valued. Everything else is what `pyarrow.compute` does. It knows nothing of names and streams.
+Decides the meaning of operations where Arrow, Polars and Spark differ: `/` divides as numbers with fractions, `//` and
+`%` round down and give null for a divisor of zero, a whole-number literal takes the type of the column beside it when
+it fits, and logic with nulls is three-valued. Everything else is what `pyarrow.compute` does. It knows nothing of names
+and streams.
 """
 
 from __future__ import annotations

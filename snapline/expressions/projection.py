@@ -1,7 +1,7 @@
 """Expressions as the functions of operators: what `select`, `with_columns` and `filter` hand to the engine.
 
-Decides the columns of a result and their order, and that no two have one name. Checked against the schema where it is known, before
-anything runs.
+Decides the columns of a result and their order, and that no two have one name. Checked against the schema where it is
+known, before anything runs.
 """
 
 from __future__ import annotations

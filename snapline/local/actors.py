@@ -1,7 +1,8 @@
-"""Cores on the loop of a local run, and the connections between them: what one sends is told to the other in a later turn.
+"""Cores on the loop of a local run, and the connections between them: what one sends is told to the other in a later
+turn.
 
-Plays `snapline.runtime.actor` and the switchboard without threads and bytes. An exception out of a core is a defect of ours: it
-leaves the loop, and ends the run.
+Plays `snapline.runtime.actor` and the switchboard without threads and bytes. An exception out of a core is a defect of
+ours: it leaves the loop, and ends the run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from snapline.runtime.timers import TimerDue, TimerTable
 
 
 class LocalActor:
-    """One core."""
+    """Runs one core and performs its effects, on the thread of the event loop."""
 
     def __init__(self, name: str, core: Machine[Any, Any], loop: EventLoop) -> None:
         """`performs` says what its effects mean, before anything is told."""
@@ -43,7 +44,7 @@ class LocalActor:
         }
 
     def performs(self, performers: Mapping[type, Callable[[Any], object]]) -> None:
-        """More performers."""
+        """Add what performs further kinds of effects."""
         self._performers.update(performers)
 
     def tell(self, event: Any) -> bool:

@@ -1,7 +1,8 @@
-"""The coordinator of a local run: the ResourceManager core, the JobMaster core with its CheckpointCoordinator, and their effects.
+"""The coordinator of a local run: the ResourceManager core, the JobMaster core with its CheckpointCoordinator, and
+their effects.
 
-Plays `snapline.coordinator.cluster_entrypoint` and `job_master_runner` for one job. Durable is what lies in the checkpoint
-directory; who has died takes the rest along, as with `high-availability.type: NONE`.
+Plays `snapline.coordinator.cluster_entrypoint` and `job_master_runner` for one job. Durable is what lies in the
+checkpoint directory; who has died takes the rest along, as with `high-availability.type: NONE`.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.version import VERSION
 
 ADDRESS = "local"
-"""Where everybody is."""
+"""The address at which everybody is found within the process."""
 
 
 class LocalCoordinator:
-    """Of one job."""
+    """The coordinator's part of one job that runs in this process."""
 
     def __init__(
         self,
@@ -144,11 +145,11 @@ class LocalCoordinator:
 
     @property
     def session(self) -> LeaderSessionID:
-        """Of the JobMaster."""
+        """Return the leader session of the job's JobMaster."""
         return self._session
 
     def start(self) -> None:
-        """Begin."""
+        """Start the JobMaster of the job."""
         self._connections.serve(PeerKind.RESOURCE_MANAGER, self._manager)
         self._connections.serve(PeerKind.JOB_MASTER, self._master, self.graph.job_id)
         self._manager.tell(ResourceManagerStarted())
@@ -173,7 +174,7 @@ class LocalCoordinator:
         return views.job_details(self._core, self._checkpoints.stats.create_snapshot())
 
     def checkpoints(self) -> pb.ListCheckpointsResponse:
-        """Its checkpoints."""
+        """Return the counts, the history and the summary of the job's checkpoints."""
         if self._ended_view is not None:
             return self._ended_view[1]
         retained = frozenset(CheckpointID(c.checkpoint_id) for c in self._checkpoints.publication.store.checkpoints)
@@ -197,7 +198,7 @@ class LocalCoordinator:
         return OperationFailed(SerializedFailure(f"job {self.graph.name!r} is {self._core.status.value}", Blame.USER))
 
     def _status_changed(self, effect: ReportJobStatus) -> None:
-        """What the CheckpointCoordinatorDeActivator does."""
+        """Start or stop periodic checkpoints, as the CheckpointCoordinatorDeActivator does."""
         if effect.change.status is JobStatus.RUNNING:
             least, most = self._checkpointing.min_pause_ms, self._checkpointing.effective_interval_ms
             delay_ms = random.randint(min(least, most), most)  # noqa: S311 - as above

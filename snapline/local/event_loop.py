@@ -1,8 +1,9 @@
-"""The loop of a local run: what was asked for, timers that are due, and one turn for each task that can go on, on one thread.
+"""The loop of a local run: what was asked for, timers that are due, and one turn for each task that can go on, on one
+thread.
 
-Takes the place of actors' threads, the timer thread and tasks' threads; it is the simulator's world with a real clock. Whoever
-runs it calls `turn`, so that user functions run on the thread that called `execute`: a breakpoint, a profiler and Ctrl-C find
-them there. Knows nothing of jobs. Anything may be asked for from any thread.
+Takes the place of actors' threads, the timer thread and tasks' threads; it is the simulator's world with a real clock.
+Whoever runs it calls `turn`, so that user functions run on the thread that called `execute`: a breakpoint, a profiler
+and Ctrl-C find them there. Knows nothing of jobs. Anything may be asked for from any thread.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class EventLoop(TimerService):
         self.is_waiting = False
         """Nothing runs: it can be interrupted."""
 
-    # --- from any thread ------------------------------------------------------------------------------------------------
+    # --- from any thread
+    # ------------------------------------------------------------------------------------------------
 
     def call_soon(self, action: Callable[[], None]) -> None:
         """Call it in one of the next turns, in order."""
@@ -57,7 +59,7 @@ class EventLoop(TimerService):
         return timer
 
     def forget(self, timer: ScheduledTimer) -> None:
-        """As `timer.cancel()`."""
+        """Cancel the timer, as `timer.cancel()` does."""
         timer.cancelled = True
 
     def make_ready(self, task: LoopTask) -> None:
@@ -74,7 +76,8 @@ class EventLoop(TimerService):
         """Whether nothing is to be done but what timers bring."""
         return not self._called and not self._ready
 
-    # --- on the loop's thread -------------------------------------------------------------------------------------------
+    # --- on the loop's thread
+    # -------------------------------------------------------------------------------------------
 
     def turn(self, wait_ms: int = LONGEST_WAIT_MS) -> None:
         """Do what is there to do; when that is nothing, wait for it, at most so long."""
@@ -131,7 +134,8 @@ class EventLoop(TimerService):
 
 
 class LoopTask:
-    """A task that has its turns on the loop; the face of `TaskThread`. Made before its task, whose environment needs `wake_up`."""
+    """A task that has its turns on the loop; the face of `TaskThread`. Made before its task, whose environment needs
+    `wake_up`."""
 
     def __init__(self, name: str, loop: EventLoop) -> None:
         self.name = name
@@ -198,7 +202,8 @@ class LoopIo:
         failed: Callable[[BaseException], Any],
         limit_ms: int = 0,
     ) -> None:
-        """Do it in one of the next turns and tell what it returns, or what `failed` makes of the exception; None is not told."""
+        """Do it in one of the next turns and tell what it returns, or what `failed` makes of the exception; None is not
+        told."""
         del name, limit_ms
 
         def perform() -> None:
@@ -212,4 +217,4 @@ class LoopIo:
         self._loop.call_soon(perform)
 
     def close(self, timeout_seconds: float = 0.0) -> None:
-        """Nothing is left behind."""
+        """Return at once, because no work is left behind on this loop."""

@@ -1,7 +1,7 @@
 """`execute(local=True)` and `snapline run --local`: whether a job runs here, and running it to its end.
 
-What belongs to clusters is left aside: addresses of coordinators, high availability, numbers of TaskManagers. Settings of the job
-count. This module loads nothing of the engine before a job runs here.
+What belongs to clusters is left aside: addresses of coordinators, high availability, numbers of TaskManagers. Settings
+of the job count. This module loads nothing of the engine before a job runs here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threa
 
 
 def execute_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobExecutionResult:
-    """Run the environment's job to its end on this thread. Raises JobFailed, whose cause is what a user's function has raised."""
+    """Run the environment's job to its end on this thread. Raises JobFailed, whose cause is what a user's function has
+    raised."""
     from snapline.rows_read import RowsRead
 
     rows = RowsRead()
@@ -75,13 +76,13 @@ class ConsoleLogger:
     """What a local run has to say besides its results: warnings, in a line each, on standard error."""
 
     def warning(self, event: str, **context: Any) -> None:
-        """Print it."""
+        """Print the event and its context."""
         said = "".join(f"  {key}={value}" for key, value in context.items())
         sys.stderr.write(f"snapline: {event}{said}\n")
 
     error = warning
 
     def info(self, event: str, **context: Any) -> None:
-        """Nobody looks."""
+        """Print nothing, because nobody looks at a console for this."""
 
     debug = info

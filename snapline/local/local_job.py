@@ -1,8 +1,9 @@
-"""One job in this process: wires its coordinator and TaskManager to a loop, drives the loop, and takes all of it apart again.
+"""One job in this process: wires its coordinator and TaskManager to a loop, drives the loop, and takes all of it apart
+again.
 
-Whoever calls `run`, or waits for the answer to an operation, drives the loop on his own thread; `run_in_background` gives it one.
-Ctrl-C reaches a user's function at once and the cores between two events only, so that the job can still be cancelled in order.
-Mirrors Flink's MiniCluster with its LocalExecutor.
+Whoever calls `run`, or waits for the answer to an operation, drives the loop on his own thread; `run_in_background`
+gives it one. Ctrl-C reaches a user's function at once and the cores between two events only, so that the job can still
+be cancelled in order. Mirrors Flink's MiniCluster with its LocalExecutor.
 """
 
 from __future__ import annotations
@@ -107,10 +108,11 @@ class LocalJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the job at the end of the block."""
         self.close()
 
-    # --- looking ----------------------------------------------------------------------------------------------------------
+    # --- looking
+    # ----------------------------------------------------------------------------------------------------------
 
     @property
     def has_ended(self) -> bool:
@@ -131,7 +133,8 @@ class LocalJob:
         """Its checkpoints as they are now."""
         return self._on_loop(self._coordinator.checkpoints)
 
-    # --- driving ----------------------------------------------------------------------------------------------------------
+    # --- driving
+    # ----------------------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -139,7 +142,8 @@ class LocalJob:
         on_change: Callable[[pb.JobDetails], None] | None = None,
         wait_ms: int | None = None,
     ) -> None:
-        """Drive the job on this thread to its end, or until the condition holds, or for `wait_ms`. KeyboardInterrupt cancels it."""
+        """Drive the job on this thread to its end, or until the condition holds, or for `wait_ms`. KeyboardInterrupt
+        cancels it."""
         clock = self._loop.clock
         now_ms = clock.now_ms()
         look_ms, end_ms = now_ms, None if wait_ms is None else now_ms + wait_ms
@@ -205,7 +209,8 @@ class LocalJob:
         if stuck:
             sys.stderr.write(f"snapline: these tasks are still in a function of the user: {', '.join(stuck)}\n")
 
-    # --- inner --------------------------------------------------------------------------------------------------------------
+    # --- inner
+    # --------------------------------------------------------------------------------------------------------------
 
     def _on_loop(self, read: Callable[[], Any]) -> Any:
         """What is read off the cores between two events."""

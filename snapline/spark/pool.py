@@ -1,12 +1,12 @@
 """Keeps TaskManagers alive in a Spark application: one Spark job of one task for each, a new one for each that is gone.
 
-One job each, because one lost executor fails its whole job, and must never take another TaskManager with it. Each job is
-submitted from an InheritableThread with its own job group, so that it can be cancelled alone. A TaskManager that ends
-without being told to is replaced under a new resource id, after a pause that grows while replacements end quickly; one that was
-told to, because nobody needed it, when jobs need more slots than there are. What Spark can give is seen, not computed: a Spark
-job whose task has not begun after a while waits for a core. What no
-replacement can mend (the executors' Python lacks Snapline, or is of another version) stops the pool and is reported once.
-Spark never kills Python with anything but signal 9, so nothing here relies on clean-up code in the executor.
+One job each, because one lost executor fails its whole job, and must never take another TaskManager with it. Each job
+is submitted from an InheritableThread with its own job group, so that it can be cancelled alone. A TaskManager that
+ends without being told to is replaced under a new resource id, after a pause that grows while replacements end quickly;
+one that was told to, because nobody needed it, when jobs need more slots than there are. What Spark can give is seen,
+not computed: a Spark job whose task has not begun after a while waits for a core. What no replacement can mend (the
+executors' Python lacks Snapline, or is of another version) stops the pool and is reported once. Spark never kills
+Python with anything but signal 9, so nothing here relies on clean-up code in the executor.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class TaskManagerPool:
         with self._condition:
             return self._started
 
-    # --- what the coordinator is told, and says ----------------------------------------------------------------------------
+    # --- what the coordinator is told, and says
+    # ----------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
         """What there can be, as far as Spark shows it now. Asks Spark."""
@@ -142,7 +143,8 @@ class TaskManagerPool:
             self._ended_workers = {**ended, **self._ended_workers}
 
     def follow(self, required_slots: int, registered_slots: int) -> None:
-        """What jobs need and what there is. From the first call on, a TaskManager that was told to end is not replaced before."""
+        """What jobs need and what there is. From the first call on, a TaskManager that was told to end is not replaced
+        before."""
         with self._condition:
             self._declarative = True
             young = time.monotonic() - STARTING_S
@@ -168,7 +170,8 @@ class TaskManagerPool:
             self._log.debug("Spark does not say what runs", group=group, error=str(error))
             return False
 
-    # --- up and down -------------------------------------------------------------------------------------------------------
+    # --- up and down
+    # -------------------------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = 15.0) -> None:
         """Cancel all Spark jobs of the pool and wait for their threads."""

@@ -1,8 +1,9 @@
-"""A Spark DataFrame becomes keyed state: each Spark task writes the files of its key groups, the driver learns their names.
+"""A Spark DataFrame becomes keyed state: each Spark task writes the files of its key groups, the driver learns their
+names.
 
-Decides how rows come together (by the subtask of their key group, computed on Arrow columns) and what travels back: a list of
-files beside them, written when all tasks are done, because Spark commits in another process than the caller's. What is written is
-`snapline.state_writer`'s business. A data source, not mapInArrow, which wants pandas.
+Decides how rows come together (by the subtask of their key group, computed on Arrow columns) and what travels back: a
+list of files beside them, written when all tasks are done, because Spark commits in another process than the caller's.
+What is written is `snapline.state_writer`'s business. A data source, not mapInArrow, which wants pandas.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def arrow_schema_of(frame: DataFrame) -> pa.Schema:
 
 
 def default_parallelism(frame: DataFrame) -> int:
-    """As many subtasks as there are cores; on Spark Connect, which does not say, as many as a shuffle has partitions."""
+    """As many subtasks as there are cores; on Spark Connect, which does not say, as many as a shuffle has
+    partitions."""
     session = frame.sparkSession
     try:
         return int(session.sparkContext.defaultParallelism)

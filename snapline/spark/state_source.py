@@ -1,8 +1,10 @@
-"""State of a snapshot as a Spark DataFrame: a Python data source, cut by key groups, that reads one key without the others.
+"""State of a snapshot as a Spark DataFrame: a Python data source, cut by key groups, that reads one key without the
+others.
 
-Decides the partitions (ranges of key groups, as many as the operator had subtasks, unless told otherwise), which filters are
-taken over (equality with a constant, or one of some, on every key column), and Spark's types for Arrow's. What is read is `snapline.state`'s
-business; each partition opens the snapshot by itself, so its storage must be reachable from the executors.
+Decides the partitions (ranges of key groups, as many as the operator had subtasks, unless told otherwise), which
+filters are taken over (equality with a constant, or one of some, on every key column), and Spark's types for Arrow's.
+What is read is `snapline.state`'s business; each partition opens the snapshot by itself, so its storage must be
+reachable from the executors.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _WIDER = {
 
 
 def read_state(spark: SparkSession, snapshot: str, uid: str, *, partitions: int | None = None) -> DataFrame:
-    """The keyed state of an operator in a savepoint or checkpoint, a row per key. Raises SnaplineError when there is none."""
+    """The keyed state of an operator in a savepoint or checkpoint, a row per key. Raises SnaplineError when there is
+    none."""
     StateReader(snapshot).table(uid)
     spark.dataSource.register(StateDataSource)
     spark.conf.set(_PUSHDOWN, "true")  # off, Spark refuses a source that could

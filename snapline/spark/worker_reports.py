@@ -1,9 +1,10 @@
-"""Between a pool of TaskManagers and the coordinator they work for: what can be had goes there, what is needed comes back.
+"""Between a pool of TaskManagers and the coordinator they work for: what can be had goes there, what is needed comes
+back.
 
-A thread of the driver. The ResourceManager hears how many slots there can be and why not more, so that a job that needs more says
-so instead of waiting in silence; it hears of each TaskManager whose Spark job has ended; and the pool hears what is required
-and registered (declarative, as in Flink: totals, never single requests). A coordinator that does not answer is asked again: a
-pool outlives leaders. Where jobs need more than there can be, the driver's log says it, too.
+A thread of the driver. The ResourceManager hears how many slots there can be and why not more, so that a job that needs
+more says so instead of waiting in silence; it hears of each TaskManager whose Spark job has ended; and the pool hears
+what is required and registered (declarative, as in Flink: totals, never single requests). A coordinator that does not
+answer is asked again: a pool outlives leaders. Where jobs need more than there can be, the driver's log says it, too.
 """
 
 from __future__ import annotations

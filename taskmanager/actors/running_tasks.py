@@ -1,7 +1,8 @@
 """The tasks that run in one TaskManager: starts, cancels and feeds them, and reads their counters.
 
-Performs the effects of the TaskExecutor that concern tasks. Each task has a runner, a thread of its own or its turns on a loop;
-everything that goes to it is mail. A task that cannot even be built reports FAILED like one that failed later. Thread-safe.
+Performs the effects of the TaskExecutor that concern tasks. Each task has a runner, a thread of its own or its turns on
+a loop; everything that goes to it is mail. A task that cannot even be built reports FAILED like one that failed later.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ MAX_FINAL_METRICS = 10_000
 
 
 class TaskRunner(Protocol):
-    """What calls `StreamTask.step`: a thread (`snapline.taskmanager.threads.task_thread`), or the loop of a local run."""
+    """What calls `StreamTask.step`: a thread (`snapline.taskmanager.threads.task_thread`), or the loop of a local
+    run."""
 
     name: str
     task: StreamTask | None
@@ -69,8 +71,8 @@ class RunningTasks:
         tell_executor: Callable[[Any], None],
         logger: Logger,
     ) -> None:
-        """`local`: None: there is no local recovery here. `is_local_by_default`: whether jobs that do not say so have it.
-        `make_runner`: for the task of this name."""
+        """`local`: None: there is no local recovery here. `is_local_by_default`: whether jobs that do not say so have
+        it. `make_runner`: for the task of this name."""
         self._exchange = exchange
         self._uploader = uploader
         self._storages = storages

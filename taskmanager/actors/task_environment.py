@@ -1,7 +1,7 @@
 """What one task gets from its TaskManager: exchange, uploads, state to restore from, and the way to its JobMaster.
 
-Implements `snapline.taskmanager.task.environment.Environment`. Everything that the task says becomes an event of the TaskExecutor, in
-the order in which it was said.
+Implements `snapline.taskmanager.task.environment.Environment`. Everything that the task says becomes an event of the
+TaskExecutor, in the order in which it was said.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Checkpointing inside a task: barrier handlers, the subtask checkpoint coordinator, in-flight data and its rescaling."""
+"""Checkpointing inside a task: barrier handlers, the subtask checkpoint coordinator, in-flight data and its
+rescaling."""

@@ -2,8 +2,8 @@
 
 A handler sees the barriers, announcements, cancellation markers and ends of partition of all channels of a task, in the
 order in which the task polls them, and says when to snapshot, what to block and what to give up. It does not know data,
-queues or operators; time comes in with each call. One of `create_barrier_handler`'s results per task; all calls come from
-the task's thread. Mirrors Flink's CheckpointBarrierHandler.
+queues or operators; time comes in with each call. One of `create_barrier_handler`'s results per task; all calls come
+from the task's thread. Mirrors Flink's CheckpointBarrierHandler.
 """
 
 from __future__ import annotations

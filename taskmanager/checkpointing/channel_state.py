@@ -1,9 +1,10 @@
 """Reading data in flight back, after the parallelism changed: which rows of a restored batch are this subtask's.
 
-On a hash edge several new subtasks may read the data that was on its way to one old subtask; each keeps the rows whose key
-group it owns, so that every row is processed exactly once. On the producer's side the same batches are spread by key again.
-It does not know files or which handles were assigned (`snapline.dataflow.snapshot.channel_state`). Flink demultiplexes buffers into virtual
-channels first, because a record may span two of them; a batch is whole, so that a row filter is all that is left of it.
+On a hash edge several new subtasks may read the data that was on its way to one old subtask; each keeps the rows whose
+key group it owns, so that every row is processed exactly once. On the producer's side the same batches are spread by
+key again. It does not know files or which handles were assigned (`snapline.dataflow.snapshot.channel_state`). Flink
+demultiplexes buffers into virtual channels first, because a record may span two of them; a batch is whole, so that a
+row filter is all that is left of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """At-least-once: counts the barriers of several checkpoints at a time and never blocks a channel.
 
-Decides that a checkpoint is to be triggered when its last barrier came, and that older ones are subsumed by it. A marker or
-the end of a channel can abort or complete what is pending. At most MAX_CHECKPOINTS_TO_TRACK checkpoints are followed; the
-oldest is forgotten first, silently. Mirrors Flink's CheckpointBarrierTracker; it has no states besides its counts, and the
-alignment is measured for the newest pending checkpoint only.
+Decides that a checkpoint is to be triggered when its last barrier came, and that older ones are subsumed by it. A
+marker or the end of a channel can abort or complete what is pending. At most MAX_CHECKPOINTS_TO_TRACK checkpoints are
+followed; the oldest is forgotten first, silently. Mirrors Flink's CheckpointBarrierTracker; it has no states besides
+its counts, and the alignment is measured for the newest pending checkpoint only.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The task's input: gates with a barrier handler on them.
 
 Decides nothing itself: it shows what concerns checkpoints to the handler, does what the handler wants of the gates, and
-hands to the task the elements that operators see, and the effects that concern the snapshot, in order. After a restore it
-lets nothing new through before all data in flight that was restored, for any channel, has been polled: otherwise new rows of
-a key could come before restored ones, which may be on another channel since the job was rescaled. For the same reason it tells
-those behind it (InputsRecovered) what is made of restored data, and what is new. Mirrors Flink's CheckpointedInputGate with its
-UpstreamRecoveryTracker.
+hands to the task the elements that operators see, and the effects that concern the snapshot, in order. After a restore
+it lets nothing new through before all data in flight that was restored, for any channel, has been polled: otherwise new
+rows of a key could come before restored ones, which may be on another channel since the job was rescaled. For the same
+reason it tells those behind it (InputsRecovered) what is made of restored data, and what is new. Mirrors Flink's
+CheckpointedInputGate with its UpstreamRecoveryTracker.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class CheckpointedInputGate:
         return self._perform(self.handler.close())
 
     def _resume_if_recovered(self) -> tuple[TaskEffect, ...]:
-        """Once every channel has delivered its restored data, or ended, those go on that have more of it; when none has, all."""
+        """Once every channel has delivered its restored data, or ended, those go on that have more of it; when none
+        has, all."""
         if not self._recovered or any(channel not in self._recovered for channel in self.gate.open_channels):
             return ()
         is_last = all(self._recovered.values())

@@ -28,7 +28,8 @@ from snapline.taskmanager.operators.base.operator_contract import OperatorSnapsh
 FrozenState = tuple[OperatorID, OperatorSnapshot]
 """What one operator froze, and which."""
 
-# --- effects of barrier handlers on the input gates --------------------------------------------------------------------
+# --- effects of barrier handlers on the input gates
+# --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class ResumeConsumption:
 
 @dataclass(frozen=True, slots=True)
 class HoldConsumption:
-    """The channel has delivered a barrier that overtakes, before the task may take its snapshot: nothing of it is polled until
-    ReleaseConsumption, not even what the barrier overtook. Its producer has not stopped."""
+    """The channel has delivered a barrier that overtakes, before the task may take its snapshot: nothing of it is
+    polled until ReleaseConsumption, not even what the barrier overtook. Its producer has not stopped."""
 
     channel: InputChannelInfo
 
@@ -93,7 +94,8 @@ GateEffect = (
     | CheckpointStopped
 )
 
-# --- effects of barrier handlers on the task ---------------------------------------------------------------------------
+# --- effects of barrier handlers on the task
+# ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +133,12 @@ class AbortCheckpointOnBarrier:
 
 @dataclass(frozen=True, slots=True)
 class DeclineOvertakenCheckpoint:
-    """The cancellation of a newer checkpoint came while this one still waited for barriers, and its AbortCheckpointOnBarrier, which
-    follows, ends this one here, too: the JobMaster is told."""
+    """The cancellation of a newer checkpoint came while this one still waited for barriers, and its
+    AbortCheckpointOnBarrier, which follows, ends this one here, too: the JobMaster is told."""
 
     checkpoint_id: CheckpointID
     timestamp_ms: int
-    """When it was triggered."""
+    """When the checkpoint was triggered, in milliseconds since the epoch."""
     detail: str = field(default="", compare=False)
 
 
@@ -151,8 +153,8 @@ class InputChannelStateCompleted:
 
 @dataclass(frozen=True, slots=True)
 class InputsRecovered:
-    """EndOfChannelState has been polled on all channels, and what stands before it is processed: what the outputs get from now on is
-    made of what was not so far when the snapshot was taken."""
+    """EndOfChannelState has been polled on all channels, and what stands before it is processed: what the outputs get
+    from now on is made of what was not so far when the snapshot was taken."""
 
     is_last: bool
     """Whether everything that follows on the channels is new."""
@@ -170,7 +172,8 @@ TaskEffect = (
 )
 BarrierHandlerEffect = GateEffect | TaskEffect
 
-# --- what the subtask checkpoint coordinator works with ------------------------------------------------------------------
+# --- what the subtask checkpoint coordinator works with
+# ------------------------------------------------------------------
 
 InputState = Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]
 OutputState = Mapping[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
@@ -230,8 +233,8 @@ class CheckpointableTask(Protocol):
         ...
 
     def time_out_barrier(self, barrier: CheckpointBarrier) -> OutputState:
-        """The aligned timeout of a barrier that was broadcast has passed: it overtakes now what stands before it in the outputs,
-        which is returned."""
+        """The aligned timeout of a barrier that was broadcast has passed: it overtakes now what stands before it in the
+        outputs, which is returned."""
         ...
 
     def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
@@ -271,8 +274,8 @@ class CheckpointableTask(Protocol):
         ...
 
     def checkpoint_settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
-        """Tell whatever caches snapshots outside the operators (local recovery, shared files of backends) what became of the
-        checkpoint: it is durable, or aborted."""
+        """Tell whatever caches snapshots outside the operators (local recovery, shared files of backends) what became
+        of the checkpoint: it is durable, or aborted."""
         ...
 
     def start_timer(self, key: Hashable, at_ms: int) -> None:

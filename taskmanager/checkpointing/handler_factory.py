@@ -1,6 +1,6 @@
 """Which barrier handler a task gets, by checkpointing mode and settings. Mirrors Flink's
-InputProcessorUtil.createCheckpointBarrierHandler, with the aligner and the strict unaligner selectable by name for tests
-and for jobs of the 1.11 kind."""
+InputProcessorUtil.createCheckpointBarrierHandler, with the aligner and the strict unaligner selectable by name for
+tests and for jobs of the 1.11 kind."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def alternating_checkpoint_barrier_handler(
     checkpoints_after_tasks_finish: bool = True,
     never_overtaken: Collection[InputChannelInfo] = (),
 ) -> SingleCheckpointBarrierHandler:
-    """Exactly-once: each barrier says whether it is aligned (savepoints), unaligned, or aligned until its timeout (Flink:
-    AlternatingCheckpointBarrierHandler). On the channels that are `never_overtaken` it is always aligned."""
+    """Exactly-once: each barrier says whether it is aligned (savepoints), unaligned, or aligned until its timeout
+    (Flink: AlternatingCheckpointBarrierHandler). On the channels that are `never_overtaken` it is always aligned."""
     return SingleCheckpointBarrierHandler(
         channels,
         BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER,
@@ -63,8 +63,8 @@ def create_barrier_handler(
     checkpoints_after_tasks_finish: bool = True,
     never_overtaken: Collection[InputChannelInfo] = (),
 ) -> CheckpointBarrierHandler:
-    """The handler of a task with these input channels (over all its gates). Raises ConfigurationError for a mode that does
-    not exist, and for AT_LEAST_ONCE with unaligned checkpoints."""
+    """The handler of a task with these input channels (over all its gates). Raises ConfigurationError for a mode that
+    does not exist, and for AT_LEAST_ONCE with unaligned checkpoints."""
     if mode == AT_LEAST_ONCE:
         if unaligned_enabled:
             raise ConfigurationError(

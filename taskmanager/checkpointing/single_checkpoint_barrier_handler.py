@@ -1,13 +1,13 @@
 """Follows one checkpoint at a time: aligner, unaligner and the alternating handler, which differ in their states only.
 
-Decides which barrier is new, current or obsolete, when all have come (the end of a channel stands for its barrier, unless
-checkpoints after the end of tasks are switched off), and what a newer barrier or a cancellation does to the current
-checkpoint. What a barrier means for its channel is decided by the state (`barrier_states`). It does not know data, queues
-or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with five differences: a cancellation also ends a checkpoint
-that is only known by an announcement (there it waits for the next one), and declines the one that it overtakes, as a newer barrier does
-(there nobody hears of that one until it times out); an unaligned snapshot waits for channels that nothing may overtake; a second
-barrier of one checkpoint on a channel is an error, as it was in Flink's first handlers; and a checkpoint that the JobMaster has given
-up blocks nothing any more.
+Decides which barrier is new, current or obsolete, when all have come (the end of a channel stands for its barrier,
+unless checkpoints after the end of tasks are switched off), and what a newer barrier or a cancellation does to the
+current checkpoint. What a barrier means for its channel is decided by the state (`barrier_states`). It does not know
+data, queues or the snapshot. Mirrors Flink's SingleCheckpointBarrierHandler, with five differences: a cancellation also
+ends a checkpoint that is only known by an announcement (there it waits for the next one), and declines the one that it
+overtakes, as a newer barrier does (there nobody hears of that one until it times out); an unaligned snapshot waits for
+channels that nothing may overtake; a second barrier of one checkpoint on a channel is an error, as it was in Flink's
+first handlers; and a checkpoint that the JobMaster has given up blocks nothing any more.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._now_ms = 0
         self._effects: list[BarrierHandlerEffect] = []
 
-    # --- events ---------------------------------------------------------------------------------------------------------
+    # --- events
+    # ---------------------------------------------------------------------------------------------------------
 
     def process_barrier(
         self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int
@@ -135,8 +136,9 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         return self._take_effects()
 
     def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> list[BarrierHandlerEffect]:
-        """In Flink channels stay blocked until the barriers come, or those of a newer checkpoint. Either may never happen: behind an
-        edge that nothing overtakes a barrier waits for room, which there may be only when a blocked channel is read again."""
+        """In Flink channels stay blocked until the barriers come, or those of a newer checkpoint. Either may never
+        happen: behind an edge that nothing overtakes a barrier waits for room, which there may be only when a blocked
+        channel is read again."""
         self._now_ms = now_ms
         if checkpoint_id > self._current_id:
             self._given_up[checkpoint_id] = None
@@ -174,7 +176,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             self.stop_inputs_checkpoint(self._started_id, completed=False)
         return self._take_effects()
 
-    # --- what can be seen from outside ------------------------------------------------------------------------------------
+    # --- what can be seen from outside
+    # ------------------------------------------------------------------------------------
 
     @property
     def latest_checkpoint_id(self) -> CheckpointID:
@@ -198,7 +201,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         """Return the state that the handler is in."""
         return self._state
 
-    # --- what states may ask for (barrier_states.Controller) --------------------------------------------------------------
+    # --- what states may ask for (barrier_states.Controller)
+    # --------------------------------------------------------------
 
     @property
     def all_barriers_received(self) -> bool:
@@ -277,7 +281,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._announced.clear()
         self._blocked.clear()
 
-    # --- inside -----------------------------------------------------------------------------------------------------------
+    # --- inside
+    # -----------------------------------------------------------------------------------------------------------
 
     def _is_obsolete(self, checkpoint_id: CheckpointID) -> bool:
         return self._current_id > checkpoint_id or (
@@ -300,7 +305,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         return f"input {channel.gate_index}/{channel.channel_index} brought {newer} when {len(self._aligned)} of {self._target_count} inputs had brought this one."
 
     def _time_alignment(self, barrier: CheckpointBarrier) -> None:
-        """The first barrier of a checkpoint says whether it has a timeout; one that is FORCED_ALIGNED does not know, the next one does."""
+        """The first barrier of a checkpoint says whether it has a timeout; one that is FORCED_ALIGNED does not know,
+        the next one does."""
         first = self.pending_barrier
         if barrier is not first and first.options.alignment is not AlignmentType.FORCED_ALIGNED:
             return

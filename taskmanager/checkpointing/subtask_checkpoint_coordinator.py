@@ -1,12 +1,13 @@
-"""Checkpointing inside one task: what is done when a checkpoint is triggered, completes, or is given up, and in what order.
+"""Checkpointing inside one task: what is done when a checkpoint is triggered, completes, or is given up, and in what
+order.
 
-The order, for each checkpoint: operators prepare (head to tail), the barrier goes out, what it overtook is captured, the
-operators freeze their state (tail to head), the rest happens in the background, and the acknowledgement is last. Ids only
-rise: what is not newer than the last one is not taken, and a checkpoint whose abort was announced before its trigger is
-answered by a cancellation marker to the outputs. It does not know queues, files or messages: each step is a call to an
-operator or to the task. An operator that fails to prepare or to freeze fails its task, after the decline. Mirrors Flink's
-SubtaskCheckpointCoordinatorImpl and the part of ChannelStateWriter that waits for both sides; unlike there the upload starts
-when the data in flight is known, not before.
+The order, for each checkpoint: operators prepare (head to tail), the barrier goes out, what it overtook is captured,
+the operators freeze their state (tail to head), the rest happens in the background, and the acknowledgement is last.
+Ids only rise: what is not newer than the last one is not taken, and a checkpoint whose abort was announced before its
+trigger is answered by a cancellation marker to the outputs. It does not know queues, files or messages: each step is a
+call to an operator or to the task. An operator that fails to prepare or to freeze fails its task, after the decline.
+Mirrors Flink's SubtaskCheckpointCoordinatorImpl and the part of ChannelStateWriter that waits for both sides; unlike
+there the upload starts when the data in flight is known, not before.
 """
 
 from __future__ import annotations
@@ -98,10 +99,12 @@ class SubtaskCheckpointCoordinator:
         self._highest_aborted_id = CheckpointID(-1)
         self._pending: dict[CheckpointID, _PendingSnapshot] = {}
 
-    # --- triggers ---------------------------------------------------------------------------------------------------------
+    # --- triggers
+    # ---------------------------------------------------------------------------------------------------------
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, now_ms: int, *, is_running: bool = True) -> None:
-        """The JobMaster wants a checkpoint of a source, or of a task whose inputs have all ended. Raises OperatorFailure."""
+        """The JobMaster wants a checkpoint of a source, or of a task whose inputs have all ended. Raises
+        OperatorFailure."""
         if not is_running:
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
             detail = "The task does not run yet, or not any more."
@@ -145,7 +148,8 @@ class SubtaskCheckpointCoordinator:
                     self._task.cancel_timer(key)
 
     def captures_channel_state(self, options: CheckpointOptions) -> bool:
-        """Whether input data in flight becomes part of a checkpoint with these options (Flink: initInputsCheckpoint)."""
+        """Whether input data in flight becomes part of a checkpoint with these options (Flink:
+        initInputsCheckpoint)."""
         return options.is_unaligned and not options.snapshot_type.is_savepoint
 
     def _checkpoint_state(
@@ -194,7 +198,8 @@ class SubtaskCheckpointCoordinator:
         for operator in reversed(self._operators):
             pending.frozen.append(operator.snapshot_state(barrier, is_final=pending.is_task_finished))
 
-    # --- what becomes of a triggered checkpoint -----------------------------------------------------------------------------
+    # --- what becomes of a triggered checkpoint
+    # -----------------------------------------------------------------------------
 
     def all_barriers_received(
         self, checkpoint_id: CheckpointID, alignment_duration_ms: int, bytes_processed_during_alignment: int
@@ -216,7 +221,8 @@ class SubtaskCheckpointCoordinator:
             self._start_async_part_if_known(pending)
 
     def check_output_barriers(self) -> None:
-        """A barrier that has left all outputs overtakes nothing any more: its checkpoint does not wait for the timeout."""
+        """A barrier that has left all outputs overtakes nothing any more: its checkpoint does not wait for the
+        timeout."""
         waiting = [item for item in self._pending.values() if item.outputs is None and item.timer is not None]
         for pending in waiting:
             if not self._task.is_barrier_waiting(pending.checkpoint_id):
@@ -251,7 +257,8 @@ class SubtaskCheckpointCoordinator:
         state = replace(result, is_task_finished=pending.is_task_finished)
         self._task.acknowledge(checkpoint_id, metrics, state)
 
-    # --- aborts and notifications -------------------------------------------------------------------------------------------
+    # --- aborts and notifications
+    # -------------------------------------------------------------------------------------------
 
     def abort_checkpoint_on_barrier(
         self,
@@ -260,8 +267,8 @@ class SubtaskCheckpointCoordinator:
         detail: str = "",
         timestamp_ms: int = 0,
     ) -> None:
-        """The barrier handler has given it up. Older ones that still wait for barriers never get them now, either. `reason`: None
-        when it is the JobMaster who said so, and need not be told."""
+        """The barrier handler has given it up. Older ones that still wait for barriers never get them now, either.
+        `reason`: None when it is the JobMaster who said so, and need not be told."""
         self._last_checkpoint_id = max(self._last_checkpoint_id, checkpoint_id)
         for aborted_id in [other for other in self._aborted if other < self._last_checkpoint_id]:
             del self._aborted[aborted_id]
@@ -280,7 +287,8 @@ class SubtaskCheckpointCoordinator:
         self._task.checkpoint_settled(checkpoint_id, completed=True)
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID, *, is_running: bool = True) -> None:
-        """The JobMaster says that the checkpoint will never complete; its trigger may still come. Raises OperatorFailure."""
+        """The JobMaster says that the checkpoint will never complete; its trigger may still come. Raises
+        OperatorFailure."""
         if is_running:
             if checkpoint_id in self._pending:
                 self._drop(checkpoint_id)
@@ -295,7 +303,8 @@ class SubtaskCheckpointCoordinator:
         for checkpoint_id in list(self._pending):
             self._drop(checkpoint_id)
 
-    # --- what can be seen from outside ----------------------------------------------------------------------------------------
+    # --- what can be seen from outside
+    # ----------------------------------------------------------------------------------------
 
     @property
     def last_checkpoint_id(self) -> CheckpointID:
@@ -312,7 +321,8 @@ class SubtaskCheckpointCoordinator:
         """Number of aborts whose trigger has not come."""
         return len(self._aborted)
 
-    # --- inside -----------------------------------------------------------------------------------------------------------------
+    # --- inside
+    # -----------------------------------------------------------------------------------------------------------------
 
     def _finish_output(self, pending: _PendingSnapshot, batches: OutputState) -> None:
         """What the barrier has overtaken in the outputs is known."""

@@ -1,6 +1,7 @@
 """What the TaskExecutor core asks for.
 
-Besides these: OpenConnection, CloseConnection and Send of `snapline.runtime.cores.connections`, StartTimer, CancelTimer.
+Besides these: OpenConnection, CloseConnection and Send of `snapline.runtime.cores.connections`, StartTimer,
+CancelTimer.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class CancelTaskExecution:
-    """Cancel the task and interrupt what can be interrupted. Repeated every `task.cancellation.interval` until the task is
-    over. It reports CANCELED (FINISHED or FAILED when it was faster)."""
+    """Cancel the task and interrupt what can be interrupted. Repeated every `task.cancellation.interval` until the task
+    is over. It reports CANCELED (FINISHED or FAILED when it was faster)."""
 
     attempt_id: ExecutionAttemptID
 
@@ -52,8 +53,9 @@ class DeliverToTask:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSnapshots:
-    """The attempt has ended: what it acknowledged is not its TaskManager's any more, but for the checkpoints `untold`. Nobody was
-    told, or will be, that it acknowledged those, so they cannot complete with it: delete what was written for them."""
+    """The attempt has ended: what it acknowledged is not its TaskManager's any more, but for the checkpoints `untold`.
+    Nobody was told, or will be, that it acknowledged those, so they cannot complete with it: delete what was written
+    for them."""
 
     attempt_id: ExecutionAttemptID
     untold: tuple[CheckpointID, ...] = ()
@@ -61,8 +63,8 @@ class ReleaseSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeatResponse:
-    """Send this response in the session on the connection, after filling in the `metrics` of the tasks `executions`. Keeps
-    its place among the `Send` effects for the same connection."""
+    """Send this response in the session on the connection, after filling in the `metrics` of the tasks `executions`.
+    Keeps its place among the `Send` effects for the same connection."""
 
     connection: ConnectionID
     session: LeaderSessionID

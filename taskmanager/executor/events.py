@@ -1,7 +1,7 @@
 """What the TaskExecutor core of one TaskManager is told.
 
-Besides these: ResourceManagerLeaderChanged, ConnectionOpened, ConnectionLost and MessageReceived of `snapline.runtime.cores.connections`
-(the TaskManager dials all its connections), and `TimerFired`.
+Besides these: ResourceManagerLeaderChanged, ConnectionOpened, ConnectionLost and MessageReceived of
+`snapline.runtime.cores.connections` (the TaskManager dials all its connections), and `TimerFired`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class JobMasterLeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnteredState:
-    """A task that was started reports INITIALIZING, RUNNING, FINISHED, CANCELED or FAILED (with its failure). A terminal
-    state is reported once and last, when its thread has ended and what it held is released."""
+    """A task that was started reports INITIALIZING, RUNNING, FINISHED, CANCELED or FAILED (with its failure). A
+    terminal state is reported once and last, when its thread has ended and what it held is released."""
 
     attempt_id: ExecutionAttemptID
     state: ExecutionState

@@ -1,8 +1,8 @@
 """The slots of one TaskManager: whose they are, and which tasks run in them.
 
-A slot is FREE; ALLOCATED to a job whose JobMaster has not accepted it yet; ACTIVE; or RELEASING, when it was taken away while
-tasks still run in it. A released slot is free when its last task has ended. A table with rules; timeouts and messages are
-the core's around it. Mirrors Flink's TaskSlotTableImpl and TaskSlot.
+A slot is FREE; ALLOCATED to a job whose JobMaster has not accepted it yet; ACTIVE; or RELEASING, when it was taken away
+while tasks still run in it. A released slot is free when its last task has ended. A table with rules; timeouts and
+messages are the core's around it. Mirrors Flink's TaskSlotTableImpl and TaskSlot.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """TaskExecutor: the slots, tasks and connections of one TaskManager.
 
-Registers with the ResourceManager and, for as long as it has slots of a job, with the job's JobMaster; offers slots, starts
-and cancels tasks, carries messages between tasks and their JobMaster. What it decides: whose a slot is, what becomes of a
-job whose JobMaster is lost, and when the process must end.
+Registers with the ResourceManager and, for as long as it has slots of a job, with the job's JobMaster; offers slots,
+starts and cancels tasks, carries messages between tasks and their JobMaster. What it decides: whose a slot is, what
+becomes of a job whose JobMaster is lost, and when the process must end.
 
 * A slot that no JobMaster accepts within `taskmanager.slot.timeout` is free again.
-* A JobMaster that breaks off is looked for as long as `heartbeat.timeout`; then, or at once when it was silent for that long,
-  the job's tasks fail and its slots are free. A JobMaster that says Disconnect or rejects us: at once. That none leads the job
-  any more, as leader retrieval found, is no reason to hang up.
-* After a reconnection everything that runs is reported first, with what it knows of checkpoints: a JobMaster that follows a lost
-  one adopts it, any other cancels what it does not want.
-* Files of a snapshot that was acknowledged to nobody, because the task ended before a JobMaster was found, are deleted: the
-  coordinator, which deletes what it does not need, may have gone with its job.
-* A task that does not end within `task.cancellation.timeout` takes the process down, as does a ResourceManager that cannot
-  be registered with for `taskmanager.registration.timeout`, or that rejects us.
+* A JobMaster that breaks off is looked for as long as `heartbeat.timeout`; then, or at once when it was silent for that
+  long, the job's tasks fail and its slots are free. A JobMaster that says Disconnect or rejects us: at once. That none
+  leads the job any more, as leader retrieval found, is no reason to hang up.
+* After a reconnection everything that runs is reported first, with what it knows of checkpoints: a JobMaster that
+  follows a lost one adopts it, any other cancels what it does not want.
+* Files of a snapshot that was acknowledged to nobody, because the task ended before a JobMaster was found, are deleted:
+  the coordinator, which deletes what it does not need, may have gone with its job.
+* A task that does not end within `task.cancellation.timeout` takes the process down, as does a ResourceManager that
+  cannot be registered with for `taskmanager.registration.timeout`, or that rejects us.
 
 Stale messages, of another leader session than the one registered with, are dropped by LeaderConnection. Mirrors Flink's
 TaskExecutor with its JobTable, JobLeaderService and the watchdog of Task.
@@ -434,8 +434,9 @@ class TaskExecutor:
         )
 
     def _follow_job_master(self, job_id: JobID, address: str, session: LeaderSessionID) -> None:
-        """Register where the JobMaster is now. One that we are registered with says itself when its job is over, and a table of
-        leaders without it may be faster than that: hung up on, its last word would be lost, and the job's slots with it."""
+        """Register where the JobMaster is now. One that we are registered with says itself when its job is over, and a
+        table of leaders without it may be faster than that: hung up on, its last word would be lost, and the job's
+        slots with it."""
         was_registered = self._jobs[job_id].connection.is_registered
         if was_registered and not address:
             return

@@ -1,8 +1,8 @@
 """What a subtask's snapshot consists of on disk, and how its handles are put together again.
 
-Pure. One blob per part of keyed state, one per operator for all its list states (each element at an offset of its own, so
-that a rescale reads only its elements), one per channel with data in flight. Snapshots come as the task takes them, tail of
-the chain first; data in flight of inputs belongs to the head, that of outputs to the tail, as in Flink.
+Pure. One blob per part of keyed state, one per operator for all its list states (each element at an offset of its own,
+so that a rescale reads only its elements), one per channel with data in flight. Snapshots come as the task takes them,
+tail of the chain first; data in flight of inputs belongs to the head, that of outputs to the tail, as in Flink.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The format of a copy of a snapshot file on a TaskManager's own disk: the file's bytes, and checksums to believe them by.
+"""The format of a copy of a snapshot file on a TaskManager's own disk: the file's bytes, and checksums to believe them
+by.
 
-A copy is written without waiting for the disk, so after a crash of the machine it may be anything. Each part of the original (one
-blob of one subtask) is summed in chunks, so that a range is checked when it is read, and nothing else has to be. After the
-parts come the sums and a fixed end that says how to find them. Whatever does not fit is DamagedCopy; the reader goes to the
-original then. Format of this version of the program alone: copies of another version are damaged.
+A copy is written without waiting for the disk, so after a crash of the machine it may be anything. Each part of the
+original (one blob of one subtask) is summed in chunks, so that a range is checked when it is read, and nothing else has
+to be. After the parts come the sums and a fixed end that says how to find them. Whatever does not fit is DamagedCopy;
+the reader goes to the original then. Format of this version of the program alone: copies of another version are
+damaged.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The directories in which the TaskManagers of one machine keep copies of snapshot files.
 
-Below each root there is one directory per TaskManager, `tm-<resource id>/<job>/<path of the file>`, with a lock file that its owner
-holds as long as it lives: the operating system lets go of it however the process ends. Whose lock can be taken is dead; who
-starts takes over everything that the dead have left, so nothing stays behind on a machine that is in use. All TaskManagers of
-the machine may read all copies, because names of files are never used twice and copies prove themselves; only the owner writes
-and deletes. Directories of other users are not looked at. Mirrors Flink's LocalRecoveryDirectoryProviderImpl and the working
-directory of FLIP-201.
+Below each root there is one directory per TaskManager, `tm-<resource id>/<job>/<path of the file>`, with a lock file
+that its owner holds as long as it lives: the operating system lets go of it however the process ends. Whose lock can be
+taken is dead; who starts takes over everything that the dead have left, so nothing stays behind on a machine that is in
+use. All TaskManagers of the machine may read all copies, because names of files are never used twice and copies prove
+themselves; only the owner writes and deletes. Directories of other users are not looked at. Mirrors Flink's
+LocalRecoveryDirectoryProviderImpl and the working directory of FLIP-201.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ROOT_LOCK_POLL_SECONDS = 0.01
 
 
 LOOKS = 2
-"""So often a copy is looked for: who takes over the directory of a dead TaskManager moves one file after the other, and the one that
-is wanted may have gone from where was not yet looked to where it already was."""
+"""So often a copy is looked for: who takes over the directory of a dead TaskManager moves one file after the other, and
+the one that is wanted may have gone from where was not yet looked to where it already was."""
 
 
 @dataclass(slots=True)

@@ -1,9 +1,10 @@
-"""Local recovery: copies of snapshot files on the TaskManager's own disk, written after the upload and read before the storage.
+"""Local recovery: copies of snapshot files on the TaskManager's own disk, written after the upload and read before the
+storage.
 
-The shell around LocalStateRetention, which says what is kept. One per TaskManager; used from upload threads and task threads. A
-disk is taken when the first job with `execution.state-recovery.from-local` comes. Nothing here ever fails a checkpoint or a
-restore: a copy that cannot be written is none, one that cannot be read, or believed, is read from the storage instead; each kind of
-trouble is one line in the log. Mirrors Flink's TaskExecutorLocalStateStoresManager.
+The shell around LocalStateRetention, which says what is kept. One per TaskManager; used from upload threads and task
+threads. A disk is taken when the first job with `execution.state-recovery.from-local` comes. Nothing here ever fails a
+checkpoint or a restore: a copy that cannot be written is none, one that cannot be read, or believed, is read from the
+storage instead; each kind of trouble is one line in the log. Mirrors Flink's TaskExecutorLocalStateStoresManager.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from snapline.taskmanager.snapshots.planning.local_state_retention import (
 )
 
 INHERITED_MS = 300_000
-"""How long copies of another TaskManager wait for their job: as long as a job waits for slots (slot.request.timeout)."""
+"""How long copies of another TaskManager wait for their job: as long as a job waits for slots
+(slot.request.timeout)."""
 
 
 class LocalDisk(Protocol):

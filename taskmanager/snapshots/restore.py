@@ -1,9 +1,9 @@
 """Reads state back through its handles: whole blobs where they are small, ranges where they are large.
 
-Small blobs are fetched once and kept, because their many elements are read one by one; of large ones only the ranges that are
-asked for are read, so that a rescale does not read what other subtasks own. With local recovery the copy on this machine's
-disk is read, as far as there is one that can be believed, and the storage from then on. Implements `StateBlob`, which the task
-reads from.
+Small blobs are fetched once and kept, because their many elements are read one by one; of large ones only the ranges
+that are asked for are read, so that a rescale does not read what other subtasks own. With local recovery the copy on
+this machine's disk is read, as far as there is one that can be believed, and the storage from then on. Implements
+`StateBlob`, which the task reads from.
 """
 
 from __future__ import annotations

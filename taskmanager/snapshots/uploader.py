@@ -1,9 +1,9 @@
 """The shell around SegmentPlanner: encodes and writes snapshots on a few threads, and answers the tasks.
 
-One uploader per TaskManager, one sink per task (`for_task`). Every answer is the planner's; here are only threads, storage
-and the callbacks. Frozen state is released as soon as it is encoded. A write that was cancelled while it ran is deleted when
-it has ended. With local recovery, what is durable is copied to the local disk, too, before the task is told. Mirrors Flink's
-AsyncCheckpointRunnable and CheckpointStreamFactory.
+One uploader per TaskManager, one sink per task (`for_task`). Every answer is the planner's; here are only threads,
+storage and the callbacks. Frozen state is released as soon as it is encoded. A write that was cancelled while it ran is
+deleted when it has ended. With local recovery, what is durable is copied to the local disk, too, before the task is
+told. Mirrors Flink's AsyncCheckpointRunnable and CheckpointStreamFactory.
 """
 
 from __future__ import annotations
@@ -51,12 +51,14 @@ THREADS = 4
 ENCODING_AT_ONCE = 2
 """So many blobs of one snapshot, ..."""
 WAITING_BYTES = 80 << 20
-"""... and none more while this much of it is encoded and not yet durable; more than SEGMENT_BYTES, at which it is written."""
+"""... and none more while this much of it is encoded and not yet durable; more than SEGMENT_BYTES, at which it is
+written."""
 SHARED_LOCATION = "shared"
 """Directory of what several checkpoints refer to, below the checkpoint directory of the job (as in Flink)."""
 
 MAX_UNSETTLED = 32
-"""Snapshots of a task that it acknowledged and that did not complete: what was before them is surely the coordinator's."""
+"""Snapshots of a task that it acknowledged and that did not complete: what was before them is surely the
+coordinator's."""
 
 SnapshotAnswer = TaskStateSnapshot | BaseException
 
@@ -98,7 +100,8 @@ class SnapshotUploader:
         pool: Executor | None = None,
         local: LocalRecovery | None = None,
     ) -> None:
-        """`pool` performs encoding and writing; None: so many threads of its own. The simulator brings one without threads."""
+        """`pool` performs encoding and writing; None: so many threads of its own. The simulator brings one without
+        threads."""
         self._storages = storages
         self._local = local
         self._planner = SegmentPlanner(resource_id, memory_threshold_bytes)
@@ -114,8 +117,8 @@ class SnapshotUploader:
         local: JobLocalRecovery | None = None,
         memory_threshold_bytes: int | None = None,
     ) -> TaskSnapshotSink:
-        """The sink of one attempt. `checkpoint_directory`: of its job, from the deployment descriptor. `memory_threshold_bytes`: what
-        the job says of it, else it is the TaskManager's."""
+        """The sink of one attempt. `checkpoint_directory`: of its job, from the deployment descriptor.
+        `memory_threshold_bytes`: what the job says of it, else it is the TaskManager's."""
         return TaskSnapshotSink(self, checkpoint_directory, local, memory_threshold_bytes)
 
     def start(
@@ -317,7 +320,8 @@ class TaskSnapshotSink:
             self._hand_over(next(iter(self._acknowledged)))
 
     def settled(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
-        """The coordinator says what became of it. One that it aborted may have been acknowledged too late for it to hear."""
+        """The coordinator says what became of it. One that it aborted may have been acknowledged too late for it to
+        hear."""
         if completed and checkpoint_id in self._acknowledged:
             self._hand_over(checkpoint_id)
         if self._local is None or checkpoint_id not in self._copied:
@@ -330,8 +334,8 @@ class TaskSnapshotSink:
             self._local.abort(checkpoint_id)
 
     def release(self, untold: Collection[CheckpointID]) -> None:
-        """The task has ended, and with these checkpoints the coordinator was never told of it: what was written for them is deleted,
-        all else is the coordinator's. Called from any thread, after everything else."""
+        """The task has ended, and with these checkpoints the coordinator was never told of it: what was written for
+        them is deleted, all else is the coordinator's. Called from any thread, after everything else."""
         for checkpoint_id in list(self._acknowledged):
             if checkpoint_id not in untold:
                 self._hand_over(checkpoint_id)

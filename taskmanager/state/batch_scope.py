@@ -1,8 +1,8 @@
 """Whose turn it is while a batch is processed row by row: the keys of the batch, numbered, and the current one.
 
-Row-style state reads the values of all keys of a batch at once into Python lists, on first use, and writes back what was
-changed when the batch ends; rows of the same key share one entry, so they see each other's updates. That takes the place of
-Flink's setCurrentKey per record; here the operator sets one integer per row.
+Row-style state reads the values of all keys of a batch at once into Python lists, on first use, and writes back what
+was changed when the batch ends; rows of the same key share one entry, so they see each other's updates. That takes the
+place of Flink's setCurrentKey per record; here the operator sets one integer per row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NO_SLOTS: Slots = np.zeros(0, np.int32)
 
 @kernel(I64(RO_I32s, I32s, I32s, I32s))
 def number_slots(slots: Any, numbers: Any, distinct: Any, rows: Any) -> int:
-    """Number the distinct slots in order of appearance. `numbers` is by slot and need not be clean: a number is believed
-    only if `distinct` confirms it."""
+    """Number the distinct slots in order of appearance. `numbers` is by slot and need not be clean: a number is
+    believed only if `distinct` confirms it."""
     count = 0
     for row in range(slots.shape[0]):
         slot = slots[row]

@@ -1,10 +1,10 @@
 """Columns of any Arrow types as one byte string per row, and back: what a key-value store keeps of a key.
 
-Whole batches at a time: a row is a sequence of cells, one per column, and a cell is itself columnar. A cell of n values is n
-bytes of validity, and then, by type: the n values of a fixed width; n lengths and the bytes (strings); n lengths and one cell
-with all elements (lists, maps); a cell per field (structs). So both directions cost a few passes per column, however nested
-it is. Private to a process: types are not in the bytes, the reader knows them. Nothing like it in Flink, whose serializers
-write one object at a time.
+Whole batches at a time: a row is a sequence of cells, one per column, and a cell is itself columnar. A cell of n values
+is n bytes of validity, and then, by type: the n values of a fixed width; n lengths and the bytes (strings); n lengths
+and one cell with all elements (lists, maps); a cell per field (structs). So both directions cost a few passes per
+column, however nested it is. Private to a process: types are not in the bytes, the reader knows them. Nothing like it
+in Flink, whose serializers write one object at a time.
 """
 
 from __future__ import annotations

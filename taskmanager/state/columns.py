@@ -1,9 +1,9 @@
 """Columns of state values, one value per slot: gather and scatter of whole batches, growth by doubling, freezing.
 
-Three shapes: NumpyColumn for what is one number (integers, floats, booleans, everything temporal), StructColumn for structs
-(a column per field), ArrowColumn for all else (strings, binaries, decimals, lists, maps). No value and a null are the same:
-nothing is stored. A column knows no keys, no key groups and no user objects. Nothing like it in Flink, whose heap backend
-holds objects in a hash map (CopyOnWriteStateMap).
+Three shapes: NumpyColumn for what is one number (integers, floats, booleans, everything temporal), StructColumn for
+structs (a column per field), ArrowColumn for all else (strings, binaries, decimals, lists, maps). No value and a null
+are the same: nothing is stored. A column knows no keys, no key groups and no user objects. Nothing like it in Flink,
+whose heap backend holds objects in a hash map (CopyOnWriteStateMap).
 """
 
 from __future__ import annotations
@@ -232,9 +232,9 @@ class _FrozenStruct:
 class ArrowColumn(Column):
     """Values of any Arrow type, as a log: every `put` appends its array, slots point into the log.
 
-    Arrow arrays never change, so freezing copies the pointers alone. Neighbouring pieces are merged when the older is not
-    much larger, so there are few of them; when more than half of the log is out of use it is written anew. Both cost a
-    constant per value, amortised.
+    Arrow arrays never change, so freezing copies the pointers alone. Neighbouring pieces are merged when the older is
+    not much larger, so there are few of them; when more than half of the log is out of use it is written anew. Both
+    cost a constant per value, amortised.
     """
 
     __slots__ = ("_guard", "_log", "_positions", "_rewrite_at", "_starts", "data_type")

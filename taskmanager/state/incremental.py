@@ -1,10 +1,11 @@
 """Incremental snapshots of keyed state: a full one now and then, between them only the keys that were touched since.
 
-Every row that a batch brings marks its key; a snapshot writes the marked keys, those without state (any more) among them as
-rows of nulls, and refers to the files of the last checkpoint that completed. What was not confirmed stays marked. The chain
-begins anew when its deltas are many, or half as large as what they build on, so that a restore reads at most about one and a
-half times the state. Savepoints are full and refer to nothing. A restore reads the newest file first and takes each key once.
-Mirrors the role of Flink's RocksIncrementalSnapshotStrategy for state in memory; the parts are key-wise here, not sorted runs.
+Every row that a batch brings marks its key; a snapshot writes the marked keys, those without state (any more) among
+them as rows of nulls, and refers to the files of the last checkpoint that completed. What was not confirmed stays
+marked. The chain begins anew when its deltas are many, or half as large as what they build on, so that a restore reads
+at most about one and a half times the state. Savepoints are full and refer to nothing. A restore reads the newest file
+first and takes each key once. Mirrors the role of Flink's RocksIncrementalSnapshotStrategy for state in memory; the
+parts are key-wise here, not sorted runs.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ class IncrementalSnapshots:
         delta: Callable[[BoolArray], Sequence[EncodablePart]],
         high_water: Callable[[], int],
     ) -> None:
-        """`full` and `delta` give at least one part. `owner` is unique to the attempt and operator: shared keys begin with it."""
+        """`full` and `delta` give at least one part. `owner` is unique to the attempt and operator: shared keys begin
+        with it."""
         self._changes = changes
         self._owner = owner
         self._full, self._delta, self._high_water = full, delta, high_water

@@ -1,9 +1,10 @@
 """The `hashmap` backend: all keyed state of one operator in one subtask, in memory, columnar.
 
-Keys become slots through the KeyIndex, states are columns by slot. The unit is the batch: `slots(key_columns)`, then the
-states' `..._batch` methods; or, for row-wise functions, `begin_batch(slots)`, one assignment to `scope.index` per row, and
-`end_batch()`. Keys whose state has all been cleared are removed when the table would grow otherwise, so a stream of ever
-new keys does not fill the memory. It does not know operators, barriers or storage. Mirrors Flink's HeapKeyedStateBackend.
+Keys become slots through the KeyIndex, states are columns by slot. The unit is the batch: `slots(key_columns)`, then
+the states' `..._batch` methods; or, for row-wise functions, `begin_batch(slots)`, one assignment to `scope.index` per
+row, and `end_batch()`. Keys whose state has all been cleared are removed when the table would grow otherwise, so a
+stream of ever new keys does not fill the memory. It does not know operators, barriers or storage. Mirrors Flink's
+HeapKeyedStateBackend.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ class KeyedStateBackend:
             self._changes.mark(slots)
 
     def update_all(self, update: Callable[[Slots], None]) -> None:
-        """Change the state of every key: `update` is called with slots until there has been one for each key. Keys may move
-        meanwhile: slots that were looked up before have to be looked up again."""
+        """Change the state of every key: `update` is called with slots until there has been one for each key. Keys may
+        move meanwhile: slots that were looked up before have to be looked up again."""
         slots = self._index.live_slots()
         self.touch(slots)
         update(slots)
@@ -190,7 +191,8 @@ class KeyedStateBackend:
         return name in self._states
 
     def adopt_state(self, state: AdoptedState) -> None:
-        """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first batch."""
+        """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first
+        batch."""
         check(state.descriptor.name not in self._states, f"state {state.descriptor.name!r} exists already")
         state.grow(self._capacity)
         self._states[state.descriptor.name] = state
@@ -200,8 +202,8 @@ class KeyedStateBackend:
         return NOTHING_DUE
 
     def load_due(self, name: str, time_ms: int, limit: int) -> None:
-        """Bring keys into memory that are due at this time, those that are due first: at most so many, and no more than there is
-        room for. Slots, and entries of adopted states, that were looked up before mean nothing afterwards."""
+        """Bring keys into memory that are due at this time, those that are due first: at most so many, and no more than
+        there is room for. Slots, and entries of adopted states, that were looked up before mean nothing afterwards."""
 
     def remove_state(self, name: str) -> None:
         """Forget a state that came with a snapshot, of all keys. What lies elsewhere of it is not read any more."""
@@ -296,8 +298,8 @@ class KeyedStateBackend:
         )
 
     def _delta(self, touched: BoolArray) -> KeyedSnapshot:
-        """The keys that were touched, whether they have state or not. The synchronous part: it costs these keys, and what
-        of the timers is frozen."""
+        """The keys that were touched, whether they have state or not. The synchronous part: it costs these keys, and
+        what of the timers is frozen."""
         self.end_batch()
         slots = np.flatnonzero(touched).astype(np.int32)
         slots = slots[self._index.are_live(slots)]
@@ -315,8 +317,9 @@ class KeyedStateBackend:
         )  # fmt: skip
 
     def restore(self, inputs: Iterable[KeyedStateInput]) -> None:
-        """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before the
-        first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build on."""
+        """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before
+        the first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build
+        on."""
         sources = [(source, read_header(source.read_range)) for source in inputs]
         self._expect_all([header for _, header in sources])
         has_deltas = any(header.is_delta for _, header in sources)
@@ -336,7 +339,8 @@ class KeyedStateBackend:
             self._expect(name, descriptors)
 
     def _expect(self, name: str, written: Sequence[StateDescriptor]) -> None:
-        """Make the state that all of these can become: some subtasks may have gone over to a newer one, others not yet."""
+        """Make the state that all of these can become: some subtasks may have gone over to a newer one, others not
+        yet."""
         known = self._states.get(name)
         candidates = written[::-1] if known is None else [known.descriptor]
         refusals: list[StateError] = []

@@ -1,7 +1,8 @@
 """ListState: every element is an entry with a value in a column, and each key has a chain of entries.
 
-Adding costs the elements added, never the list. Row by row, additions wait until the batch ends, unless the list is read:
-then it is loaded, and those of keys that follow as far as that has paid (Lookahead). Mirrors Flink's HeapListState.
+Adding costs the elements added, never the list. Row by row, additions wait until the batch ends, unless the list is
+read: then it is loaded, and those of keys that follow as far as that has paid (Lookahead). Mirrors Flink's
+HeapListState.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class KeyedListState(KeyedState):
         self._cut(slots)
 
     def remove_entries(self, slots: Slots, are_gone: Callable[[Slots], BoolArray]) -> Slots:
-        """Of these keys, forget the elements whose entries (by which `values` goes) are gone; returns whose they were."""
+        """Of these keys, forget the elements whose entries (by which `values` goes) are gone; returns whose they
+        were."""
         owners, entries = self._chains.owned(slots)
         gone = are_gone(entries)
         owners, entries = owners[gone], entries[gone]

@@ -1,10 +1,10 @@
 """MapState: every pair is an entry, found through a KeyIndex over (slot, map key); each key has a chain of its entries.
 
-Reading, setting and removing one pair costs that pair, however large the map and however many keys the batch has. Row by
-row, a pair that is not known is looked up alone; once look-ups in a map have cost as much as loading it, it is loaded whole;
-maps of a few pairs are loaded at once, with those of the keys that follow. What was read or written stays known for later
-batches (a bounded number of pairs, those used last; only values that Python cannot change in place), what was changed is
-written when the batch ends. Mirrors Flink's HeapMapState.
+Reading, setting and removing one pair costs that pair, however large the map and however many keys the batch has. Row
+by row, a pair that is not known is looked up alone; once look-ups in a map have cost as much as loading it, it is
+loaded whole; maps of a few pairs are loaded at once, with those of the keys that follow. What was read or written stays
+known for later batches (a bounded number of pairs, those used last; only values that Python cannot change in place),
+what was changed is written when the batch ends. Mirrors Flink's HeapMapState.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A keyed snapshot between its two parts: frozen in the task's thread, encoded in an upload thread.
 
-Freezing copies nothing (see CopyOnWrite). Encoding takes the columns as they were, finds each key's key group, orders the keys
-by it and writes a table (`snapline.dataflow.snapshot.state_format`); keys without state and timers are left out. Mirrors Flink's
-FullSnapshotResources and FullSnapshotAsyncWriter.
+Freezing copies nothing (see CopyOnWrite). Encoding takes the columns as they were, finds each key's key group, orders
+the keys by it and writes a table (`snapline.dataflow.snapshot.state_format`); keys without state and timers are left
+out. Mirrors Flink's FullSnapshotResources and FullSnapshotAsyncWriter.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def true_rows(mask: BoolArray) -> Slots:
 def _order_by_key_group(
     hashes: Any, max_parallelism: int, start: int, slots: Any, groups: Any, ordered: Any, bounds: Any
 ) -> int:
-    """A counting sort of the slots by key group. `bounds` has two entries more than there are key groups, zero on entry; all but
-    the last are the result. Returns the first row whose key group is not one of these, else -1."""
+    """A counting sort of the slots by key group. `bounds` has two entries more than there are key groups, zero on
+    entry; all but the last are the result. Returns the first row whose key group is not one of these, else -1."""
     all_groups = np.uint32(max_parallelism)
     count = bounds.shape[0] - 2
     for row in range(hashes.shape[0]):
@@ -126,8 +126,8 @@ class KeyedSnapshot:
         *,
         is_delta: bool = False,
     ) -> None:
-        """`occupied`: which slots to write; asked in the asynchronous part. `is_delta`: only some keys, which replace what
-        earlier files say of them."""
+        """`occupied`: which slots to write; asked in the asynchronous part. `is_delta`: only some keys, which replace
+        what earlier files say of them."""
         self._key_fields = [with_role(field, KEY_COLUMN) for field in key_fields]
         self._keys: FrozenKeys | None = keys
         self._occupied: Callable[[], BoolArray] | None = occupied

@@ -1,9 +1,9 @@
 """What every keyed state is to its backend, and the states that hold one value per key: value, reducing, aggregating.
 
 Two faces. Row by row (`value`, `update`, `add`, ...), for the current key of the BatchScope, over a Python list that is
-loaded and written back once per batch. Whole columns (`get_batch`, `put_batch`, `clear_batch`), by slot. The second writes
-the first back before it looks. Mirrors Flink's HeapValueState, HeapReducingState and HeapAggregatingState; unlike there, a
-value read is the state's own only until the batch ends: change it through `update`.
+loaded and written back once per batch. Whole columns (`get_batch`, `put_batch`, `clear_batch`), by slot. The second
+writes the first back before it looks. Mirrors Flink's HeapValueState, HeapReducingState and HeapAggregatingState;
+unlike there, a value read is the state's own only until the batch ends: change it through `update`.
 """
 
 from __future__ import annotations
@@ -330,7 +330,8 @@ class RunningAggregateState(KeyedState):
         self.column = AggregateColumn(descriptor, capacity)
 
     def fold_batch(self, slots: Slots, values: pa.Array | Numbers, *, running: bool = True) -> dict[str, Numbers]:
-        """Fold a column in, row by row in order. With `running`: `count` and each aggregate as they stand after each row."""
+        """Fold a column in, row by row in order. With `running`: `count` and each aggregate as they stand after each
+        row."""
         return self.column.fold(slots, values, running=running)
 
     def flush(self) -> None:

@@ -1,7 +1,7 @@
 """The timers of one operator, by time domain: row by row for the current key, and in slices when they are due.
 
-Row by row, registrations and deletions are gathered (the last word on a timer counts) and carried out when the batch ends.
-Mirrors Flink's InternalTimerService, without the clock: the operator asks for what is due.
+Row by row, registrations and deletions are gathered (the last word on a timer counts) and carried out when the batch
+ends. Mirrors Flink's InternalTimerService, without the clock: the operator asks for what is due.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """How many keys of a batch to load at once, when one row asks for what is not loaded yet.
 
-Rows ask in the order in which the keys of a batch are numbered, more or less. Loading is cheap by the dozen and dear one by
-one, so what follows is loaded too: more of it as long as at least half of what was loaded ahead was asked for, less when
-not. So no more is loaded than about twice what is used, whether all rows look at their state or one in a hundred.
+Rows ask in the order in which the keys of a batch are numbered, more or less. Loading is cheap by the dozen and dear
+one by one, so what follows is loaded too: more of it as long as at least half of what was loaded ahead was asked for,
+less when not. So no more is loaded than about twice what is used, whether all rows look at their state or one in a
+hundred.
 """
 
 from __future__ import annotations

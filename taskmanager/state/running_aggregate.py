@@ -1,7 +1,8 @@
 """Running aggregates per slot: count, sum, min, max of a column, after every row and on whole batches.
 
-One kernel call per aggregate and batch; rows of the same key see each other in order. It is what `keyed_sum` measures, and
-what vectorised windows fold into. Nulls change nothing; a slot that has seen no value has a count of 0 and no aggregates.
+One kernel call per aggregate and batch; rows of the same key see each other in order. It is what `keyed_sum` measures,
+and what vectorised windows fold into. Nulls change nothing; a slot that has seen no value has a count of 0 and no
+aggregates.
 """
 
 from __future__ import annotations

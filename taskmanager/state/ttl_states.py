@@ -1,8 +1,9 @@
-"""States whose values have a time to live: those of the row-wise states, each value paired with when it was last touched.
+"""States whose values have a time to live: those of the row-wise states, each value paired with when it was last
+touched.
 
-What has expired reads as if it were not there, and is removed: when it is read, and a bounded number of keys at a time while
-the job runs (`expire`). Writing renews; reading, too, where the configuration says so. Time is the task's processing time.
-Mirrors Flink's TtlValueState, TtlListState, TtlMapState, TtlReducingState and TtlAggregatingState.
+What has expired reads as if it were not there, and is removed: when it is read, and a bounded number of keys at a time
+while the job runs (`expire`). Writing renews; reading, too, where the configuration says so. Time is the task's
+processing time. Mirrors Flink's TtlValueState, TtlListState, TtlMapState, TtlReducingState and TtlAggregatingState.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """How many rows a task takes from its input at once: as many as it works through in `TARGET_MS`.
 
-Between two batches a task looks at its mail and lets barriers pass; a function that takes a millisecond for every row would
-otherwise keep an unaligned barrier waiting for seconds. Fast tasks are never limited. The limit falls at once to what the last
-batch says, and doubles with every batch that needed less than half of the time, so that a pause of the machine is forgotten
-soon. Takes the role of Flink's BufferDebloater, on the consumer's side: there buffers shrink, here batches are cut.
+Between two batches a task looks at its mail and lets barriers pass; a function that takes a millisecond for every row
+would otherwise keep an unaligned barrier waiting for seconds. Fast tasks are never limited. The limit falls at once to
+what the last batch says, and doubles with every batch that needed less than half of the time, so that a pause of the
+machine is forgotten soon. Takes the role of Flink's BufferDebloater, on the consumer's side: there buffers shrink, here
+batches are cut.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a checkpoint does to its task: barriers go out, uploads begin, messages are sent, timers run.
 
-Decides nothing about checkpoints but which edges let a barrier overtake: on others in-flight rows could not be redistributed.
-Mirrors the executing half of Flink's SubtaskCheckpointCoordinatorImpl and RecordWriterOutput.broadcastEvent.
+Decides nothing about checkpoints but which edges let a barrier overtake: on others in-flight rows could not be
+redistributed. Mirrors the executing half of Flink's SubtaskCheckpointCoordinatorImpl and
+RecordWriterOutput.broadcastEvent.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class CheckpointExecution:
         put_mail: Callable[[Mail], None],
         on_taken: Callable[[CheckpointBarrier], bool],
     ) -> None:
-        """`on_taken` is told of every checkpoint that is frozen here, and answers whether the task was finished then."""
+        """`on_taken` is told of every checkpoint that is frozen here, and answers whether the task was finished
+        then."""
         self._descriptor = descriptor
         self._writers = tuple(writers)
         self._environment = environment
@@ -107,7 +109,8 @@ class CheckpointExecution:
         for writer in self._writers:
             writer.broadcast(EndOfChannelState(is_last))
 
-    # --- the background ---------------------------------------------------------------------------------------------------
+    # --- the background
+    # ---------------------------------------------------------------------------------------------------
 
     def start_async_snapshot(
         self,
@@ -133,7 +136,8 @@ class CheckpointExecution:
         """The snapshot sink keeps local copies, and what was acknowledged."""
         self._environment.snapshot_sink.settled(checkpoint_id, completed=completed)
 
-    # --- the JobMaster ----------------------------------------------------------------------------------------------------
+    # --- the JobMaster
+    # ----------------------------------------------------------------------------------------------------
 
     def acknowledge(self, checkpoint_id: CheckpointID, metrics: CheckpointMetrics, state: TaskStateSnapshot) -> None:
         """What was written belongs to the checkpoint from now on."""

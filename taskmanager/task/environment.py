@@ -1,7 +1,7 @@
 """What a task needs from the process that it runs in. Implemented by the TaskManager's shell, and by the simulator.
 
-Every method is called on the task's own thread and returns soon, except that reads of restored state may take as long as the
-storage does. Mirrors Flink's Environment, CheckpointResponder and TaskManagerActions.
+Every method is called on the task's own thread and returns soon, except that reads of restored state may take as long
+as the storage does. Mirrors Flink's Environment, CheckpointResponder and TaskManagerActions.
 """
 
 from __future__ import annotations

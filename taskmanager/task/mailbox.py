@@ -1,8 +1,9 @@
 """Control mail of one task: what other threads want done on the task's own.
 
-Decides nothing: it keeps the order of arrival. Thread-safe only in that `put` is one append to a deque, which CPython does
-atomically; the task takes from the other end. The task empties it before it looks at data, which replaces Flink's checkpoint
-lock. Mirrors Flink's TaskMailbox and MailboxProcessor; unlike there, mail is a value, so that a run can be replayed.
+Decides nothing: it keeps the order of arrival. Thread-safe only in that `put` is one append to a deque, which CPython
+does atomically; the task takes from the other end. The task empties it before it looks at data, which replaces Flink's
+checkpoint lock. Mirrors Flink's TaskMailbox and MailboxProcessor; unlike there, mail is a value, so that a run can be
+replayed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The operators of one task, wired: what one emits goes straight into the next, or out of the task.
 
 Decides wiring (main and side outputs, chained inputs, edges), the order of life-cycle calls (tail to head for opening,
-head to tail for the end), which operator's pending work goes first, and whose an exception is. It does not know channels or checkpoints: the
-task loop says when. Mirrors Flink's OperatorChain, ChainingOutput, BroadcastingOutputCollector.
+head to tail for the end), which operator's pending work goes first, and whose an exception is. It does not know
+channels or checkpoints: the task loop says when. Mirrors Flink's OperatorChain, ChainingOutput,
+BroadcastingOutputCollector.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Processing time of one task: the time of the current step, and timers that fall due between steps.
 
-Decides the order in which due timers fire: by time, then by registration. It does not know a clock: the task tells it the
-time. Mirrors Flink's ProcessingTimeService and PausableRelativeClock; callbacks run on the task's thread and never in the middle of a
-batch.
+Decides the order in which due timers fire: by time, then by registration. It does not know a clock: the task tells it
+the time. Mirrors Flink's ProcessingTimeService and PausableRelativeClock; callbacks run on the task's thread and never
+in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class TaskProcessingTime:
         self._dry_looks += 1
 
     def advance(self, now_ms: int, *, hindered: bool = False) -> None:
-        """A step begins. Time that goes back stands still here. `hindered`: the step before took no row, for want of room in an output or
-        because an operator was blocked."""
+        """A step begins. Time that goes back stands still here. `hindered`: the step before took no row, for want of
+        room in an output or because an operator was blocked."""
         if hindered:
             self._hindered_ms += max(0, now_ms - self._now_ms)
         self._now_ms = max(self._now_ms, now_ms)

@@ -2,9 +2,9 @@
 
 Decides partitioning (forward, hash, rebalance, rescale, broadcast) and adaptive batching: a batch that is large enough
 leaves at once; small ones are gathered up to `execution.batch.target-rows` and leave together, at the latest after
-`execution.buffer-timeout`, and earlier when the task has nothing else to do; too large ones are cut. A watermark waits with the rows before it,
-and a later one replaces it: a watermark may come late, never early. Barriers and end events push out what waits.
-It does not know time beyond what `flush_due` is told, nor who reads. Mirrors Flink's RecordWriter,
+`execution.buffer-timeout`, and earlier when the task has nothing else to do; too large ones are cut. A watermark waits
+with the rows before it, and a later one replaces it: a watermark may come late, never early. Barriers and end events
+push out what waits. It does not know time beyond what `flush_due` is told, nor who reads. Mirrors Flink's RecordWriter,
 ChannelSelectorRecordWriter and OutputFlusher; for a batch at a time, and without a flusher thread.
 """
 
@@ -28,7 +28,8 @@ MAX_BATCH_TARGETS = 4
 LARGE_BATCH_BYTES = 512 << 10
 """A batch with at least this many bytes is worth sending alone, however few rows it has."""
 IDLE_FLUSH_INTERVAL_MS = 5
-"""Even when idle, small batches leave at most this often, so that a thin stream does not become a flood of tiny batches."""
+"""Even when idle, small batches leave at most this often, so that a thin stream does not become a flood of tiny
+batches."""
 
 
 class _Lane:
@@ -63,7 +64,8 @@ class RecordWriter:
         target_rows: int,
         debloat_target_ms: int | None = None,
     ) -> None:
-        """`debloat_target_ms`: what waits in a subpartition should take its consumer so long, about; None: never mind."""
+        """`debloat_target_ms`: what waits in a subpartition should take its consumer so long, about; None: never
+        mind."""
         if descriptor.partitioning is Partitioning.HASH:
             # It brings a compiler, which others do without.
             from snapline.dataflow.columnar.key_partition import split_batch
@@ -117,7 +119,8 @@ class RecordWriter:
         self._offer(self._lanes[0], batch)
 
     def _emit_hashed(self, batch: pa.RecordBatch) -> None:
-        """Small batches are gathered before they are split, too: splitting costs the same for ten rows and a thousand."""
+        """Small batches are gathered before they are split, too: splitting costs the same for ten rows and a
+        thousand."""
         unsplit = self._unsplit
         if batch.num_rows >= self._large_rows:
             if unsplit.batches:
@@ -198,7 +201,8 @@ class RecordWriter:
     # --- control ----------------------------------------------------------------------------------------------------
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Send it once the rows before it have left. One that is lower than one that waits says nothing, and does not replace it."""
+        """Send it once the rows before it have left. One that is lower than one that waits says nothing, and does not
+        replace it."""
         if self._buffer_timeout_ms == 0:
             self._add_to_all(watermark)
         elif self._watermark is None or watermark.timestamp_ms > self._watermark.timestamp_ms:
@@ -213,8 +217,8 @@ class RecordWriter:
     def broadcast(
         self, element: StreamElement, *, priority: bool = False
     ) -> list[tuple[int, Sequence[pa.RecordBatch]]]:
-        """Send a control element to every subpartition, after everything before it. Returns (subpartition, batches) that
-        a priority barrier overtook."""
+        """Send a control element to every subpartition, after everything before it. Returns (subpartition, batches)
+        that a priority barrier overtook."""
         self.flush()
         return self._add_to_all(element, priority=priority)
 
@@ -273,8 +277,8 @@ class RecordWriter:
         self._deadline_ms = None
 
     def flush_due(self, now_ms: int, *, idle: bool) -> int | None:
-        """Flush if what waits has waited long enough, which is sooner when the task is idle. Returns when to ask again, at
-        the latest. While a subpartition is full nothing is gained by sending."""
+        """Flush if what waits has waited long enough, which is sooner when the task is idle. Returns when to ask again,
+        at the latest. While a subpartition is full nothing is gained by sending."""
         if not self._something_waits:
             return None
         if self._deadline_ms is None:

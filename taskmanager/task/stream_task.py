@@ -1,16 +1,16 @@
 """The loop of one subtask: mail first, then data, one bounded piece of work per step.
 
-Decides what is done next. Order: mail (triggers, notifications, cancel, answers of uploads, wake-ups of channels), timers of
-the checkpointing cores, processing-time timers, unfinished work of the last watermark, one element of the input or one batch
-of the source. Data is touched only while all outputs have room, priority elements always. Life:
+Decides what is done next. Order: mail (triggers, notifications, cancel, answers of uploads, wake-ups of channels),
+timers of the checkpointing cores, processing-time timers, unfinished work of the last watermark, one element of the
+input or one batch of the source. Data is touched only while all outputs have room, priority elements always. Life:
 
     CREATED -> INITIALIZING -> RUNNING -> FINISHED
     any but a terminal state -> CANCELED (cancel) | FAILED (an exception, a lost channel, failExternally)
 
 It has no thread and no clock: production calls `step` in a thread that waits while nothing is to do (`taskmanager.
-task_thread`), the simulator calls it directly. What a checkpoint, the end of data or a failure means is decided in the files
-beside this one. Mirrors Flink's StreamTask, MailboxProcessor and StreamOneInputProcessor; the mailbox replaces the
-checkpoint lock.
+task_thread`), the simulator calls it directly. What a checkpoint, the end of data or a failure means is decided in the
+files beside this one. Mirrors Flink's StreamTask, MailboxProcessor and StreamOneInputProcessor; the mailbox replaces
+the checkpoint lock.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class ProgressKind(Enum):
     BACKPRESSURED = "backpressured"
     """As IDLE: an output has no room."""
     BLOCKED = "blocked"
-    """As IDLE: an operator waits for answers from outside, and takes nothing more. The task counts as busy, as in Flink."""
+    """As IDLE: an operator waits for answers from outside, and takes nothing more. The task counts as busy, as in
+    Flink."""
     FINISHED = "finished"
     """The task is over, whatever its state; never call again."""
 
@@ -132,7 +133,8 @@ class StreamTask:
         """Triggers that wait: for the end of data (stop with savepoint), or for the end of all inputs."""
         self._last_completed_id = CheckpointID(0)
 
-    # --- mail: from any thread ------------------------------------------------------------------------------------------
+    # --- mail: from any thread
+    # ------------------------------------------------------------------------------------------
 
     def deliver(self, message: TaskMessage) -> None:
         """The JobMaster said this to the attempt."""
@@ -155,7 +157,8 @@ class StreamTask:
         if source is not None:
             source.cancel()
 
-    # --- seen from outside ----------------------------------------------------------------------------------------------
+    # --- seen from outside
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ExecutionState:
@@ -166,11 +169,12 @@ class StreamTask:
         """Counters, cumulative since the start. From any thread."""
         return self._meter.metrics(self._parts)
 
-    # --- the loop -------------------------------------------------------------------------------------------------------
+    # --- the loop
+    # -------------------------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> Progress:
-        """Do one piece of work. Raises InvariantViolation only: a defect of ours, after which the shell fails the task by
-        `abandon`."""
+        """Do one piece of work. Raises InvariantViolation only: a defect of ours, after which the shell fails the task
+        by `abandon`."""
         if self._state.is_terminal:
             return OVER
         self._time.advance(now_ms, hindered=self._hindered)
@@ -282,7 +286,8 @@ class StreamTask:
             case _:
                 return ProgressKind.IDLE, source.wake_at_ms
 
-    # --- input ----------------------------------------------------------------------------------------------------------
+    # --- input
+    # ----------------------------------------------------------------------------------------------------------
 
     def _poll(self, parts: TaskParts, now_ms: int, *, priority_only: bool = False) -> bool:
         """Take one element from the gates. Returns whether there was one."""
@@ -359,7 +364,8 @@ class StreamTask:
             if not drain:
                 self._send_end_of_data(parts, drain=False)
 
-    # --- the end --------------------------------------------------------------------------------------------------------
+    # --- the end
+    # --------------------------------------------------------------------------------------------------------
 
     def _end_source_data(self, parts: TaskParts, *, drain: bool) -> None:
         """The source has no more, or is not to emit any more."""
@@ -415,7 +421,8 @@ class StreamTask:
             TaskStateChanged(self.descriptor.job_id, self.descriptor.attempt_id, state, failure)
         )
 
-    # --- the beginning --------------------------------------------------------------------------------------------------
+    # --- the beginning
+    # --------------------------------------------------------------------------------------------------
 
     def _initialize(self) -> Progress:
         self._become(ExecutionState.INITIALIZING)
@@ -438,7 +445,8 @@ class StreamTask:
     def _wired(self) -> TaskParts:
         return check(self._parts, "a task is wired before it runs")
 
-    # --- mail -----------------------------------------------------------------------------------------------------------
+    # --- mail
+    # -----------------------------------------------------------------------------------------------------------
 
     def _check_for_stop(self) -> None:
         """End the task as CANCELED when that was asked before it began."""

@@ -1,8 +1,8 @@
 """How a task ends well: its data, then a checkpoint that holds its finished state, then the end of its partitions.
 
-Decides which checkpoint a finished task waits for, and when it may end. With drain, and if the job takes checkpoints: one
-that was taken after the operators were finished (FLIP-147). When the job stops with a savepoint: that savepoint. Otherwise
-nothing. Mirrors `finalCheckpointMinId`, `syncSavepoint` and `finalCheckpointCompleted` of Flink's StreamTask.
+Decides which checkpoint a finished task waits for, and when it may end. With drain, and if the job takes checkpoints:
+one that was taken after the operators were finished (FLIP-147). When the job stops with a savepoint: that savepoint.
+Otherwise nothing. Mirrors `finalCheckpointMinId`, `syncSavepoint` and `finalCheckpointCompleted` of Flink's StreamTask.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From an exception in a task to the failure that its JobMaster and the user get to see.
 
-Decides whose failure it is (the user's function, a service, ourselves), whether trying again can help, and which position
-in the input is named. Mirrors Flink's SerializedThrowable and the wrapping of failures in StreamTask.
+Decides whose failure it is (the user's function, a service, ourselves), whether trying again can help, and which
+position in the input is named. Mirrors Flink's SerializedThrowable and the wrapping of failures in StreamTask.
 """
 
 from __future__ import annotations

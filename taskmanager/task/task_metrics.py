@@ -1,8 +1,8 @@
 """Counters of one task: rows and bytes, and what its time went to.
 
 Decides that the time between two steps counts as what the first of them answered. Time comes in with the steps, in
-milliseconds; what is shorter adds up all the same, because only differences of the same clock are added. Mirrors Flink's
-TaskIOMetricGroup (busy, back-pressured and idle time).
+milliseconds; what is shorter adds up all the same, because only differences of the same clock are added. Mirrors
+Flink's TaskIOMetricGroup (busy, back-pressured and idle time).
 """
 
 from __future__ import annotations

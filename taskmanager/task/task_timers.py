@@ -1,7 +1,7 @@
 """Timers of the checkpointing cores of one task, by key.
 
-A second start with an equal key replaces the first. Due ones fire in the order of their time, then of their start. It does not know
-a clock. Mirrors the TimerService that Flink's barrier handlers register delayed actions with.
+A second start with an equal key replaces the first. Due ones fire in the order of their time, then of their start. It
+does not know a clock. Mirrors the TimerService that Flink's barrier handlers register delayed actions with.
 """
 
 from __future__ import annotations

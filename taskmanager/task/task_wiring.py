@@ -1,8 +1,8 @@
 """Puts one task together from its deployment: writers, operators, gates, barrier handler, checkpoint execution.
 
-Decides which settings of the job go where, and what of the restored data in flight belongs to this subtask. Everything is
-built in the INITIALIZING step, on the task's thread. It does not run anything. Mirrors the constructor and `restoreInternal`
-of Flink's StreamTask, and StreamInputProcessorFactory.
+Decides which settings of the job go where, and what of the restored data in flight belongs to this subtask. Everything
+is built in the INITIALIZING step, on the task's thread. It does not run anything. Mirrors the constructor and
+`restoreInternal` of Flink's StreamTask, and StreamInputProcessorFactory.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ def own_batches(
 
 
 def replay_output(writer: RecordWriter, subpartition: int, batches: Sequence[pa.RecordBatch]) -> None:
-    """Put restored output data in flight back. After a rescale its subpartition on a hash edge means nothing: the keys say
-    where it goes."""
+    """Put restored output data in flight back. After a rescale its subpartition on a hash edge means nothing: the keys
+    say where it goes."""
     descriptor = writer.descriptor
     if descriptor.partitioning is not Partitioning.HASH or len(writer.subpartitions) == 1:
         writer.replay(subpartition, batches)

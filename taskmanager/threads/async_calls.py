@@ -1,6 +1,7 @@
 """The event loop beside a task that runs an AsyncFunction's calls: a daemon thread, and a list of what is done.
 
-Mirrors the user's own threads behind Flink's ResultFuture. Everything but the calls themselves runs on the task's thread.
+Mirrors the user's own threads behind Flink's ResultFuture. Everything but the calls themselves runs on the task's
+thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Threads for push-style sources: the function runs beside the task, and the checkpoint lock keeps the two apart.
 
-`ThreadedPushSource` is production's: a daemon thread. `TurnTakingPushSource` is the simulator's: the function's thread and the
-caller's never run at the same time, and each turn ends at the same point in every run, so that a run can be replayed. Mirrors the
-LegacySourceFunctionThread of Flink's SourceStreamTask.
+`ThreadedPushSource` is production's: a daemon thread. `TurnTakingPushSource` is the simulator's: the function's thread
+and the caller's never run at the same time, and each turn ends at the same point in every run, so that a run can be
+replayed. Mirrors the LegacySourceFunctionThread of Flink's SourceStreamTask.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 JOIN_TIMEOUT_SECONDS = 5.0
-"""How long the end of a task waits for a function that was cancelled. After that its thread is left to itself: it can emit
-nothing any more."""
+"""How long the end of a task waits for a function that was cancelled. After that its thread is left to itself: it can
+emit nothing any more."""
 
 
 class _RunOnThread:
@@ -104,8 +104,9 @@ class ThreadedPushSource(_RunOnThread):
 
 
 class TurnTakingPushSource(_RunOnThread):
-    """PushSourceRunner of the simulator: `give_turn` lets the function run until it has emitted once, outside of the lock,
-    or has ended. A function that waits for anything but room (sleeps, reads a socket) would make its turn last."""
+    """PushSourceRunner of the simulator: `give_turn` lets the function run until it has emitted once, outside of the
+    lock, or has ended. A function that waits for anything but room (sleeps, reads a socket) would make its turn
+    last."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

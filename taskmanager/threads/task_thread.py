@@ -1,8 +1,8 @@
 """The thread of one task: calls `StreamTask.step` while there is work, waits while there is none.
 
-Decides only how long to wait: until the time that the task named, or until somebody calls `wake_up`; and it works in turns with the
-other tasks of its process (`snapline.taskmanager.threads.turns`). Whatever `step` lets out is a
-defect of ours: the task is abandoned, which reports FAILED. Mirrors the executing thread of Flink's Task.
+Decides only how long to wait: until the time that the task named, or until somebody calls `wake_up`; and it works in
+turns with the other tasks of its process (`snapline.taskmanager.threads.turns`). Whatever `step` lets out is a defect
+of ours: the task is abandoned, which reports FAILED. Mirrors the executing thread of Flink's Task.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Turns: how many tasks of a process work at a time. The others wait until it is theirs, in order.
 
-Python has one lock, and a task lets go of it at every call into Arrow or NumPy, dozens of times in a batch. With a few tasks that have work,
-that is how they use several cores. With fifty, each such call ends with waiting for the lock among fifty, all of which wake every 5 ms to
-ask for it, and a process spends its time in handing a lock around. So only so many tasks have work in hand; the others sleep on a lock of
-their own and are woken once, when it is their turn.
+Python has one lock, and a task lets go of it at every call into Arrow or NumPy, dozens of times in a batch. With a few
+tasks that have work, that is how they use several cores. With fifty, each such call ends with waiting for the lock
+among fifty, all of which wake every 5 ms to ask for it, and a process spends its time in handing a lock around. So only
+so many tasks have work in hand; the others sleep on a lock of their own and are woken once, when it is their turn.
 
-How many is found out, because steps may wait for something else (a database, a disk, a `sleep` of the user's) for any time: while the process
-has computed for less than most of one core and a thread that wants Python's lock gets it at once, there are twice as many, every LOOK_MS;
-while it is busy, half as many, down to the least number. A turn is given back after QUANTUM_MS when somebody waits. Whoever is in a
-single step for LONG_MS goes on without one, so that no task stops the others, whatever its function does.
+How many is found out, because steps may wait for something else (a database, a disk, a `sleep` of the user's) for any
+time: while the process has computed for less than most of one core and a thread that wants Python's lock gets it at
+once, there are twice as many, every LOOK_MS; while it is busy, half as many, down to the least number. A turn is given
+back after QUANTUM_MS when somebody waits. Whoever is in a single step for LONG_MS goes on without one, so that no task
+stops the others, whatever its function does.
 
 `TurnTable` decides, without threads and clock; `Turns` is the shell of the threads.
 """
@@ -33,7 +34,8 @@ LATE_MS = 5
 """Who looks later than this has waited for Python's lock, or for a core: more threads would not help."""
 LONG_MS = 100
 IDLE_SHARE, BUSY_SHARE = 0.75, 0.9
-"""Of one core. A process that computes less leaves Python's lock unused for a while; one that computes more needs all of it."""
+"""Of one core. A process that computes less leaves Python's lock unused for a while; one that computes more needs all
+of it."""
 PARALLEL_SHARE = 0.7
 """Of a core for each task that works. So much is only possible outside Python's lock."""
 
@@ -44,7 +46,8 @@ class TurnTable(Generic[W]):
     """Who has a turn, who waits for one, and how many there are."""
 
     def __init__(self, least: int, cores: int) -> None:
-        """`least`: how many work at a time when all of them compute. `cores`: how many may when they compute outside Python's lock."""
+        """`least`: how many work at a time when all of them compute. `cores`: how many may when they compute outside
+        Python's lock."""
         self._least = least
         self._cores = cores
         self._limit = least
@@ -73,7 +76,8 @@ class TurnTable(Generic[W]):
         return bool(self._waiting) or len(self._holders) > self._least
 
     def ask(self, who: W, now_ms: int) -> bool:
-        """True: it is their turn. False: they wait until they are named. Raises ValueError for one who has a turn or waits."""
+        """True: it is their turn. False: they wait until they are named. Raises ValueError for one who has a turn or
+        waits."""
         if who in self._holders or who in self._waiting:
             raise ValueError(f"{who} has a turn or waits for one already")
         if self._waiting or len(self._holders) >= self._limit:
@@ -83,7 +87,8 @@ class TurnTable(Generic[W]):
         return True
 
     def give_back(self, who: W, now_ms: int) -> list[W]:
-        """They have done their work, or have gone; whose turn it is now. One who went on without has none to give back."""
+        """They have done their work, or have gone; whose turn it is now. One who went on without has none to give
+        back."""
         self._holders.pop(who, None)
         return self._call(now_ms)
 
@@ -94,8 +99,9 @@ class TurnTable(Generic[W]):
         return self.give_back(who, now_ms)
 
     def look(self, now_ms: int, process_share: float, late_ms: int) -> list[W]:
-        """Find out how many can work, and let those go on without a turn who are in one step for too long; whose turn it is now. `process_share`: cores
-        that the process has computed on since the last look; `late_ms`: how much later than wanted this one comes."""
+        """Find out how many can work, and let those go on without a turn who are in one step for too long; whose turn
+        it is now. `process_share`: cores that the process has computed on since the last look; `late_ms`: how much
+        later than wanted this one comes."""
         if process_share < IDLE_SHARE:
             if self._waiting and late_ms < LATE_MS:
                 self._limit = min(2 * self._limit, max(self._limit, len(self._holders) + len(self._waiting)))

@@ -1,8 +1,8 @@
 """What users give to operators, unpickled by one thread of this process after the other.
 
-Unpickling imports the job's modules. When one thread imports a package while another imports one of its modules, and the package
-imports that module, too, each waits for the other, and Python ends that with a _DeadlockError for one of them. Tasks begin at
-the same time, so it happens. No counterpart in Flink.
+Unpickling imports the job's modules. When one thread imports a package while another imports one of its modules, and
+the package imports that module, too, each waits for the other, and Python ends that with a _DeadlockError for one of
+them. Tasks begin at the same time, so it happens. No counterpart in Flink.
 """
 
 from __future__ import annotations

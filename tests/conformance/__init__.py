@@ -2,8 +2,8 @@
 
 `python -m tests.conformance PATH...` replays files or folders in the format of `scenarios/README.md`. For each kind of
 scenario there is one adapter, `tests/conformance/kinds/<kind>.py`, with `replay(scenario) -> list[str]`: one line per
-expectation that was not met. An adapter builds the real component, feeds the steps and compares; it raises `Skipped` for
-what this implementation documents otherwise.
+expectation that was not met. An adapter builds the real component, feeds the steps and compares; it raises `Skipped`
+for what this implementation documents otherwise.
 """
 
 from __future__ import annotations

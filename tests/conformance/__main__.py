@@ -1,4 +1,5 @@
-"""`python -m tests.conformance PATH...`: a line for each scenario that fails, then the totals; exit code 1 on failures."""
+"""`python -m tests.conformance PATH...`: a line for each scenario that fails, then the totals; exit code 1 on
+failures."""
 
 from __future__ import annotations
 

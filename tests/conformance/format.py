@@ -1,7 +1,7 @@
 """What a scenario may say: the keys of scenarios/README.md, by kind.
 
-A scenario with a key that is not listed here is not replayed: an adapter would pass over it in silence. Values are the adapters' business,
-but for the operation of a step, of which there is exactly one.
+A scenario with a key that is not listed here is not replayed: an adapter would pass over it in silence. Values are the
+adapters' business, but for the operation of a step, of which there is exactly one.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ def _problems_of_cases(scenario: dict[str, Any], known: dict[str, frozenset[str]
 
 
 def operation_of(step: dict[str, Any], known: Steps) -> str | None:
-    """The one operation of a step; None when there is none, or more than one. `pending` and `type` can be either: next to a
-    real operation they are modifiers."""
+    """The one operation of a step; None when there is none, or more than one. `pending` and `type` can be either: next
+    to a real operation they are modifiers."""
     operations = [key for key in step if key in known.operations]
     real = [key for key in operations if key not in known.modifiers] or operations
     return real[0] if len(real) == 1 else None

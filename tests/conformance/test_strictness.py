@@ -168,7 +168,8 @@ def test_warnings_say_all_numbers(warnings: Any, is_right: bool) -> None:
 
 
 def test_a_job_does_not_see_what_another_test_has_left() -> None:
-    """The sources of these jobs wait at gates that the whole process shares: a scenario begins with all of them closed."""
+    """The sources of these jobs wait at gates that the whole process shares: a scenario begins with all of them
+    closed."""
     Gates.opened.add("s0")
     scenario = next(
         scenario for scenario in SCENARIOS if scenario["id"] == "pipeline-chained-source-sink-in-flight-record"

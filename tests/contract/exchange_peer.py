@@ -1,4 +1,5 @@
-"""Another process with an exchange, which tests talk to, stop and kill: commands are JSON lines in, results JSON lines out."""
+"""Another process with an exchange, which tests talk to, stop and kill: commands are JSON lines in, results JSON lines
+out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The implementations that the high availability contract is tested against.
 
-Each opens the stores of one coordinator over a place that outlives it; an adapter for another service joins by adding itself to
-`PLACES`.
+Each opens the stores of one coordinator over a place that outlives it; an adapter for another service joins by adding
+itself to `PLACES`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Place(Protocol):
         ...
 
     def damage_job_graph(self, job_id: JobID) -> list[str]:
-        """Cut the graph of this job short, and leave what else may lie there; the names of all that is no job graph then."""
+        """Cut the graph of this job short, and leave what else may lie there; the names of all that is no job graph
+        then."""
         ...
 
     def close(self) -> None:

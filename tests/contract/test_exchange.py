@@ -1,5 +1,5 @@
-"""The contract of the exchange, kept by each way that data can go: inside one process without locks, inside one with them,
-and over Flight between two TaskManagers (here in one process, because the network does not know)."""
+"""The contract of the exchange, kept by each way that data can go: inside one process without locks, inside one with
+them, and over Flight between two TaskManagers (here in one process, because the network does not know)."""
 
 from __future__ import annotations
 
@@ -218,8 +218,8 @@ def test_nothing_passes_an_aligned_barrier_before_consumption_is_resumed(pair: P
 
 
 def test_a_barrier_that_times_out_goes_first_wherever_it_waits(pair: Pair) -> None:
-    """In the producer's queue the producer makes it unaligned; in the consumer's, which had it announced, it only changes
-    its place, and the producer stays stopped behind it until it is resumed."""
+    """In the producer's queue the producer makes it unaligned; in the consumer's, which had it announced, it only
+    changes its place, and the producer stays stopped behind it until it is resumed."""
     (subpartition,) = pair.producers.create_result_partition(PRODUCER, EDGE, 1)
     task = pair.task()
     channel = task.open(pair.address)
@@ -356,7 +356,8 @@ def test_any_columns_arrive(pair: Pair, columns: dict[str, pa.Array]) -> None:
 
 
 def test_columns_may_change_on_the_way(pair: Pair) -> None:
-    """A user function that changes its columns behaves the same wherever its consumer runs; dictionaries differ per batch."""
+    """A user function that changes its columns behaves the same wherever its consumer runs; dictionaries differ per
+    batch."""
     first = batch(0)
     sent = [
         first,

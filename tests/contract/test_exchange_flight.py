@@ -1,4 +1,5 @@
-"""What only the exchange over Flight has: streams, tokens, peers that are slow, stopped or dead, and an end of its own."""
+"""What only the exchange over Flight has: streams, tokens, peers that are slow, stopped or dead, and an end of its
+own."""
 
 from __future__ import annotations
 
@@ -453,7 +454,8 @@ def test_a_slow_consumer_in_another_process_stops_the_producer(peer: PeerProcess
 
 
 def test_a_killed_producer_fails_its_consumers(peer: PeerProcess, consumers: FlightExchange) -> None:
-    """Signal 9 to the other process: the consumer hears which TaskManager is lost, and a new one can be read at once."""
+    """Signal 9 to the other process: the consumer hears which TaskManager is lost, and a new one can be read at
+    once."""
     peer.call("partition", producer=PRODUCER, edge_id=EDGE, subpartitions=1)
     task = TaskSide(consumers)
     channel = task.open(peer.address)

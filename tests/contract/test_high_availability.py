@@ -1,4 +1,5 @@
-"""One suite for every implementation of the high availability ports: what a successor finds, and what a deposed leader cannot do."""
+"""One suite for every implementation of the high availability ports: what a successor finds, and what a deposed leader
+cannot do."""
 
 from __future__ import annotations
 

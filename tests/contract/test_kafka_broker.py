@@ -1,5 +1,5 @@
-"""Kafka's promises as foreign clients see them (librdkafka and kafka-python): our test broker keeps them, and so does a real cluster
-(`make kafka-check BROKERS=host:port` runs this file against one)."""
+"""Kafka's promises as foreign clients see them (librdkafka and kafka-python): our test broker keeps them, and so does a
+real cluster (`make kafka-check BROKERS=host:port` runs this file against one)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def error_of(failing):
 
 
 def test_only_committed_rows_are_read(kafka):
-    """A read_committed reader sees what was committed, and neither what was aborted nor what is open; a read_uncommitted one sees all."""
+    """A read_committed reader sees what was committed, and neither what was aborted nor what is open; a
+    read_uncommitted one sees all."""
     topic = kafka.topic(3)
     producer = kafka.transactional()
     for value in numbers(10):
@@ -72,7 +73,8 @@ def test_nothing_behind_an_open_transaction_is_read(kafka):
 
 
 def test_a_zombie_is_fenced(kafka):
-    """A second producer with the same transactional id aborts the first one's transaction, and the first cannot go on."""
+    """A second producer with the same transactional id aborts the first one's transaction, and the first cannot go
+    on."""
     topic, name = kafka.topic(), f"id-{uuid.uuid4().hex}"
     zombie = kafka.transactional(name)
     zombie.produce(topic, ABORTED)
@@ -88,7 +90,8 @@ def test_a_zombie_is_fenced(kafka):
 
 
 def test_offsets_of_a_transaction_are_there_with_its_rows(kafka):
-    """Offsets that were sent into a transaction are the group's when it is committed, not before, and not when it is aborted."""
+    """Offsets that were sent into a transaction are the group's when it is committed, not before, and not when it is
+    aborted."""
     topic, group = kafka.topic(), f"group-{uuid.uuid4().hex}"
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, **QUIET})
 
@@ -111,7 +114,8 @@ def test_offsets_of_a_transaction_are_there_with_its_rows(kafka):
 
 
 def test_kafka_python_reads_and_writes_too(kafka):
-    """Another client, written from nothing, agrees: its transactions are read by librdkafka, and it reads committed rows only."""
+    """Another client, written from nothing, agrees: its transactions are read by librdkafka, and it reads committed
+    rows only."""
     topic = kafka.topic()
     producer = kafka_python.KafkaProducer(
         bootstrap_servers=kafka.bootstrap.split(","), transactional_id=f"id-{uuid.uuid4().hex}"
@@ -211,7 +215,8 @@ def test_a_transaction_that_takes_too_long_is_aborted(kafka):
 
 @needs_faults
 def test_answers_that_are_lost_make_no_row_twice(kafka):
-    """An idempotent producer sends its batch again when the connection breaks after the write; it is in the log once."""
+    """An idempotent producer sends its batch again when the connection breaks after the write; it is in the log
+    once."""
     topic = kafka.topic()
     kafka.broker.fail("Produce", "disconnect", when="after", count=3)
     producer = kafka.producer(enable_idempotence=True, reconnect_backoff_max_ms=200)
@@ -227,7 +232,8 @@ def test_answers_that_are_lost_make_no_row_twice(kafka):
     "fact", [("transaction", 1), ("append", 1), ("append", 2), ("end_offsets", 1), ("transaction", 2)]
 )
 def test_a_commit_is_whole_wherever_the_cluster_dies(kafka, fact):
-    """Once the decision is in the journal, all markers are written, after a restart if need be; before, nothing is visible."""
+    """Once the decision is in the journal, all markers are written, after a restart if need be; before, nothing is
+    visible."""
     topic = kafka.topic(3)
     producer = kafka.transactional(reconnect_backoff_max_ms=200)
     for value in numbers(30):

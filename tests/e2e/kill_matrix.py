@@ -1,10 +1,10 @@
 """Which process is killed, and when, must not matter: the job of the demo, again and again, each time against polars.
 
-Source, window and sink side run in slots of their own, so that a victim is a side of the job. A victim is a process that
-holds such a TaskManager, all of them at once, an executor's Java process, or Spark's Python daemon; `decommission` tells an
-executor to go, as a cluster manager does that takes its machine back, and Spark kills it a second later. Kills come at random
-moments after the first task ran: between checkpoints, inside them, during a restart. One Spark application carries many
-runs; a run has a coordinator and TaskManagers of its own.
+Source, window and sink side run in slots of their own, so that a victim is a side of the job. A victim is a process
+that holds such a TaskManager, all of them at once, an executor's Java process, or Spark's Python daemon; `decommission`
+tells an executor to go, as a cluster manager does that takes its machine back, and Spark kills it a second later. Kills
+come at random moments after the first task ran: between checkpoints, inside them, during a restart. One Spark
+application carries many runs; a run has a coordinator and TaskManagers of its own.
 
     python -m tests.e2e.kill_matrix --runs 20                    # 20 runs of each victim, aligned barriers
     python -m tests.e2e.kill_matrix --runs 20 --both --victims source,all --json results.json

@@ -1,5 +1,5 @@
-"""The flights of the examples in a Spark session of the user's, seen from its driver: how many executors there were, and how many
-copies of one Spark task ran at once. The last line of the output says it, as JSON.
+"""The flights of the examples in a Spark session of the user's, seen from its driver: how many executors there were,
+and how many copies of one Spark task ran at once. The last line of the output says it, as JSON.
 
     spark-submit --conf spark.speculation=true tests/e2e/observed_flights.py --input flights.parquet --output out
 """

@@ -1,4 +1,5 @@
-"""`snapline coordinator` as a service: TaskManagers come from a Spark application, everything else from the command line."""
+"""`snapline coordinator` as a service: TaskManagers come from a Spark application, everything else from the command
+line."""
 
 from __future__ import annotations
 

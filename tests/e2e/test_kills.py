@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_whatever_is_killed_leaves_no_trace_in_the_output(tmp_path):
-    """The sink side and all TaskManagers by signal 9, an executor's Java process, and an executor that Spark has told to go and kills when
-    its time is over: every row equal to polars', as if nothing had happened."""
+    """The sink side and all TaskManagers by signal 9, an executor's Java process, and an executor that Spark has told
+    to go and kills when its time is over: every row equal to polars', as if nothing had happened."""
     victims = {"sink": False, "executor": True, "all": False, "decommission": True}
     results = tmp_path / "results.json"
     matrix = python(

@@ -1,4 +1,5 @@
-"""Jobs with Snapline from a wheel, in a Python that knows nothing of the repository: `snapline` is all that there is of ours."""
+"""Jobs with Snapline from a wheel, in a Python that knows nothing of the repository: `snapline` is all that there is of
+ours."""
 
 from __future__ import annotations
 
@@ -107,7 +108,8 @@ def test_a_job_beside_packages_of_its_own_with_the_names_of_our_rooms(installed,
 
 
 def test_py_files_bring_snapline_and_no_other_name(packages, tmp_path):
-    """The wheel as a zip, to executors whose Python has the dependencies only; none of the rooms can be imported there."""
+    """The wheel as a zip, to executors whose Python has the dependencies only; none of the rooms can be imported
+    there."""
     bare = virtualenv(tmp_path / "venv")
     archive = shutil.copy(packages.wheel, tmp_path / "snapline.zip")
     (tmp_path / "job.py").write_text(NAMES_ON_AN_EXECUTOR)

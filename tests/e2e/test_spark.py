@@ -1,4 +1,5 @@
-"""The job of the demo on each kind of Spark, started the way a user starts it; right output, and nothing left behind."""
+"""The job of the demo on each kind of Spark, started the way a user starts it; right output, and nothing left
+behind."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def test_execute_with_nothing_configured(flights, tmp_path):
 
 
 def test_executors_in_processes_of_their_own_and_modules_beside_the_script(flights, tmp_path):
-    """local-cluster; functions of a module that no executor can import travel with the job, as do those of one named."""
+    """local-cluster; functions of a module that no executor can import travel with the job, as do those of one
+    named."""
     (tmp_path / "job").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "job" / "beside.py").write_text(

@@ -1,4 +1,5 @@
-"""What Spark does to its applications: drivers die, executors are decommissioned, taken back, too few, or started twice."""
+"""What Spark does to its applications: drivers die, executors are decommissioned, taken back, too few, or started
+twice."""
 
 from __future__ import annotations
 
@@ -76,8 +77,8 @@ def observed(*options: str | Path, **variables: Any) -> dict[str, Any]:
 
 
 def test_idle_executors_are_taken_back_and_task_managers_keep_theirs(flights, standalone, tmp_path):
-    """Dynamic allocation: of two executors, one has the only TaskManager and is never idle, however little its tasks do; the other
-    one goes."""
+    """Dynamic allocation: of two executors, one has the only TaskManager and is never idle, however little its tasks
+    do; the other one goes."""
     output = tmp_path / "out"
     settings: dict[str, Any] = environment_settings({"taskmanager.instances": "1"})
     seen = observed(
@@ -94,7 +95,8 @@ def test_idle_executors_are_taken_back_and_task_managers_keep_theirs(flights, st
 
 
 def test_a_second_start_by_speculation_disturbs_nobody(flights, standalone, tmp_path):
-    """A session of the user's that starts copies of slow tasks, on another host: the copy waits, the TaskManager lives on."""
+    """A session of the user's that starts copies of slow tasks, on another host: the copy waits, the TaskManager lives
+    on."""
     output = tmp_path / "out"
     settings: dict[str, Any] = environment_settings(
         {"taskmanager.instances": "2", "execution.checkpointing.interval": "300 ms"}
@@ -159,8 +161,8 @@ def task_managers(address: str, master: str, directory: Path) -> Iterator[None]:
 
 
 def test_a_reactive_job_follows_what_spark_grants(standalone, tmp_path):
-    """A worker comes, Spark starts an executor and a TaskManager there, and the job has a subtask more; the machine is lost, and
-    the job goes on with one less. Every row is counted once."""
+    """A worker comes, Spark starts an executor and a TaskManager there, and the job has a subtask more; the machine is
+    lost, and the job goes on with one less. Every row is counted once."""
     output = tmp_path / "out"
     settings = {"jobmanager.adaptive-scheduler.resource-stabilization-timeout": "300 ms"}
     with (

@@ -1,4 +1,5 @@
-"""Ten restarts in a row leave no file, process, thread or znode behind: standalone Spark, ZooKeeper, a killed worker each time."""
+"""Ten restarts in a row leave no file, process, thread or znode behind: standalone Spark, ZooKeeper, a killed worker
+each time."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.slow, pytest
 RESTARTS = 10
 PATIENCE_SECONDS = 300.0
 NOISE = 5
-"""Files and threads come and go with the checkpoint that is being taken; one left by each restart would be twice as many."""
+"""Files and threads come and go with the checkpoint that is being taken; one left by each restart would be twice as
+many."""
 
 
 class Census:
@@ -63,7 +65,8 @@ class Census:
 
 
 def _files(directory: Path) -> list[str]:
-    """All below, whatever comes and goes meanwhile. Directories aside: Spark spreads blocks over 64 of them, in time."""
+    """All below, whatever comes and goes meanwhile. Directories aside: Spark spreads blocks over 64 of them, in
+    time."""
     return [str(Path(place) / name) for place, _, names in os.walk(directory) for name in names]
 
 

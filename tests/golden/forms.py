@@ -1,7 +1,8 @@
-"""More branches of the golden job: row-wise forms, ways to partition, operator state, late rows, composite keys, the other forms of windows,
-connected streams and joins, timers of the clock.
+"""More branches of the golden job: row-wise forms, ways to partition, operator state, late rows, composite keys, the
+other forms of windows, connected streams and joins, timers of the clock.
 
-What comes out is either the same for every run, or adds up to it (`late`, `lateness`, `clock-timers`); the tests say which.
+What comes out is either the same for every run, or adds up to it (`late`, `lateness`, `clock-timers`); the tests say
+which.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def no_multiple_of_three(row: sl.Row) -> bool:
 
 
 class Waiting:
-    """Rows in operator state, one element each, which is split when the parallelism changes; and the numbers of all subtasks, which
-    each of them gets."""
+    """Rows in operator state, one element each, which is split when the parallelism changes; and the numbers of all
+    subtasks, which each of them gets."""
 
     index = 0
 
@@ -286,8 +287,8 @@ def session_total(key: int, window: Any, batch: pa.RecordBatch) -> Iterable[pa.R
 def more_branches(
     left: sl.DataStream, right: sl.DataStream, paused: sl.DataStream, names: pa.Table, rate: float | None
 ) -> dict[str, sl.DataStream]:
-    """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for sessions. `rate`: of the source
-    with a thread."""
+    """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for sessions.
+    `rate`: of the source with a thread."""
     rows = (
         left.map(one_more, uid="rows-map", schema=PAIRS)
         .flat_map(even_ones_twice, uid="rows-flat-map", schema=PAIRS)

@@ -1,7 +1,8 @@
 """The golden job: two streams, and a branch with a sink of its own for every operator.
 
-What a branch puts out does not depend on the order in which rows of different splits come, nor on batches, parallelism, restarts or
-checkpoints: event time decides, or what is put out is a count. `tests.golden.reference` computes the same from the rows alone.
+What a branch puts out does not depend on the order in which rows of different splits come, nor on batches, parallelism,
+restarts or checkpoints: event time decides, or what is put out is a count. `tests.golden.reference` computes the same
+from the rows alone.
 """
 
 from __future__ import annotations

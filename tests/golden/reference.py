@@ -1,4 +1,5 @@
-"""What the golden job has to put out, from its rows alone: dictionaries and loops, no windows, watermarks or batches."""
+"""What the golden job has to put out, from its rows alone: dictionaries and loops, no windows, watermarks or
+batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The golden job has everything that the API can put into a job; what needs a world of its own is in the simulator's jobs."""
+"""The golden job has everything that the API can put into a job; what needs a world of its own is in the simulator's
+jobs."""
 
 from __future__ import annotations
 

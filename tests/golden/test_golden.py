@@ -1,5 +1,5 @@
-"""Every operator three ways: straight through, with checkpoints and kills, and stopped with a savepoint and restored at another
-parallelism; on both backends. The output is what dictionaries and loops say, every row as often."""
+"""Every operator three ways: straight through, with checkpoints and kills, and stopped with a savepoint and restored at
+another parallelism; on both backends. The output is what dictionaries and loops say, every row as often."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.services.cluster import LocalCluster, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 RATE = 150.0
-"""Rows per second: the job would run for twenty seconds, so what is done to it comes before its end on a slow machine, too."""
+"""Rows per second: the job would run for twenty seconds, so what is done to it comes before its end on a slow machine,
+too."""
 PATIENCE = 400
 """Seconds; on a busy machine that is more than the usual."""
 SOME_LATE = 100
@@ -32,7 +33,8 @@ BACKENDS = {
 }
 """The second with room for a few keys in memory, and with incremental checkpoints."""
 ROOM = {"state.backend.rocksdb.memory.fixed-per-slot": "128 kb"}
-"""Most keys stay in memory: a job that is stopped does part of its work again, and to write and read keys is most of it."""
+"""Most keys stay in memory: a job that is stopped does part of its work again, and to write and read keys is most of
+it."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,8 @@ def restarted(cluster, job_id, before):
 
 
 def check(output: Path, late_rows: int = 0) -> None:
-    """Branch by branch; where the clock cuts, or it is open which rows are late, counts are added up. `late_rows`: at least so many are."""
+    """Branch by branch; where the clock cuts, or it is open which rows are late, counts are added up. `late_rows`: at
+    least so many are."""
     wrong = {}
     for name, rows in reference().items():
         found = committed(output, name)

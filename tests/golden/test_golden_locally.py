@@ -1,5 +1,5 @@
-"""The golden job in one process: straight through on one thread and on several, through failures, and stopped and restored at
-another parallelism. The rows are those of the clusters."""
+"""The golden job in one process: straight through on one thread and on several, through failures, and stopped and
+restored at another parallelism. The rows are those of the clusters."""
 
 from __future__ import annotations
 

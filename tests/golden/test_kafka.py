@@ -1,5 +1,6 @@
-"""From Kafka through keyed windows to Kafka, exactly once: straight through, with kills, and stopped with a savepoint and restored at other
-parallelisms. A read_committed reader sees every row and every window once, and no transaction stays open."""
+"""From Kafka through keyed windows to Kafka, exactly once: straight through, with kills, and stopped with a savepoint
+and restored at other parallelisms. A read_committed reader sees every row and every window once, and no transaction
+stays open."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ def test_straight_through(kafka, cluster):
 
 
 def test_with_kills(kafka, tmp_path):
-    """TaskManagers that run tasks die by signal 9, three times, each time with rows that are committed and rows that are not."""
+    """TaskManagers that run tasks die by signal 9, three times, each time with rows that are committed and rows that
+    are not."""
     topics = Topics(kafka)
     with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2, 2)) as cluster:
         cluster.wait_for_task_managers()

@@ -1,4 +1,5 @@
-"""Adds what comes to what was there: the job that the bootstrap test starts from a savepoint that no job has written."""
+"""Adds what comes to what was there: the job that the bootstrap test starts from a savepoint that no job has
+written."""
 
 from __future__ import annotations
 

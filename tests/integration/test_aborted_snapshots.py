@@ -14,7 +14,8 @@ def threads_of(pid: int) -> int:
 
 
 def test_aborted_checkpoints_leave_no_file_and_no_thread(tmp_path):
-    """Each expires a millisecond after it was triggered; the job runs on, and no checkpoint that was given up makes output visible."""
+    """Each expires a millisecond after it was triggered; the job runs on, and no checkpoint that was given up makes
+    output visible."""
     with LocalCluster(tmp_path / "cluster", slots=(2,)) as cluster:
         environment = build(
             cluster.environment(

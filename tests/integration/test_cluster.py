@@ -185,7 +185,8 @@ def test_a_checkpoint_directory_that_cannot_be_written_is_refused_at_submission(
 
 @pytest.mark.slow
 def test_a_daemon_that_is_killed_goes_on_with_its_jobs(tmp_path):
-    """Kill -9 of the coordinator; its successor finds the jobs, and adopts what still runs; counts in the statistics may lag, ids rise."""
+    """Kill -9 of the coordinator; its successor finds the jobs, and adopts what still runs; counts in the statistics
+    may lag, ids rise."""
     with LocalCluster(tmp_path / "cluster", slots=(2, 2)) as cluster:
         gate = tmp_path / "gate"
         environment = sums(cluster, tmp_path / "out", rows=30_000, gate=gate)

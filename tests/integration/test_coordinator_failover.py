@@ -38,8 +38,8 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
 
 
 def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> None:
-    """The leader is killed twice; no task is restarted, nothing is lost or doubled, and checkpoint ids only rise. The job takes
-    incremental checkpoints, and was rescaled before."""
+    """The leader is killed twice; no task is restarted, nothing is lost or doubled, and checkpoint ids only rise. The
+    job takes incremental checkpoints, and was rescaled before."""
     output = tmp_path / "out"
     rows, gate = 20_000, tmp_path / "gate"
     settings = {"execution.checkpointing.incremental": "true"}
@@ -69,7 +69,8 @@ def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKee
 def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
     tmp_path: Path, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """It still believes that it leads when it goes on: nothing of what it writes arrives, and it does not disturb the tasks."""
+    """It still believes that it leads when it goes on: nothing of what it writes arrives, and it does not disturb the
+    tasks."""
     output = tmp_path / "out"
     rows, gate = 20_000, tmp_path / "gate"
     with HighAvailabilityCluster(tmp_path, ensemble, coordinators=2, slots=(1, 1)) as cluster:

@@ -1,6 +1,8 @@
-"""A job graph that an earlier Snapline has stored, pickled under names that are gone: one line, and the other jobs start.
+"""A job graph that an earlier Snapline has stored, pickled under names that are gone: one line, and the other jobs
+start.
 
-`graph_of_former_names.txt` is such a graph, written by the Snapline before `snapline` was the only name (base64 of its protobuf).
+`graph_of_former_names.txt` is such a graph, written by the Snapline before `snapline` was the only name (base64 of its
+protobuf).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_job_beside_its_driver_runs_in_slots_of_the_service(tmp_path: Path) -> None:
-    """The service is killed and started again: nothing restarts. A TaskManager is killed: the job gets a slot of another one. At the
-    end the service has all slots back."""
+    """The service is killed and started again: nothing restarts. A TaskManager is killed: the job gets a slot of
+    another one. At the end the service has all slots back."""
     output, rows, gate = tmp_path / "out", 20_000, tmp_path / "gate"
     with LocalCluster(tmp_path / "service", slots=(1, 1)) as service:
         beside = {

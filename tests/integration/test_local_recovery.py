@@ -1,4 +1,5 @@
-"""Local recovery in real processes: who takes the place of a killed TaskManager restores from what that one has left."""
+"""Local recovery in real processes: who takes the place of a killed TaskManager restores from what that one has
+left."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ ROWS = 50_000
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_a_task_manager_goes_on_from_the_disk_of_the_one_before(tmp_path: Path, backend: str) -> None:
-    """Killed with signal 9; the one that survives restores from its own disk. Nothing is read from the storage, each row counts
-    once, and nothing is left on the disk when the job has finished."""
+    """Killed with signal 9; the one that survives restores from its own disk. Nothing is read from the storage, each
+    row counts once, and nothing is left on the disk when the job has finished."""
     root, output, gate = tmp_path / "state", tmp_path / "out", tmp_path / "gate"
     settings = {
         "state.backend.type": backend,

@@ -1,4 +1,5 @@
-"""Master hooks in real jobs: state outside of the dataflow goes into checkpoints, and comes back before the tasks do."""
+"""Master hooks in real jobs: state outside of the dataflow goes into checkpoints, and comes back before the tasks
+do."""
 
 from __future__ import annotations
 

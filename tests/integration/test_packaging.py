@@ -1,4 +1,5 @@
-"""What a user's Python gets from Snapline: one name, the same from the tree, from the wheel and from the source archive."""
+"""What a user's Python gets from Snapline: one name, the same from the tree, from the wheel and from the source
+archive."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def kinds(names: list[str]) -> set[str]:
 
 
 def test_a_wheel_brings_one_name(packages):
-    """Its metadata apart, everything is in `snapline`: code, types, the wire, and the one file that Java's logs need."""
+    """Its metadata apart, everything is in `snapline`: code, types, the wire, and the one file that Java's logs
+    need."""
     names = zipfile.ZipFile(packages.wheel).namelist()
     assert {"snapline", METADATA} == {name.partition("/")[0] for name in names}
     assert {".py", ".pyi", ".proto", ".properties", ".typed"} == kinds(names)

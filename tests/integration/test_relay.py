@@ -23,8 +23,8 @@ def submit(cluster: LocalCluster, output: Path, gate: Path) -> str:
 
 
 def test_a_relay_that_is_killed_is_a_lost_connection_and_nothing_else(tmp_path: Path) -> None:
-    """All streams come through the relay, then none does: the same processes dial directly, the job goes on from its latest
-    checkpoint, and every row counts once."""
+    """All streams come through the relay, then none does: the same processes dial directly, the job goes on from its
+    latest checkpoint, and every row counts once."""
     output, gate = tmp_path / "out", tmp_path / "gate"
     with RelayProcess(tmp_path) as relay, LocalCluster(tmp_path, (1, 1), relay.settings) as cluster:
         coordinator = cluster.logs / "coordinator.log"
@@ -53,8 +53,8 @@ def test_a_relay_that_is_killed_is_a_lost_connection_and_nothing_else(tmp_path: 
 
 
 def test_a_relay_that_hangs_is_given_its_time_and_done_without(tmp_path: Path) -> None:
-    """It takes connections and opens no stream: TaskManagers dial directly and say so, however little patience they have with a
-    coordinator."""
+    """It takes connections and opens no stream: TaskManagers dial directly and say so, however little patience they
+    have with a coordinator."""
     output, gate = tmp_path / "out", tmp_path / "gate"
     gate.touch()
     with RelayProcess(tmp_path) as relay:

@@ -41,8 +41,8 @@ def goes_on(cluster, job_id, output):
 
 
 def test_the_command_waits_for_slots_while_the_job_runs(cluster, tmp_path):
-    """Without enough of them the job goes on untouched, and the command says how many there are; with them it is rescaled, back
-    again too, and nothing is lost or twice."""
+    """Without enough of them the job goes on untouched, and the command says how many there are; with them it is
+    rescaled, back again too, and nothing is lost or twice."""
     wait_until(cluster.client.list_task_managers, "a TaskManager, which a job with this timeout may not wait long for")
     job_id = start(cluster, tmp_path / "out", slot__request__timeout="3 s")
     cluster.wait_for_checkpoints(job_id, 1)

@@ -40,7 +40,8 @@ def metadata_of(path):
 
 
 def test_a_savepoint_of_a_running_job_starts_another(cluster, tmp_path):
-    """The job goes on; a second one starts from the savepoint with another parallelism and repeats nothing before it."""
+    """The job goes on; a second one starts from the savepoint with another parallelism and repeats nothing before
+    it."""
     first = start(cluster, tmp_path / "first", "first of two")
     cluster.wait_for_checkpoints(first, 2)
     path = cluster.client.trigger_savepoint(first)
@@ -126,7 +127,8 @@ def test_a_savepoint_is_relocatable(cluster, tmp_path):
 
 @pytest.mark.parametrize("claim", [False, True])
 def test_whose_the_snapshot_is(cluster, tmp_path, claim):
-    """Claimed, a retained checkpoint goes when newer ones have completed; not claimed, it stays, and nothing refers to it."""
+    """Claimed, a retained checkpoint goes when newer ones have completed; not claimed, it stays, and nothing refers to
+    it."""
     output = tmp_path / "out"
     retained = {"execution__checkpointing__externalized_checkpoint_retention": "RETAIN_ON_CANCELLATION"}
     first = start(cluster, output, f"retains {claim}", **retained)
@@ -152,7 +154,8 @@ def test_whose_the_snapshot_is(cluster, tmp_path, claim):
 
 @pytest.mark.slow
 def test_unaligned_checkpoints_under_back_pressure_survive_kills(tmp_path):
-    """Data in flight is part of each checkpoint; after kill -9 and a rescale the output has no hole and no repetition."""
+    """Data in flight is part of each checkpoint; after kill -9 and a rescale the output has no hole and no
+    repetition."""
     settings = {
         "execution.checkpointing.unaligned.enabled": "true",
         "execution.batch.target-rows": "100",
@@ -192,8 +195,8 @@ def slow_job(cluster, environment, output, name, rows):
 
 
 def test_two_coordinators_cannot_both_finish_a_checkpoint(tmp_path):
-    """The same job on two coordinators that know nothing of each other: who is second is refused, and leaves the first's
-    checkpoint as it is."""
+    """The same job on two coordinators that know nothing of each other: who is second is refused, and leaves the
+    first's checkpoint as it is."""
     shared = {
         "high-availability.type": "NONE",
         "execution.checkpointing.dir": str(tmp_path / "shared"),
@@ -228,7 +231,8 @@ def test_two_coordinators_cannot_both_finish_a_checkpoint(tmp_path):
 
 
 def test_storage_that_fails_for_a_while_costs_checkpoints_and_nothing_else(cluster, tmp_path):
-    """Checkpoints and savepoints fail with the path and the reason; afterwards they go on, and the last one before is usable."""
+    """Checkpoints and savepoints fail with the path and the reason; afterwards they go on, and the last one before is
+    usable."""
     output = tmp_path / "out"
     settings = {
         "execution__checkpointing__tolerable_failed_checkpoints": "-1",

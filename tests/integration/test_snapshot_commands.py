@@ -74,7 +74,8 @@ def plan(savepoint, tmp_path, *arguments, options=()):
 
 
 def test_a_plan_of_the_same_job_maps_everything(savepoint, tmp_path):
-    """No coordinator is there, none is asked; state names, kinds, sizes and parallelism come from the snapshot's own files."""
+    """No coordinator is there, none is asked; state names, kinds, sizes and parallelism come from the snapshot's own
+    files."""
     code, answer, _ = plan(savepoint, tmp_path, "--parallelism", "4")
     assert code == 0
     assert answer["would_start"]
@@ -155,7 +156,8 @@ def test_a_plan_reaches_an_object_store_with_the_settings_of_the_script(savepoin
     assert (run.returncode, run.stderr) == (1, f"snapline: {nothing}\n")
 
 
-# --- snapshots that cannot be started from ------------------------------------------------------------------------------
+# --- snapshots that cannot be started from
+# ------------------------------------------------------------------------------
 
 
 def missing(copy: Path) -> None:
@@ -205,7 +207,8 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("damage", "line"), UNUSABLE, ids=lambda value: value.__name__ if callable(value) else None)
 def test_a_plan_looks_at_the_snapshot_before_the_script_runs(savepoint, tmp_path, damage, line):
-    """One line that names the culprit, exit code 1; nothing was done of all that a script may do before it executes its job."""
+    """One line that names the culprit, exit code 1; nothing was done of all that a script may do before it executes its
+    job."""
     copy = tmp_path / "copy"
     shutil.copytree(savepoint, copy)
     damage(copy)

@@ -32,8 +32,8 @@ def start(cluster, output, name, backend, directory, *arguments, restore=""):
 
 @pytest.mark.parametrize(("first", "second"), [("rocksdb", "hashmap"), ("hashmap", "rocksdb")])
 def test_a_savepoint_goes_from_one_backend_to_the_other(cluster, tmp_path, first, second):
-    """With room for a few of the keys; incremental checkpoints, a task that fails over, another parallelism: each row counts
-    once, and nothing is left on the disk."""
+    """With room for a few of the keys; incremental checkpoints, a task that fails over, another parallelism: each row
+    counts once, and nothing is left on the disk."""
     output, directory = tmp_path / "out", tmp_path / "rocksdb"
     job_id = start(cluster, output, f"on {first}", first, directory, "--rows", ROWS, "--gate", str(tmp_path / "gate"))
     cluster.wait_for_checkpoints(job_id, 3)
@@ -48,7 +48,8 @@ def test_a_savepoint_goes_from_one_backend_to_the_other(cluster, tmp_path, first
 
 
 def test_recovery_reads_the_chain_of_an_incremental_checkpoint(tmp_path):
-    """A TaskManager is killed with signal 9: each row counts once. Only its own directory stays, for the next one to remove."""
+    """A TaskManager is killed with signal 9: each row counts once. Only its own directory stays, for the next one to
+    remove."""
     output, directory, gate = tmp_path / "out", tmp_path / "rocksdb", tmp_path / "gate"
     with LocalCluster(tmp_path / "cluster", slots=(2, 2)) as cluster:
         job_id = start(cluster, output, "killed", "rocksdb", directory, "--rows", ROWS, "--gate", str(gate))

@@ -1,4 +1,5 @@
-"""A job whose state has another schema than its savepoint: taken over, or refused at submission, before anything runs."""
+"""A job whose state has another schema than its savepoint: taken over, or refused at submission, before anything
+runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a user gets wrong: one clear line that names the culprit and the way out, exit code 1, nothing lost or half written."""
+"""What a user gets wrong: one clear line that names the culprit and the way out, exit code 1, nothing lost or half
+written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A stateful job that meets wrong data: it fails with one line that names uid and column, and its last checkpoint is good."""
+"""A stateful job that meets wrong data: it fails with one line that names uid and column, and its last checkpoint is
+good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A small job with one thing wrong, chosen by name: `python wrong_job.py CASE INPUT OUTPUT`. As a user would write it."""
+"""A small job with one thing wrong, chosen by name: `python wrong_job.py CASE INPUT OUTPUT`. As a user would write
+it."""
 
 from __future__ import annotations
 

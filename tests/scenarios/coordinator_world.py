@@ -2,20 +2,16 @@
 
 Commands (`task` is vertex/subtask or `all`, times are `500ms` or `3s`, `cp=N` a checkpoint):
 
-    job src=2 sink=1 edge=src-sink:hash interval=10s hook=h   the job, not running; settings as in CheckpointCoordinatorConfiguration
-    deploy [task]                    a new attempt, RUNNING            finish task | crash task
-    start [delay=10s] | stop         the periodic trigger
-    trigger NAME | savepoint NAME | stop-with-savepoint NAME [drain]
-    id | id-fails                    answer the id that is being drawn
-    ack cp=N task [files=a,b] [finished]      decline cp=N task [REASON]
-    stored | store-fails [unknown|other]      answer the store          removed    answer all removals
-    end-of-data task                 the task has no more data
-    restore NAME | restore-from NAME cp=N [claim]   recovered | counted: answers
-    tick 500ms                       time passes, timers fire
-    shutdown STATUS | leader         the coordinator ends; another one starts on the same durable store
-    stabilize                        everything outstanding is answered, every pending checkpoint acknowledged
-    said                             what the log was told since the last look
-    status                           what is pending, retained and counted
+    job src=2 sink=1 edge=src-sink:hash interval=10s hook=h   the job, not running; settings as in
+    CheckpointCoordinatorConfiguration deploy [task]                    a new attempt, RUNNING            finish task |
+    crash task start [delay=10s] | stop         the periodic trigger trigger NAME | savepoint NAME | stop-with-savepoint
+    NAME [drain] id | id-fails                    answer the id that is being drawn ack cp=N task [files=a,b] [finished]
+    decline cp=N task [REASON] stored | store-fails [unknown|other]      answer the store          removed    answer all
+    removals end-of-data task                 the task has no more data restore NAME | restore-from NAME cp=N [claim]
+    recovered | counted: answers tick 500ms                       time passes, timers fire shutdown STATUS | leader
+    the coordinator ends; another one starts on the same durable store stabilize                        everything
+    outstanding is answered, every pending checkpoint acknowledged said                             what the log was
+    told since the last look status                           what is pending, retained and counted
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
         job_id = cluster.submit(environment, "name")
         cluster.client.stop_with_savepoint(job_id, ...)
 
-Everything a cluster writes lies below its directory: `checkpoints/`, `savepoints/`, `ha/`, `logs/`. A coordinator that is
-started again after `kill_coordinator` has the same address, and the jobs, because high availability is on.
+Everything a cluster writes lies below its directory: `checkpoints/`, `savepoints/`, `ha/`, `logs/`. A coordinator that
+is started again after `kill_coordinator` has the same address, and the jobs, because high availability is on.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class LocalCluster:
     def __init__(
         self, directory: Path, slots: Sequence[int] = (2,), settings: Mapping[str, str] | None = None, token: str = ""
     ) -> None:
-        """One TaskManager per entry of `slots`. `settings` are the coordinator's and the TaskManagers'; `token` is their secret."""
+        """One TaskManager per entry of `slots`. `settings` are the coordinator's and the TaskManagers'; `token` is
+        their secret."""
         self.directory = directory
         self._token = token
         self.checkpoints = directory / "checkpoints"
@@ -197,8 +198,8 @@ class LocalCluster:
     def environment(
         self, parallelism: int = 2, interval: str = "200 ms", **settings: str
     ) -> StreamExecutionEnvironment:
-        """For a job on this cluster. Keyword `execution__checkpointing__unaligned__enabled`: two underscores are a dot, one
-        is a hyphen."""
+        """For a job on this cluster. Keyword `execution__checkpointing__unaligned__enabled`: two underscores are a dot,
+        one is a hyphen."""
         values: dict[str, object] = {
             **self.settings,
             "jobmanager.rpc.address": self.address,

@@ -1,5 +1,5 @@
-"""A generator that keeps its last rows back until a file is there: a job that cannot end before the test has done its part,
-however slow or fast the machine is.
+"""A generator that keeps its last rows back until a file is there: a job that cannot end before the test has done its
+part, however slow or fast the machine is.
 
     gate = tmp_path / "gate"
     source = GatedGenerator(gate, rows=60_000, ...)

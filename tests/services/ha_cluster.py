@@ -1,4 +1,5 @@
-"""A cluster whose coordinators find each other through ZooKeeper: several of them, of which one leads, and TaskManager processes.
+"""A cluster whose coordinators find each other through ZooKeeper: several of them, of which one leads, and TaskManager
+processes.
 
     with HighAvailabilityCluster(tmp_path, ensemble) as cluster:
         job_id = cluster.client().submit(...)

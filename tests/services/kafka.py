@@ -1,4 +1,5 @@
-"""A Kafka for tests: our own broker, or the cluster that `SNAPLINE_KAFKA_BROKERS` names (`make kafka-check BROKERS=host:port`).
+"""A Kafka for tests: our own broker, or the cluster that `SNAPLINE_KAFKA_BROKERS` names (`make kafka-check
+BROKERS=host:port`).
 
 Topics and transactional ids have names of their own, so that a real cluster can be used again and again.
 """

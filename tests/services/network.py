@@ -1,12 +1,12 @@
-"""Hosts on a private network of this machine: network namespaces, joined by a bridge, whose links can be cut and made bad.
+"""Hosts on a private network of this machine: network namespaces, joined by a bridge, whose links can be cut and made
+bad.
 
     with PrivateNetwork(["c1", "c2", "tm"]) as network:
-        subprocess.Popen(network.on("c1", ["python", "-m", "snapline.coordinator", "--insecure", "--bind", f"{network.address('c1')}:6123"]))
-        network.cut("c1")
-        network.heal("c1")
+        subprocess.Popen(network.on("c1", ["python", "-m", "snapline.coordinator", "--insecure", "--bind",
+        f"{network.address('c1')}:6123"])) network.cut("c1") network.heal("c1")
 
-Needs iproute2 and the right to make namespaces; `why_not` says what is missing. The test's own process is a host of it, too: the
-bridge lies in this namespace. Nothing leads out.
+Needs iproute2 and the right to make namespaces; `why_not` says what is missing. The test's own process is a host of it,
+too: the bridge lies in this namespace. Nothing leads out.
 """
 
 from __future__ import annotations

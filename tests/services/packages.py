@@ -1,4 +1,5 @@
-"""Snapline as a user receives it: source archive, wheel, and a virtualenv of its own in which nothing of the repository is."""
+"""Snapline as a user receives it: source archive, wheel, and a virtualenv of its own in which nothing of the repository
+is."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def _hatchling(source: Path, output: Path, *targets: str) -> None:
 
 
 def virtualenv(directory: Path) -> Path:
-    """Make one that has the dependencies of this Python, and no Snapline; returns its Python. The dependencies' directory is on
-    its path only, so that nothing that lies in it (an editable install) adds anything else."""
+    """Make one that has the dependencies of this Python, and no Snapline; returns its Python. The dependencies'
+    directory is on its path only, so that nothing that lies in it (an editable install) adds anything else."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     (site_packages,) = directory.glob("lib/python*/site-packages")
     (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")

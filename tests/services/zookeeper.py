@@ -17,8 +17,8 @@ def start_ensemble(directory: Path, nodes: int = 3) -> ZooKeeperEnsemble:
 
 
 def expire_session(client: KazooClient, quorum: str) -> None:
-    """End the client's session as the servers do when nothing was heard for the timeout: its ephemeral nodes go, and the
-    client is told that its session is over. A second connection in the same session closes it."""
+    """End the client's session as the servers do when nothing was heard for the timeout: its ephemeral nodes go, and
+    the client is told that its session is over. A second connection in the same session closes it."""
     other = KazooClient(quorum, client_id=client.client_id)
     other.start(timeout=15)
     other.stop()

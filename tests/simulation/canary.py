@@ -1,7 +1,7 @@
 """Bugs planted on purpose: a simulator that does not find these finds nothing.
 
-Each replaces one method of the product for the time of a run. `python -m tests.simulation --canary NAME` shows how soon it is
-caught; a test does so for all of them.
+Each replaces one method of the product for the time of a run. `python -m tests.simulation --canary NAME` shows how soon
+it is caught; a test does so for all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What checkpoints need of the world: an id counter, a store of completed ones, and barriers that pass through tasks.
 
-`CheckpointStore` outlives JobMasters. `Barriers` stands in for the data plane where tasks are simulated too: a barrier begins
-at the triggered tasks and passes a task when it has passed all of the task's producers that still run.
+`CheckpointStore` outlives JobMasters. `Barriers` stands in for the data plane where tasks are simulated too: a barrier
+begins at the triggered tasks and passes a task when it has passed all of the task's producers that still run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class CheckpointStore:
         self.fail_next_store = False
 
     def perform(self, effect: Any, answer: Callable[[Any], None]) -> None:
-        """Do what the checkpoint core asks, and answer after a while. Deletions that are not answered leave no trace."""
+        """Do what the checkpoint core asks, and answer after a while. Deletions that are not answered leave no
+        trace."""
         match effect:
             case DrawCheckpointId(request_id):
                 drawn = CheckpointID(self.next_id)

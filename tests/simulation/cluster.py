@@ -1,7 +1,8 @@
 """One simulated cluster: who is there, how they find and reach each other, and who is started again when it is gone.
 
-A fixed pool of TaskManagers, as a Spark application keeps it: each that ends is replaced, under a new name. One coordinator at
-a time, started again at the same address; or several on a ZooKeeper, each at an address of its own. Decides no fault; it only offers what `faults` pulls at.
+A fixed pool of TaskManagers, as a Spark application keeps it: each that ends is replaced, under a new name. One
+coordinator at a time, started again at the same address; or several on a ZooKeeper, each at an address of its own.
+Decides no fault; it only offers what `faults` pulls at.
 """
 
 from __future__ import annotations
@@ -334,7 +335,8 @@ class SimulatedCluster:
         if status.is_globally_terminal:
             self.outcomes[job_id] = (status, failure)
 
-    # --- coordinators that do not know that they are replaced -----------------------------------------------------------
+    # --- coordinators that do not know that they are replaced
+    # -----------------------------------------------------------
 
     def replace_coordinator(self, frozen_ms: int) -> str:
         """Another coordinator takes over while this one is frozen. Name of the replaced one, empty: there is none."""

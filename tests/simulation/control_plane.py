@@ -1,8 +1,9 @@
-"""The control plane of a cluster on one clock: Dispatcher, ResourceManager, JobMasters and TaskExecutors, all real cores.
+"""The control plane of a cluster on one clock: Dispatcher, ResourceManager, JobMasters and TaskExecutors, all real
+cores.
 
-What stands in for the world: connections (`network`), tasks that walk through their states by themselves (`SimulatedTasks`;
-a subclass of Cluster makes others), a pool that starts TaskManagers as the ResourceManager declares, stores that
-answer after a while. The simulator of whole jobs puts real tasks in place of the simulated ones.
+What stands in for the world: connections (`network`), tasks that walk through their states by themselves
+(`SimulatedTasks`; a subclass of Cluster makes others), a pool that starts TaskManagers as the ResourceManager declares,
+stores that answer after a while. The simulator of whole jobs puts real tasks in place of the simulated ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""One of several simulated coordinators that share a ZooKeeper: contends, leads, and contends again when leadership is lost.
+"""One of several simulated coordinators that share a ZooKeeper: contends, leads, and contends again when leadership is
+lost.
 
-Plays `snapline.coordinator.__main__` (`_stand_by`, `_lead`) without a process: candidacy, election, sessions, stores and the publication of
-leaders are the product's own, on `SimulatedEnsemble` and on threads of `threads`. What leads is a `CoordinatorProcess` of its own for
-each leadership; it is on the network where its host is, and dies and freezes with it.
+Plays `snapline.coordinator.__main__` (`_stand_by`, `_lead`) without a process: candidacy, election, sessions, stores
+and the publication of leaders are the product's own, on `SimulatedEnsemble` and on threads of `threads`. What leads is
+a `CoordinatorProcess` of its own for each leadership; it is on the network where its host is, and dies and freezes with
+it.
 """
 
 from __future__ import annotations

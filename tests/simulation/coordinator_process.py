@@ -1,8 +1,10 @@
-"""One simulated coordinator: the real Dispatcher, ResourceManager and JobMasters, and the real stores behind their effects.
+"""One simulated coordinator: the real Dispatcher, ResourceManager and JobMasters, and the real stores behind their
+effects.
 
-Plays `snapline.coordinator.cluster_entrypoint` and `snapline.coordinator.actors.job_master_runner` without threads and sockets: what they do with
-each effect is done here the same way, with the same `CheckpointIo`, `EmbeddedHighAvailability` and pointer codec on the
-simulated disk. A successor finds what was durable, and nothing else.
+Plays `snapline.coordinator.cluster_entrypoint` and `snapline.coordinator.actors.job_master_runner` without threads and
+sockets: what they do with each effect is done here the same way, with the same `CheckpointIo`,
+`EmbeddedHighAvailability` and pointer codec on the simulated disk. A successor finds what was durable, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -365,7 +367,8 @@ class CoordinatorProcess(Process):
             lambda own, reason: tell(ConnectionLost(own, reason)),
         )
 
-    # --- performers of the Dispatcher -----------------------------------------------------------------------------------
+    # --- performers of the Dispatcher
+    # -----------------------------------------------------------------------------------
 
     def _store_job_graph(self, effect: dispatching.StoreJobGraph) -> None:
         graph = effect.job_graph

@@ -1,8 +1,9 @@
 """The storage that outlives every process, and how each process sees it.
 
-`Disk` holds the files of a run. `ProcessStorage` is the storage port for one process: it keeps the port's contract (a write is
-there whole or not at all) and has the faults that the contract allows: an operation fails before it did anything; it
-fails although it was done; the process dies before, after, or while the write is still on its way, to land later.
+`Disk` holds the files of a run. `ProcessStorage` is the storage port for one process: it keeps the port's contract (a
+write is there whole or not at all) and has the faults that the contract allows: an operation fails before it did
+anything; it fails although it was done; the process dies before, after, or while the write is still on its way, to land
+later.
 """
 
 from __future__ import annotations

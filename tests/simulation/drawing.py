@@ -1,7 +1,8 @@
 """Which run a seed is: the options of `options.py`, drawn one topic after another.
 
-Swarm testing: every run enables a random subset of the faults, so that rare combinations are not drowned by common ones. A change here
-changes what seeds mean, and may: a run that found a bug is kept as a file of its options (`kept_runs.py`).
+Swarm testing: every run enables a random subset of the faults, so that rare combinations are not drowned by common
+ones. A change here changes what seeds mean, and may: a run that found a bug is kept as a file of its options
+(`kept_runs.py`).
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def draw_job_settings(seed: int, rng: random.Random, mode: str, job: JobPlan) ->
         settings["state.backend.type"] = "rocksdb"
         settings["state.backend.rocksdb.memory.fixed-per-slot"] = "1 kb"
     if any(stage.kind.startswith("ask") for stage in job.stages):
-        # Checkpoints take as long as what is asked for; a job that restarts for each that takes too long asks again, and never ends.
+        # Checkpoints take as long as what is asked for; a job that restarts for each that takes too long asks again,
+        # and never ends.
         settings["execution.checkpointing.tolerable-failed-checkpoints"] = "-1"
     if settings["execution.checkpointing.timeout"] == "400 ms":
         settings["execution.checkpointing.tolerable-failed-checkpoints"] = "-1"
@@ -163,7 +165,8 @@ def draw_cluster_settings(rng: random.Random) -> dict[str, str]:
 def draw_machines(
     rng: random.Random, task_managers: int, settings: dict[str, str], cluster: dict[str, str], kinds: list[str]
 ) -> int:
-    """Draw on how many machines TaskManagers keep copies of state, 0 for no copies; adds what goes with it to the rest."""
+    """Draw on how many machines TaskManagers keep copies of state, 0 for no copies; adds what goes with it to the
+    rest."""
     if rng.random() >= 0.4:
         return 0
     settings["execution.state-recovery.from-local"] = "true"
@@ -192,7 +195,8 @@ def draw_operations(seed: int, settings: dict[str, str]) -> tuple[tuple[int, str
 
 
 def draw_theme(seed: int, options: Options, *, faults: bool) -> Options:
-    """Give some runs one thing that they are about: leaders that die, data in flight, slow watermarks, a cluster that is resized."""
+    """Give some runs one thing that they are about: leaders that die, data in flight, slow watermarks, a cluster that
+    is resized."""
     leaders = random.Random(f"{seed}/generation 7")
     if faults and leaders.random() < 0.2:
         return only_leaders_die(options, leaders)
@@ -249,7 +253,8 @@ def _reactive(options: Options, rng: random.Random) -> Options:
 
 
 def with_data_in_flight(options: Options, rng: random.Random) -> Options:
-    """Unaligned checkpoints of a job whose queues are full, rescaled and interrupted again and again: where Flink once lost rows.
+    """Unaligned checkpoints of a job whose queues are full, rescaled and interrupted again and again: where Flink once
+    lost rows.
 
     Sources do not wait, some tasks do; and whatever is restored is restored again before it was processed."""
     names = [
@@ -325,7 +330,8 @@ def with_data_in_flight(options: Options, rng: random.Random) -> Options:
 
 
 def with_forward_edges(options: Options, rng: random.Random) -> Options:
-    """The rows of a key keep their order, whatever is in flight when the job is rescaled; several tasks before its operator wait."""
+    """The rows of a key keep their order, whatever is in flight when the job is rescaled; several tasks before its
+    operator wait."""
     job = options.job
     parallelism = rng.choice([1, 2, 3])
     kind = rng.choice(["map", "twice"])

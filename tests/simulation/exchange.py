@@ -1,8 +1,9 @@
 """The exchange between simulated TaskManagers: the real cores of both ends, with the simulated network between them.
 
-What is local is `LocalExchange` itself. A remote channel is the product's `RemoteInputChannel` (receive queue and credit), its
-producer's end the product's `PartitionRequestQueue` over a channel of the local exchange; this file plays the two threads of
-a stream: frames in order, any delay, and a connection that can break. Mirrors FlightExchange, InboundStream, OutboundStream.
+What is local is `LocalExchange` itself. A remote channel is the product's `RemoteInputChannel` (receive queue and
+credit), its producer's end the product's `PartitionRequestQueue` over a channel of the local exchange; this file plays
+the two threads of a stream: frames in order, any delay, and a connection that can break. Mirrors FlightExchange,
+InboundStream, OutboundStream.
 """
 
 from __future__ import annotations

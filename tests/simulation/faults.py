@@ -1,8 +1,8 @@
 """What goes wrong, and when: draws faults of the enabled kinds while the safety phase lasts.
 
-Some faults are events (a process is killed, a connection breaks), which come at random times; others are conditions (slow
-storage, duplicated messages), which hold for the whole phase, with random effect. `stop` ends all of them and heals what can be
-healed; what is dead stays dead, until the cluster starts another.
+Some faults are events (a process is killed, a connection breaks), which come at random times; others are conditions
+(slow storage, duplicated messages), which hold for the whole phase, with random effect. `stop` ends all of them and
+heals what can be healed; what is dead stays dead, until the cluster starts another.
 """
 
 from __future__ import annotations

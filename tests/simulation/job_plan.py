@@ -1,8 +1,8 @@
 """What job a seed runs: its shape, drawn at random, and what it must put out, computed with dictionaries.
 
-One or two sources, some stateless operators, perhaps a keyed one, a sink; perhaps a second branch from the first source straight
-to a sink of its own. Every kind of edge occurs. The reference knows nothing of batches, parallelism, watermarks or
-checkpoints: it maps the rows of all splits and groups them.
+One or two sources, some stateless operators, perhaps a keyed one, a sink; perhaps a second branch from the first source
+straight to a sink of its own. Every kind of edge occurs. The reference knows nothing of batches, parallelism,
+watermarks or checkpoints: it maps the rows of all splits and groups them.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class JobPlan:
     batch_rows: int
     stages: tuple[Stage, ...]
     keyed: str
-    """none, running, window, window rows (with a function), sliding, session, process; with the rows of the first source: one of JOINS, or rules (which these are, in
-    broadcast state)."""
+    """none, running, window, window rows (with a function), sliding, session, process; with the rows of the first
+    source: one of JOINS, or rules (which these are, in broadcast state)."""
     process_state: str
     keyed_parallelism: int
     sink_kind: str
@@ -136,7 +136,8 @@ class JobPlan:
     second_edge: Partitioning | None = None
     """Of the second source to the first stage, where it is another than that of the first source."""
     pushed_rows: int = 0
-    """The first source has a thread of its own, and says so often how far its event time is; 0: it is asked for rows, as the others."""
+    """The first source has a thread of its own, and says so often how far its event time is; 0: it is asked for rows,
+    as the others."""
 
     @property
     def slots(self) -> int:

@@ -1,7 +1,8 @@
-"""Runs that once found a bug, each as a file of its options in `kept/`, so that it stays as it was whatever seeds are drawn to be later.
+"""Runs that once found a bug, each as a file of its options in `kept/`, so that it stays as it was whatever seeds are
+drawn to be later.
 
-`python -m tests.simulation 42 --keep "what went wrong"` writes the file of seed 42. A field that `Options` or `JobPlan` gets needs a default,
-with which kept runs are as before.
+`python -m tests.simulation 42 --keep "what went wrong"` writes the file of seed 42. A field that `Options` or `JobPlan`
+gets needs a default, with which kept runs are as before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The machines on which TaskManagers run, with disks of their own: what one leaves there the next one finds, unless the machine is lost.
+"""The machines on which TaskManagers run, with disks of their own: what one leaves there the next one finds, unless the
+machine is lost.
 
-Plays `snapline.taskmanager.snapshots.local_directories` on memory: one directory per TaskManager; those of the dead are taken over by whoever starts. What the disk
-makes of copies that nobody synced is a fault (`damage`). Decides nothing that is kept or read.
+Plays `snapline.taskmanager.snapshots.local_directories` on memory: one directory per TaskManager; those of the dead are
+taken over by whoever starts. What the disk makes of copies that nobody synced is a fault (`damage`). Decides nothing
+that is kept or read.
 """
 
 from __future__ import annotations

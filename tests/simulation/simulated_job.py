@@ -1,4 +1,5 @@
-"""A job of a run, with its outside world and the oracle of its checkpoints; a run may have another one beside the user's.
+"""A job of a run, with its outside world and the oracle of its checkpoints; a run may have another one beside the
+user's.
 
 Decides when a job is over: it said how it ended, and nobody will run it again. Knows nothing of faults.
 """
@@ -38,7 +39,8 @@ class SimulatedJob:
         ledger: Ledger,
         is_live: Callable[[str, ExecutionAttemptID], bool],
     ) -> None:
-        """`name`: under which its functions find their ledger. `is_live`: whether the JobMaster of a name runs an attempt."""
+        """`name`: under which its functions find their ledger. `is_live`: whether the JobMaster of a name runs an
+        attempt."""
         self.plan = plan
         self.name = name
         self.ledger = ledger

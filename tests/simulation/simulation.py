@@ -1,8 +1,8 @@
 """One run from one seed: build the world, run it with faults, then without, and ask the oracles.
 
-Safety phase: faults of the seed's choice; whatever happens, no oracle may be contradicted. Liveness phase: the faults are over, and
-the job has to finish within the given time. Exit codes tell apart a core that broke (127), a job that does not come to its
-end (128), and a wrong result (129).
+Safety phase: faults of the seed's choice; whatever happens, no oracle may be contradicted. Liveness phase: the faults
+are over, and the job has to finish within the given time. Exit codes tell apart a core that broke (127), a job that
+does not come to its end (128), and a wrong result (129).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
 INVARIANTS_EVERY = 50
 """Simulated milliseconds."""
 AGAIN_MS = 40_000
-"""After the last fault, jobs run again within this: processes thaw, heartbeats and the reconciliation time out, leaders are found."""
+"""After the last fault, jobs run again within this: processes thaw, heartbeats and the reconciliation time out, leaders
+are found."""
 FOLLOWED_MS = 60_000
 """The same, and a checkpoint that somebody does not answer has timed out."""
 LATEST_EVENTS = 12

@@ -1,8 +1,9 @@
-"""One simulated TaskManager: the real TaskExecutor, real tasks stepped on the simulated clock, the real snapshot uploader.
+"""One simulated TaskManager: the real TaskExecutor, real tasks stepped on the simulated clock, the real snapshot
+uploader.
 
-Plays what `snapline.taskmanager.task_manager`, `running_tasks` and `task_thread` do in production, without threads: a task is stepped
-while it says that it worked, for a few steps at a time, then when it is woken or its time has come. Threads of the
-uploader are delays. Decides nothing that the cores decide.
+Plays what `snapline.taskmanager.task_manager`, `running_tasks` and `task_thread` do in production, without threads: a
+task is stepped while it says that it worked, for a few steps at a time, then when it is woken or its time has come.
+Threads of the uploader are delays. Decides nothing that the cores decide.
 """
 
 from __future__ import annotations
@@ -142,8 +143,8 @@ class SimulatedTaskThread:
 
 
 class SimulatedTaskEnvironment(TaskEnvironment):
-    """The production environment, but push-style sources take turns, what memory has no room for stays there, too, and an
-    oracle looks at what is restored."""
+    """The production environment, but push-style sources take turns, what memory has no room for stays there, too, and
+    an oracle looks at what is restored."""
 
     disk: Disk
     machine: Machine

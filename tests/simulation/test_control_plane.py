@@ -279,7 +279,8 @@ def test_idle_task_managers_are_released() -> None:
 
 
 def test_a_broken_job_master_is_replaced() -> None:
-    """TaskManagers follow to its successor, which cancels what it does not know and starts from the latest checkpoint."""
+    """TaskManagers follow to its successor, which cancels what it does not know and starts from the latest
+    checkpoint."""
     cluster, graph = running_cluster()
     cluster.run(2_000)
     process = cluster.alive()[0]
@@ -311,7 +312,8 @@ def test_stop_with_savepoint_ends_the_job() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_breaks_every_job_runs_again_and_ends(seed: int) -> None:
-    """Crashes, partitions, broken connections, failing tasks, another ResourceManager leader; then peace: jobs finish."""
+    """Crashes, partitions, broken connections, failing tasks, another ResourceManager leader; then peace: jobs
+    finish."""
     rng = random.Random(seed)
     settings = ClusterSettings(
         slots_per_task_manager=rng.choice([1, 2, 3]), max_task_managers=6, max_delay_ms=rng.choice([0, 5, 50, 400])

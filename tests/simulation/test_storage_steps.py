@@ -1,8 +1,9 @@
-"""Storage that fails at each single step of a job's life, once: before it does anything, after it has done it, or with the process.
+"""Storage that fails at each single step of a job's life, once: before it does anything, after it has done it, or with
+the process.
 
-The random runs draw such faults, too; here every kind of step is met, one per run: drawing an id, the file of a TaskManager, metadata,
-pointer, statistics, each deletion. The oracles of the simulator judge: output as without the fault, nothing half visible, older
-checkpoints usable, and no file left when the job has ended.
+The random runs draw such faults, too; here every kind of step is met, one per run: drawing an id, the file of a
+TaskManager, metadata, pointer, statistics, each deletion. The oracles of the simulator judge: output as without the
+fault, nothing half visible, older checkpoints usable, and no file left when the job has ended.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def every_kind() -> list[Any]:
 @pytest.mark.parametrize("how", ["before", "after", "killed"])
 @pytest.mark.parametrize(("number", "kind"), every_kind())
 def test_a_fault_at_any_step_of_storage_costs_no_result(number: int, kind: str, how: str) -> None:
-    """A checkpoint, or an attempt, at most. What could not be deleted is deleted later, unless nobody is left who knows of it:
-    a killed process, or the job that has been forgotten."""
+    """A checkpoint, or an attempt, at most. What could not be deleted is deleted later, unless nobody is left who knows
+    of it: a killed process, or the job that has been forgotten."""
     fault = Fault(number, how)
     with watched(fault.before, fault.after):
         report = run(may_leave_files=how == "killed" or kind.endswith(("ha/jobs/n", "ha/statistics/n")))

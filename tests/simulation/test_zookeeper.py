@@ -1,4 +1,5 @@
-"""The product's sessions and election on the simulated ensemble: connections that break, sessions that expire, leaders in turn."""
+"""The product's sessions and election on the simulated ensemble: connections that break, sessions that expire, leaders
+in turn."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def opened() -> ZooKeeperSession:
 
 
 def test_connection_that_breaks_while_a_session_is_opened_is_used_again(place: Place) -> None:
-    """What was asked is asked again; the process does not die of it, and a TaskManager goes on to follow its leaders."""
+    """What was asked is asked again; the process does not die of it, and a TaskManager goes on to follow its
+    leaders."""
     answers_lost = iter([True] * 4)
     place.ensemble.lose_answer = lambda: next(answers_lost, False)
 
@@ -125,7 +127,8 @@ def candidates(place: Place) -> list[str]:
 
 
 def test_candidate_whose_answer_got_lost_has_one_node(place: Place) -> None:
-    """Its creation is sent again, and what the first one made is not left behind: it would be a candidate that nobody is."""
+    """Its creation is sent again, and what the first one made is not left behind: it would be a candidate that nobody
+    is."""
     lost: list[None] = []
 
     def lose_that_of_the_candidate() -> bool:

@@ -1,9 +1,10 @@
-"""Threads of simulated processes: code of the product that blocks runs on a real thread, but only ever one, and in simulated time.
+"""Threads of simulated processes: code of the product that blocks runs on a real thread, but only ever one, and in
+simulated time.
 
-The simulator hands its turn to a worker and gets it back when the worker waits or ends, so that a run is decided by its seed as if
-there were no threads. What a worker waits for (time, an event, a condition) wakes it through its process: one that is killed never
-comes back, one that is frozen comes back later. `SimulatedThreading` stands in for the module `threading` in the few modules of
-the product that make threads of their own.
+The simulator hands its turn to a worker and gets it back when the worker waits or ends, so that a run is decided by its
+seed as if there were no threads. What a worker waits for (time, an event, a condition) wakes it through its process:
+one that is killed never comes back, one that is frozen comes back later. `SimulatedThreading` stands in for the module
+`threading` in the few modules of the product that make threads of their own.
 """
 
 from __future__ import annotations

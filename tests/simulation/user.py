@@ -1,8 +1,8 @@
 """What the user of a simulated job does while it runs: checkpoints and savepoints on demand, rescaling, stop and go on.
 
-Decides when to ask and what to do with the answer. An operation that is refused or fails is the user's bad luck, and nothing
-more: the job has to go on as if nobody had asked. A job that was stopped with a savepoint is submitted again from it, under
-another id and at another parallelism.
+Decides when to ask and what to do with the answer. An operation that is refused or fails is the user's bad luck, and
+nothing more: the job has to go on as if nobody had asked. A job that was stopped with a savepoint is submitted again
+from it, under another id and at another parallelism.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class User:
         self.may_have_drained_with: list[int] = []
         """Savepoints of which the user does not know whether they were the last thing the job did."""
         self._stop_is_unclear = False
-        """The job was to stop, and whoever was asked died before the answer, or did not lead any more when it gave it."""
+        """The job was to stop, and whoever was asked died before the answer, or did not lead any more when it gave
+        it."""
         self._waiting: list[tuple[CoordinatorProcess, str, RequestID]] = []
         self._may_rescale = all(stage.partitioning is not Partitioning.BROADCAST for stage in options.job.stages)
 
@@ -186,7 +187,8 @@ class User:
         return not self._waiting
 
     def finds_job_finished(self, latest_checkpoint: int) -> None:
-        """Whether it was stopped, when nobody said: a savepoint later than its last checkpoint is the last thing that it did."""
+        """Whether it was stopped, when nobody said: a savepoint later than its last checkpoint is the last thing that
+        it did."""
         if not self._stop_is_unclear:
             return
         self._stop_is_unclear = False

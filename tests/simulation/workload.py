@@ -82,7 +82,8 @@ class Transaction:
 
 
 class SourceWatch(Protocol):
-    """Oracle: how far each attempt of a source subtask is. Watermarks are those that the rows so far promise, None before the first."""
+    """Oracle: how far each attempt of a source subtask is. Watermarks are those that the rows so far promise, None
+    before the first."""
 
     def opened(self, attempt: str, splits: Mapping[str, int | None]) -> None:
         """It begins with these unfinished splits."""
@@ -548,8 +549,8 @@ SIDE = "even"
 
 
 class CountWithTimers(KeyedProcessFunction):
-    """Numbers the rows of each key, says when a bucket of event time is over, and repeats each row after a while by the clock, at the latest
-    at the end. Times by the clock are odd, buckets end at even ones."""
+    """Numbers the rows of each key, says when a bucket of event time is over, and repeats each row after a while by the
+    clock, at the latest at the end. Times by the clock are odd, buckets end at even ones."""
 
     def __init__(self, world: str, bucket_ms: int, state: str, *, side: bool, repeat_ms: int) -> None:
         """`repeat_ms`: 0: rows are not repeated."""
@@ -641,8 +642,8 @@ SPLIT_RADIX = 1_000_000
 
 
 class CountRules(KeyedBroadcastProcessFunction):
-    """Numbers the rows of each key, keeps every row of the broadcast input, and at the end says for each key what it knows of these: how
-    many (`i`), and the sum of what they say (`n`)."""
+    """Numbers the rows of each key, keeps every row of the broadcast input, and at the end says for each key what it
+    knows of these: how many (`i`), and the sum of what they say (`n`)."""
 
     def __init__(self, world: str) -> None:
         self.world = world

@@ -1,8 +1,9 @@
 """What a simulated run happens in: one clock, one network, one disk, the processes on them, and the story of it all.
 
-Decides how a process dies: `ProcessKilled` unwinds whatever the process is doing at that instant, and nothing that it planned
-happens afterwards. Every random choice comes from a generator named after its purpose, drawn from the one seed, so that a
-choice more in one place leaves the others as they were. Actors here are `snapline.runtime.actor.MachineActor` without a thread.
+Decides how a process dies: `ProcessKilled` unwinds whatever the process is doing at that instant, and nothing that it
+planned happens afterwards. Every random choice comes from a generator named after its purpose, drawn from the one seed,
+so that a choice more in one place leaves the others as they were. Actors here are `snapline.runtime.actor.MachineActor`
+without a thread.
 """
 
 from __future__ import annotations

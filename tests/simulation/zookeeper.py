@@ -1,9 +1,10 @@
-"""A ZooKeeper ensemble and kazoo's client, simulated: nodes, sessions, transactions, watches, and connections that break.
+"""A ZooKeeper ensemble and kazoo's client, simulated: nodes, sessions, transactions, watches, and connections that
+break.
 
-The product's own `ZooKeeperSession`, `LeaderElection`, `Candidacy`, `ZooKeeperHighAvailability`, `LeaderTableWriter` and
-`ZooKeeperLeaderRetrieval` run on it. The ensemble is one that never fails, at the other end of a network that does: a request may
-not arrive, or only its answer may get lost; a session whose client was not heard of for its timeout is over, and its
-ephemeral nodes are gone, whatever that client believes. Errors are kazoo's.
+The product's own `ZooKeeperSession`, `LeaderElection`, `Candidacy`, `ZooKeeperHighAvailability`, `LeaderTableWriter`
+and `ZooKeeperLeaderRetrieval` run on it. The ensemble is one that never fails, at the other end of a network that does:
+a request may not arrive, or only its answer may get lost; a session whose client was not heard of for its timeout is
+over, and its ephemeral nodes are gone, whatever that client believes. Errors are kazoo's.
 """
 
 from __future__ import annotations

@@ -310,7 +310,8 @@ FLUENT = frozenset(
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Whoever reads a module can read what it is built from first; imports inside functions count, those for types only do not."""
+    """Whoever reads a module can read what it is built from first; imports inside functions count, those for types only
+    do not."""
     known = {name_of(path): path for path in modules()}
     arrows: dict[str, set[str]] = {name: set() for name in known}
     for name, path in known.items():

@@ -3,8 +3,8 @@
 Decides which subtask gets which elements; moves handles and offsets, never data. Mirrors Flink's
 RoundRobinOperatorStateRepartitioner:
 
-* SPLIT_DISTRIBUTE: elements in old order, cut into slices whose sizes differ by at most one; the next named state goes on with
-  the subtask at which the previous one stopped, so that the sums differ by at most one as well. With unchanged
+* SPLIT_DISTRIBUTE: elements in old order, cut into slices whose sizes differ by at most one; the next named state goes
+  on with the subtask at which the previous one stopped, so that the sums differ by at most one as well. With unchanged
   parallelism every subtask gets back what it had.
 * UNION: every subtask gets all elements of all.
 * BROADCAST: every subtask gets one full copy; new subtask i the copy of old subtask i modulo their number.

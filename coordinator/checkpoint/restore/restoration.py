@@ -1,10 +1,10 @@
 """Requests to give the tasks their state, from the moment they come to their answer.
 
-Decides what a restore answers and when. Two kinds: from the latest completed checkpoint (the store has to be read once, and no
-store may be outstanding), and from a snapshot that a user named (checked first; then the id counter is moved behind it, then it is
-registered as a completed checkpoint, and only then answered). Master hooks get their state, or are reset when there is nothing to
-restore, before the answer: tasks start behind them. Does not know pending checkpoints. Mirrors
-CheckpointCoordinator.restoreLatestCheckpointedStateInternal and restoreSavepoint of Flink.
+Decides what a restore answers and when. Two kinds: from the latest completed checkpoint (the store has to be read once,
+and no store may be outstanding), and from a snapshot that a user named (checked first; then the id counter is moved
+behind it, then it is registered as a completed checkpoint, and only then answered). Master hooks get their state, or
+are reset when there is nothing to restore, before the answer: tasks start behind them. Does not know pending
+checkpoints. Mirrors CheckpointCoordinator.restoreLatestCheckpointedStateInternal and restoreSavepoint of Flink.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class Restoration:
         """What subtasks that end without another checkpoint have left in the one that the job goes on from."""
         self._has_started = False
         self.sweeps_next = False
-        """Every task was replaced since the last completed checkpoint, or the leader was: what the former one wrote and never said
-        is nobody's once another one completes, with what tasks still build on."""
+        """Every task was replaced since the last completed checkpoint, or the leader was: what the former one wrote and
+        never said is nobody's once another one completes, with what tasks still build on."""
         self.force_full_snapshot = False
         """The job started from a snapshot that it does not own: the next checkpoint must not refer to it."""
 
@@ -157,7 +157,8 @@ class Restoration:
         self._refuse_all(why, out, retryable=False)
 
     def proceed(self, executions: ExecutionTracker, now_ms: int, out: Effects) -> frozenset[JobVertexID] | None:
-        """Serve the first waiting request. Returns the vertices whose tasks stay as they are; None: everything is replaced."""
+        """Serve the first waiting request. Returns the vertices whose tasks stay as they are; None: everything is
+        replaced."""
         event = self._waiting.pop(0)
         if isinstance(event, RestoreSavepoint):
             self._adopt(event, executions, out)
@@ -337,8 +338,8 @@ class Restoration:
         self._answer_behind(prepared.hook_calls, prepared.answer, out)
 
     def _tasks_that_may_end(self, executions: ExecutionTracker) -> frozenset[ExecutionVertexID]:
-        """Of tasks that run already: one that ends without having taken another checkpoint has ended with one that a former
-        leader completed, and is to know nothing newer. Only if tasks wait for such a checkpoint at all."""
+        """Of tasks that run already: one that ends without having taken another checkpoint has ended with one that a
+        former leader completed, and is to know nothing newer. Only if tasks wait for such a checkpoint at all."""
         if not (self._configuration.is_periodic and self._configuration.checkpoints_after_tasks_finish):
             return frozenset()
         return frozenset(

@@ -1,17 +1,18 @@
 """What each subtask of a job starts with, given the state of all operators in a snapshot.
 
-Decides what maps, what would be dropped, what is new, and the handles of every new subtask; moves handles, never data, and
-changes nothing. Does not know where the snapshot came from. Mirrors Flink's StateAssignmentOperation, TaskStateAssignment and
-VertexFinishedStateChecker. Rules:
+Decides what maps, what would be dropped, what is new, and the handles of every new subtask; moves handles, never data,
+and changes nothing. Does not know where the snapshot came from. Mirrors Flink's StateAssignmentOperation,
+TaskStateAssignment and VertexFinishedStateChecker. Rules:
 
 * State finds its operator by operator id. State without an operator is an error unless non-restored state is allowed;
   an operator without any state may be dropped silently.
-* The max parallelism belongs to the state: a vertex that did not ask for one takes over that of the snapshot; one that asked for
-  another, or has more subtasks than key groups, is refused.
-* Keyed state: every handle whose key groups overlap with the subtask's. Handles may cover more; the task reads its ranges.
+* The max parallelism belongs to the state: a vertex that did not ask for one takes over that of the snapshot; one that
+  asked for another, or has more subtasks than key groups, is refused.
+* Keyed state: every handle whose key groups overlap with the subtask's. Handles may cover more; the task reads its
+  ranges.
 * Operator state: `operator_state_redistribution`. In-flight data: `snapline.dataflow.snapshot.channel_state`.
-* A vertex whose operators had all finished is restored as finished. With unchanged parallelism so is a single finished subtask,
-  unless it now reads from one that goes on, because its producers were rescaled.
+* A vertex whose operators had all finished is restored as finished. With unchanged parallelism so is a single finished
+  subtask, unless it now reads from one that goes on, because its producers were rescaled.
 """
 
 from __future__ import annotations
@@ -228,8 +229,8 @@ def _fed_subtasks(
     edges: Sequence[JobEdge],
     as_finished: Collection[ExecutionVertexID],
 ) -> frozenset[int]:
-    """Subtasks that read from one that goes on. After a rescale of its producers that may be one that had finished, too: it
-    must not drop what they send. Producers are decided before their consumers."""
+    """Subtasks that read from one that goes on. After a rescale of its producers that may be one that had finished,
+    too: it must not drop what they send. Producers are decided before their consumers."""
     parallelism = {other.vertex_id: other.parallelism for other in vertices}
     fed: set[int] = set()
     for edge in edges:

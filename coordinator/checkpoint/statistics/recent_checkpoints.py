@@ -1,7 +1,7 @@
 """The ids that were pending lately, so that a late message is told from one that makes no sense.
 
-Bounded, as Flink's NUM_GHOST_CHECKPOINT_IDS. Remembers also how each ended: files of an aborted checkpoint may go, files of a
-completed one must not, even if an acknowledgement is delivered twice.
+Bounded, as Flink's NUM_GHOST_CHECKPOINT_IDS. Remembers also how each ended: files of an aborted checkpoint may go,
+files of a completed one must not, even if an acknowledgement is delivered twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What happened to the checkpoints of a job: counts, the last ones in detail, summaries, the latest of each kind.
 
-Decides what is remembered and for how long; never influences a checkpoint. Mirrors Flink's DefaultCheckpointStatsTracker,
-CheckpointStatsCounts, CheckpointStatsHistory and StatsSummary. Unlike Flink's it can be written down and read again
-(`stats_persistence`), so that it survives the coordinator's process; a checkpoint that was in progress then is failed.
+Decides what is remembered and for how long; never influences a checkpoint. Mirrors Flink's
+DefaultCheckpointStatsTracker, CheckpointStatsCounts, CheckpointStatsHistory and StatsSummary. Unlike Flink's it can be
+written down and read again (`stats_persistence`), so that it survives the coordinator's process; a checkpoint that was
+in progress then is failed.
 
 The hot path is `CheckpointStats.report_subtask`: one tuple appended per acknowledgement.
 """

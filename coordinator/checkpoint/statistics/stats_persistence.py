@@ -1,7 +1,8 @@
 """Checkpoint statistics as bytes, so that a coordinator that restarts, or its successor, goes on counting.
 
-Decides the form (`CheckpointStatistics` of `protos/metadata.proto`) and how much detail is kept: totals for all, details by subtask
-for the newest checkpoints of the history, as long as these are not too many to be written on the way of every checkpoint.
+Decides the form (`CheckpointStatistics` of `protos/metadata.proto`) and how much detail is kept: totals for all,
+details by subtask for the newest checkpoints of the history, as long as these are not too many to be written on the way
+of every checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Least, greatest, mean and percentiles of one figure over all completed checkpoints.
 
-Count, sum, minimum and maximum are over everything; percentiles over a window of the last values. Negative values mean "not
-measured" and are left out. Mirrors Flink's StatsSummary (MinMaxAvgStats before 1.15) with its histogram.
+Count, sum, minimum and maximum are over everything; percentiles over a window of the last values. Negative values mean
+"not measured" and are left out. Mirrors Flink's StatsSummary (MinMaxAvgStats before 1.15) with its histogram.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class StatsSummarySnapshot:
         return self.sum // self.count if self.count else 0
 
     def quantile(self, share: float) -> float:
-        """The value that `share` (0 to 1) of the window does not exceed, interpolated between neighbours; NaN if empty."""
+        """The value that `share` (0 to 1) of the window does not exceed, interpolated between neighbours; NaN if
+        empty."""
         if not self.window:
             return float("nan")
         position = share * (len(self.window) - 1)

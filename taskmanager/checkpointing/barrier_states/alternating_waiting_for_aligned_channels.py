@@ -1,6 +1,6 @@
-"""Alternating handler, unaligned, and not triggered: the task has channels on which nothing may overtake data (broadcast and rescale
-edges), and some of their barriers are missing. In Flink data in flight on such channels becomes part of the snapshot, which
-can then not be rescaled."""
+"""Alternating handler, unaligned, and not triggered: the task has channels on which nothing may overtake data
+(broadcast and rescale edges), and some of their barriers are missing. In Flink data in flight on such channels becomes
+part of the snapshot, which can then not be rescaled."""
 
 from __future__ import annotations
 

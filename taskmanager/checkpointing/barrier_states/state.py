@@ -1,9 +1,9 @@
 """What a state of the barrier handler is, what it may ask for, and which transitions exist.
 
-A state decides what one event means and names the next state; what it wants done it asks of the `Controller`, which is all
-that it can reach. States hold nothing themselves: which channels are announced or blocked is the controller's. Mirrors
-Flink's BarrierHandlerState with its Controller; there a state returns the next state object, here its name, so that the
-legal transitions are one table (`TRANSITIONS`), which is checked on every transition and drawn in the docs.
+A state decides what one event means and names the next state; what it wants done it asks of the `Controller`, which is
+all that it can reach. States hold nothing themselves: which channels are announced or blocked is the controller's.
+Mirrors Flink's BarrierHandlerState with its Controller; there a state returns the next state object, here its name, so
+that the legal transitions are one table (`TRANSITIONS`), which is checked on every transition and drawn in the docs.
 """
 
 from __future__ import annotations

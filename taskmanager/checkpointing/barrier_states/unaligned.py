@@ -34,8 +34,8 @@ def start_unaligned(controller: Controller, barrier: CheckpointBarrier) -> None:
 
 
 def hold_channel(controller: Controller, channel: InputChannelInfo, barrier: CheckpointBarrier) -> None:
-    """The barrier has come, and the snapshot has to wait: with it waits what it overtook, which is to be part of that. Behind an
-    aligned barrier the producer has stopped, too."""
+    """The barrier has come, and the snapshot has to wait: with it waits what it overtook, which is to be part of that.
+    Behind an aligned barrier the producer has stopped, too."""
     if barrier.options.needs_alignment:
         controller.block_channel(channel)
     controller.hold_channel(channel)

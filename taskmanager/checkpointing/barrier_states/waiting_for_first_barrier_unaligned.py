@@ -1,5 +1,5 @@
-"""Unaligned: the first barrier triggers. In the alternating handler: the timeout passed before any barrier came. Mirrors
-Flink's AlternatingWaitingForFirstBarrierUnaligned."""
+"""Unaligned: the first barrier triggers. In the alternating handler: the timeout passed before any barrier came.
+Mirrors Flink's AlternatingWaitingForFirstBarrierUnaligned."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """How much may wait in one subpartition: what its consumer takes in `target_ms`, once the consumer is the slow one.
 
-Queues that are bounded in batches alone hold half a minute of data before a slow sink: an aligned barrier waits for all of
-it, and an unaligned one carries all of it into the snapshot. So the bound follows the rate at which the consumer takes bytes,
-measured over periods in which the queue was full; it falls to a quarter at most per period, because a pause of the
-machine is no rate, and doubles with every period in which the queue was never full. Fast consumers are never limited. It does
-not know queues or clocks. Mirrors Flink's BufferDebloater with ThroughputCalculator and BufferSizeEMA, on the producer's side.
+Queues that are bounded in batches alone hold half a minute of data before a slow sink: an aligned barrier waits for all
+of it, and an unaligned one carries all of it into the snapshot. So the bound follows the rate at which the consumer
+takes bytes, measured over periods in which the queue was full; it falls to a quarter at most per period, because a
+pause of the machine is no rate, and doubles with every period in which the queue was never full. Fast consumers are
+never limited. It does not know queues or clocks. Mirrors Flink's BufferDebloater with ThroughputCalculator and
+BufferSizeEMA, on the producer's side.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ LEAST_BYTES = 32 << 10
 FIRST_BYTES = 256 << 10
 """Until a rate is known: what a slow consumer has been sent by then it must work through."""
 PIECES = 8
-"""A batch is cut so that so many of its pieces fill the bound: those that were granted a credit already do not count to it."""
+"""A batch is cut so that so many of its pieces fill the bound: those that were granted a credit already do not count to
+it."""
 
 
 @dataclass(frozen=True, slots=True)

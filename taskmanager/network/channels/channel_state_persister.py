@@ -1,9 +1,9 @@
 """Remembers the data in flight of one input channel while an unaligned checkpoint waits for its barrier there.
 
-What is polled before the channel's barrier is both processed and remembered; when the barrier comes, by overtaking, what
-it overtook in the receive queue is added. So the memory holds, in order, exactly what the task had not processed at its
-snapshot and the producer had sent before its own. One checkpoint at a time. Mirrors Flink's ChannelStatePersister, except
-that Flink copies at arrival; polling sees the same elements, on one thread.
+What is polled before the channel's barrier is both processed and remembered; when the barrier comes, by overtaking,
+what it overtook in the receive queue is added. So the memory holds, in order, exactly what the task had not processed
+at its snapshot and the producer had sent before its own. One checkpoint at a time. Mirrors Flink's
+ChannelStatePersister, except that Flink copies at arrival; polling sees the same elements, on one thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Credits: how many batches may be on their way to one input channel.
 
-One credit per data batch; control elements need none. The receiver grants `exclusive` credits from the start and, when the
-backlog that comes with a batch says that more could flow, up to `maximum`, so that batches granted and batches waiting in the receive
-queue never exceed the maximum: that bounds the receiver's memory, and nothing lingers in the transport. Neither side knows
-the connection. Mirrors Flink's BufferManager with AvailableBufferListener, and NetworkSequenceViewReader's credit; a unit is
-a whole batch, not a buffer.
+One credit per data batch; control elements need none. The receiver grants `exclusive` credits from the start and, when
+the backlog that comes with a batch says that more could flow, up to `maximum`, so that batches granted and batches
+waiting in the receive queue never exceed the maximum: that bounds the receiver's memory, and nothing lingers in the
+transport. Neither side knows the connection. Mirrors Flink's BufferManager with AvailableBufferListener, and
+NetworkSequenceViewReader's credit; a unit is a whole batch, not a buffer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contract between the task loop and the exchange, on both ends of an edge.
 
-The producing task adds elements to subpartitions (`ResultSubpartition`); each is read through one `SubpartitionView` by its
-consumer: directly when both run in one process, else through Flight with credits. The consuming task sees only
+The producing task adds elements to subpartitions (`ResultSubpartition`); each is read through one `SubpartitionView` by
+its consumer: directly when both run in one process, else through Flight with credits. The consuming task sees only
 `InputChannel`s. Implementations that are shared between threads lock inside; the pure cores below them do not. Mirrors
 Flink's ResultSubpartition, PipelinedSubpartitionView, InputChannel, PartitionRequestServerHandler.
 """
@@ -137,8 +137,8 @@ class InputChannel(Protocol):
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """An unaligned checkpoint was triggered. The gate remembers what it polls before the barrier; a remote channel
-        needs to know which barrier `inflight_batches` is about, a local one nothing (what its barrier overtook is output
-        channel state of the producer)."""
+        needs to know which barrier `inflight_batches` is about, a local one nothing (what its barrier overtook is
+        output channel state of the producer)."""
         ...
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None:

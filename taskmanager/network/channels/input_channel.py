@@ -2,9 +2,9 @@
 
 Decides order (arrival order, priority elements first), announces a timeoutable barrier ahead of the data in front of
 it, moves it to the front when told so, knows which received data a polled barrier has overtaken, and hands out nothing
-that stands behind an aligned barrier, or behind restored data, before it is resumed (the sender stops there, too). It does not know the connection
-or credits; whoever shares it between a receiving thread and the task locks around it. Mirrors the queue of Flink's
-RemoteInputChannel.
+that stands behind an aligned barrier, or behind restored data, before it is resumed (the sender stops there, too). It
+does not know the connection or credits; whoever shares it between a receiving thread and the task locks around it.
+Mirrors the queue of Flink's RemoteInputChannel.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ class InputChannelCore:
         self._queued_batches = 0
         #: Sequence number of the last barrier that the task polled; the data in front of it is in flight.
         self._last_barrier_at = -1
-        #: Sequence number of what consumption stops behind (an aligned barrier, the end of restored data); None: it does not.
+        # : Sequence number of what consumption stops behind (an aligned barrier, the end of restored data); None: it
+        # does not.
         self._blocked_at: int | None = None
         self._released = False
 
     def on_element(self, arrived: ElementFrame) -> Received:
-        """An element has arrived. Sequence numbers must be gapless: a priority element has overtaken at the sender, and is
-        numbered as it was sent. After `release` everything is dropped."""
+        """An element has arrived. Sequence numbers must be gapless: a priority element has overtaken at the sender, and
+        is numbered as it was sent. After `release` everything is dropped."""
         if self._released:
             return Received()
         if arrived.sequence_number != self._next_sequence_number:
@@ -99,7 +100,8 @@ class InputChannelCore:
         )
 
     def convert_to_priority(self, sequence_number: int) -> bool:
-        """The announced barrier with this number timed out: move it to the front. False when it has been polled already.
+        """The announced barrier with this number timed out: move it to the front. False when it has been polled
+        already.
 
         Only its place changes: it stays an aligned barrier, because the sender has stopped behind it, and the barrier
         handler has to resume it."""

@@ -2,10 +2,9 @@
 
 `InputGate` reads the channels of one logical input, `UnionInputGate` all gates of the task. Polling is fair: a channel
 that has more goes to the end of the line, one with a priority element to its front. A channel stops by itself behind an
-aligned barrier, at both of its ends; here is only written down which ones the barrier handler holds. What barriers mean is
-the barrier handler's business. Pure: the shell
-collects notifications from other threads and calls `notify_channel_non_empty` on the task's thread. Mirrors Flink's
-SingleInputGate and UnionInputGate.
+aligned barrier, at both of its ends; here is only written down which ones the barrier handler holds. What barriers mean
+is the barrier handler's business. Pure: the shell collects notifications from other threads and calls
+`notify_channel_non_empty` on the task's thread. Mirrors Flink's SingleInputGate and UnionInputGate.
 """
 
 from __future__ import annotations
@@ -52,7 +51,8 @@ class InputGate:
         self._channels = tuple(channels)
         self.max_batch_rows = 1 << 62
         """A batch with more is cut: what is left of it stays at the front of its channel."""
-        #: At the front of their channel, behind its restored data: polled when a priority element was looked for and not one,
+        # : At the front of their channel, behind its restored data: polled when a priority element was looked for and
+        # not one,
         #: or left of a batch that was cut.
         self._early: dict[int, deque[BufferAndBacklog]] = {}
         #: Restored data in flight that has not been polled, by channel.
@@ -73,7 +73,8 @@ class InputGate:
             self.notify_channel_non_empty(index, priority=False)
 
     def restore(self, channel_index: int, batches: Sequence[pa.RecordBatch]) -> None:
-        """Data that was in flight in the snapshot: polled before anything new of this channel. Before the first poll."""
+        """Data that was in flight in the snapshot: polled before anything new of this channel. Before the first
+        poll."""
         check(channel_index not in self._restored, f"channel {channel_index} is restored twice")
         if batches:
             self._restored[channel_index] = deque(batches)
@@ -104,8 +105,8 @@ class InputGate:
     # --- polling ------------------------------------------------------------------------------------------------------
 
     def poll_next(self) -> BufferOrEvent | None:
-        """The next element of the first channel in the line that has one; a priority element before what waits at the front
-        of its channel."""
+        """The next element of the first channel in the line that has one; a priority element before what waits at the
+        front of its channel."""
         if self._early and self.has_priority_channel:
             polled = self.poll_priority()
             if polled is not None:
@@ -117,8 +118,8 @@ class InputGate:
         return None
 
     def poll_priority(self) -> BufferOrEvent | None:
-        """The next priority element, None when there is none; never anything else. A channel that said it had one may have
-        been polled since: what it gives instead is kept for its turn."""
+        """The next priority element, None when there is none; never anything else. A channel that said it had one may
+        have been polled since: what it gives instead is kept for its turn."""
         while self.has_priority_channel:
             channel_index = self._first_in_line()
             if channel_index is None or channel_index in self._ended or channel_index in self._held:
@@ -208,8 +209,8 @@ class InputGate:
         self._blocked.add(channel_index)
 
     def resume_consumption(self, channel_index: int) -> None:
-        """Poll this channel again; its producer, which stopped behind the barrier, is told. A channel that the handler did
-        not block may still have stopped: behind a barrier that came too late."""
+        """Poll this channel again; its producer, which stopped behind the barrier, is told. A channel that the handler
+        did not block may still have stopped: behind a barrier that came too late."""
         self._blocked.discard(channel_index)
         if channel_index in self._ended:
             return
@@ -249,7 +250,8 @@ class InputGate:
                 channel.checkpoint_stopped(checkpoint_id)
         return remembered
 
-    # --- ends -----------------------------------------------------------------------------------------------------------
+    # --- ends
+    # -----------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Close all channels of the gate, because its task is over."""

@@ -1,10 +1,10 @@
 """The exchange inside one process: batches change hands without being copied or serialised.
 
-Decides how producers and consumers find each other, whichever comes first, and when a result partition is forgotten: once
-every consumer has released its end, or the producer is gone, which consumers that still read are told. It does not know
-tasks or connections. Pure but for the lock that a shell may hand in: with `threading.Lock` as the factory, all of it may be
-called from any thread; listeners are always called outside of the lock. Mirrors Flink's ResultPartitionManager,
-LocalInputChannel and PipelinedSubpartitionView.
+Decides how producers and consumers find each other, whichever comes first, and when a result partition is forgotten:
+once every consumer has released its end, or the producer is gone, which consumers that still read are told. It does not
+know tasks or connections. Pure but for the lock that a shell may hand in: with `threading.Lock` as the factory, all of
+it may be called from any thread; listeners are always called outside of the lock. Mirrors Flink's
+ResultPartitionManager, LocalInputChannel and PipelinedSubpartitionView.
 """
 
 from __future__ import annotations

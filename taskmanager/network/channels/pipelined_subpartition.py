@@ -1,11 +1,11 @@
 """The queue of one subpartition: what a producing subtask has emitted for one consumer, and the consumer has not taken.
 
-Decides order (first in, first out, except that priority elements go first), when consumption pauses (behind an aligned barrier
-of an exactly-once job, and behind the end of restored data, until the consumer resumes it), which batches a barrier overtakes,
-and when the producer should stop (bounds in batches and bytes; only data counts). It refuses nothing for being full: a task
-asks `is_available` before it processes the next batch, and what that batch yields must find a place. It does not know threads,
-credits or connections; whoever shares it locks around it. Mirrors Flink's PipelinedSubpartition without its buffers; flushing
-does not exist, because batches are whole when they arrive here.
+Decides order (first in, first out, except that priority elements go first), when consumption pauses (behind an aligned
+barrier of an exactly-once job, and behind the end of restored data, until the consumer resumes it), which batches a
+barrier overtakes, and when the producer should stop (bounds in batches and bytes; only data counts). It refuses nothing
+for being full: a task asks `is_available` before it processes the next batch, and what that batch yields must find a
+place. It does not know threads, credits or connections; whoever shares it locks around it. Mirrors Flink's
+PipelinedSubpartition without its buffers; flushing does not exist, because batches are whole when they arrive here.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class PipelinedSubpartition:
     # --- the producer's end -------------------------------------------------------------------------------------------
 
     def add(self, element: StreamElement, *, priority: bool = False) -> AddOutcome:
-        """Queue an element. A priority barrier says which data it overtook. EndOfChannelState says that everything queued so
-        far was restored: nothing overtakes that."""
+        """Queue an element. A priority barrier says which data it overtook. EndOfChannelState says that everything
+        queued so far was restored: nothing overtakes that."""
         if self._finished or self._released:
             return _REFUSED
         is_data = isinstance(element, pa.RecordBatch)
@@ -118,8 +118,8 @@ class PipelinedSubpartition:
         return tuple(overtaken)
 
     def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
-        """Whether the barrier of this checkpoint, which may time out, is still queued here (the output channel state is not
-        final before it has left or timed out)."""
+        """Whether the barrier of this checkpoint, which may time out, is still queued here (the output channel state is
+        not final before it has left or timed out)."""
         return self._find_waiting(checkpoint_id) is not None
 
     def finish(self) -> bool:

@@ -2,7 +2,8 @@
 
 Decides when the combined watermark rises, and when the input as a whole is idle. An idle channel does not hold the
 minimum back; one that becomes active again joins once its watermark is not behind what has been emitted. A channel that
-has ended is like one that is idle for good. The combined watermark never goes back. Mirrors Flink's StatusWatermarkValve.
+has ended is like one that is idle for good. The combined watermark never goes back. Mirrors Flink's
+StatusWatermarkValve.
 """
 
 from __future__ import annotations

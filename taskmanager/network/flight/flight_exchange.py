@@ -1,13 +1,13 @@
 """The exchange of one TaskManager: result partitions of its tasks, and input channels wherever their producer runs.
 
 Decides which way data goes: inside this process the batch itself changes hands, from elsewhere it comes over the one
-stream per peer, edge and job, which is opened with its first channel and ended with its last. Also decides when a producer
-that does not come is given up. A new attempt has new ids on both ends, so that channels of different attempts never mix,
-and a stream belongs to one job's execution graph, so that two jobs never share a schema.
+stream per peer, edge and job, which is opened with its first channel and ended with its last. Also decides when a
+producer that does not come is given up. A new attempt has new ids on both ends, so that channels of different attempts
+never mix, and a stream belongs to one job's execution graph, so that two jobs never share a schema.
 
 Threads, all daemons, all gone after `close`: two per stream that a peer reads here (Flight's own and a sender), one per
-stream that is read from a peer, one while consumers wait for producers; and Flight's own, of a fixed number. Mirrors Flink's
-NettyShuffleEnvironment and ConnectionManager.
+stream that is read from a peer, one while consumers wait for producers; and Flight's own, of a fixed number. Mirrors
+Flink's NettyShuffleEnvironment and ConnectionManager.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ class FlightExchange:
     # --- producers ----------------------------------------------------------------------------------------------------
 
     def create_result_partition(self, producer: str, edge_id: str, subpartitions: int) -> Sequence[LocalSubpartition]:
-        """The subpartitions of one outgoing edge of one attempt; consumers may be waiting. Forgotten when all consumers are
-        done with them."""
+        """The subpartitions of one outgoing edge of one attempt; consumers may be waiting. Forgotten when all consumers
+        are done with them."""
         self._check_open()
         return self._local.create_result_partition(producer, edge_id, subpartitions)
 
     def release_result_partition(self, producer: str, edge_id: str) -> None:
-        """The attempt failed or was cancelled: consumers that still read get an error. A finished attempt's partition needs
-        no release unless its consumers are gone, too: it ends with its last consumer."""
+        """The attempt failed or was cancelled: consumers that still read get an error. A finished attempt's partition
+        needs no release unless its consumers are gone, too: it ends with its last consumer."""
         with self._lock:
             self._released[producer, edge_id] = None
             if len(self._released) > MAX_RELEASED_REMEMBERED:
@@ -218,8 +218,8 @@ class FlightExchange:
         return inbound, self._server.number_of_streams
 
     def close(self) -> bool:
-        """End everything within about two seconds, whatever the peers do. Returns whether all threads have ended. Channels
-        that are still read fail; a second call does nothing."""
+        """End everything within about two seconds, whatever the peers do. Returns whether all threads have ended.
+        Channels that are still read fail; a second call does nothing."""
         deadline = time.monotonic() + CLOSE_SECONDS
         if os.getpid() != self._process_id:
             return True  # a forked child has the objects, but none of the threads

@@ -1,8 +1,8 @@
 """The serving end of the exchange: one Flight server per TaskManager, one DoExchange stream per peer and edge.
 
-Decides who may connect (with the cluster's token, and with its certificates, when there are such) and how the server ends: streams say goodbye, whoever does
-not hang up is cut off, so that ending takes a bounded time whatever the peers do. It decides nothing about data. Flight is
-imported when a server starts, never before: the process may still fork.
+Decides who may connect (with the cluster's token, and with its certificates, when there are such) and how the server
+ends: streams say goodbye, whoever does not hang up is cut off, so that ending takes a bounded time whatever the peers
+do. It decides nothing about data. Flight is imported when a server starts, never before: the process may still fork.
 """
 
 from __future__ import annotations

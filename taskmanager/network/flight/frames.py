@@ -2,8 +2,8 @@
 
 A batch travels as Flight's own record batch message, its header as that message's `app_metadata`; everything else is a
 metadata-only message: header, then what the kind needs. Integers are little endian, texts UTF-8, checkpoint options the
-protobuf of checkpoint.proto. Both ends run the same version: the stream's descriptor names it, another one is refused. It
-does not know streams, credits or order. Mirrors Flink's NettyMessage and EventSerializer.
+protobuf of checkpoint.proto. Both ends run the same version: the stream's descriptor names it, another one is refused.
+It does not know streams, credits or order. Mirrors Flink's NettyMessage and EventSerializer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class ExchangeClosed:
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
-    """Consumer -> producer: send this subpartition under a number of the consumer's choice (Flink: PartitionRequest)."""
+    """Consumer -> producer: send this subpartition under a number of the consumer's choice (Flink:
+    PartitionRequest)."""
 
     channel_id: int
     subpartition_index: int
@@ -126,10 +127,10 @@ class _Kind:
     RELEASE = 35
 
 
-# A Flight message is a protobuf: the length of IPC header, app_metadata and body, each followed by its bytes. gRPC puts it
-# together in memory aligned to 16 bytes, the IPC header is a multiple of 8 long; with an app_metadata of 22 bytes a body
-# whose length takes three bytes to write starts at a multiple of 8, so that the consumer need not copy it to aligned memory.
-# A batch with its schema inside app_metadata is moved likewise, by two bytes less.
+# A Flight message is a protobuf: the length of IPC header, app_metadata and body, each followed by its bytes. gRPC puts
+# it together in memory aligned to 16 bytes, the IPC header is a multiple of 8 long; with an app_metadata of 22 bytes a
+# body whose length takes three bytes to write starts at a multiple of 8, so that the consumer need not copy it to
+# aligned memory. A batch with its schema inside app_metadata is moved likewise, by two bytes less.
 _SMALL_BYTES, _LARGE_BYTES = 1 << 14, 1 << 21
 _DATA_PADDING = (b"\0" * 5, b"\0" * 4, b"\0" * 3)
 _FOREIGN_DATA_PADDING = (3, 2, 1)

@@ -1,9 +1,10 @@
 """The consuming end of one DoExchange stream: the input channels of this TaskManager that read one peer on one edge.
 
-One thread while the stream lives: it connects, receives, and sorts what it receives into channels. What consumers say is
-written by whoever says it; messages are small and their number is bounded by credit, so that a write does not wait for the
-peer. A stream connects once, with patience only until it is up: after a loss something may be missing, so all channels
-fail, and the tasks with them. Mirrors Flink's NettyPartitionRequestClient and CreditBasedPartitionRequestClientHandler.
+One thread while the stream lives: it connects, receives, and sorts what it receives into channels. What consumers say
+is written by whoever says it; messages are small and their number is bounded by credit, so that a write does not wait
+for the peer. A stream connects once, with patience only until it is up: after a loss something may be missing, so all
+channels fail, and the tasks with them. Mirrors Flink's NettyPartitionRequestClient and
+CreditBasedPartitionRequestClientHandler.
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ class InboundStream:
         self._close_writer(client)
 
     def _connect(self) -> Any:
-        """The client once the stream is up; None when it was closed before. Raises the last error when patience ends."""
+        """The client once the stream is up; None when it was closed before. Raises the last error when patience
+        ends."""
         from pyarrow import flight
 
         host, port = self._peer.host_and_port

@@ -39,7 +39,8 @@ class ServedChannel(Protocol):
 
 
 OpenServedChannel = Callable[[str, frames.OpenChannel, InputChannelListener], ServedChannel]
-"""(edge, request, listener): find the subpartition, or wait for it; elements and failure are announced to the listener under `channel_id`."""
+"""(edge, request, listener): find the subpartition, or wait for it; elements and failure are announced to the listener
+under `channel_id`."""
 
 
 class OutboundStream:

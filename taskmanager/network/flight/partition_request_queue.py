@@ -2,8 +2,8 @@
 
 Decides turns and credit: a channel with something to send stands in line once, one with a priority element goes to the
 front, one that has sent goes to the end; a batch costs its channel a credit, events cost none. It does not know what is
-queued: whoever takes a turn polls the subpartition with or without credit, and reports. Not thread-safe. Mirrors Flink's
-PartitionRequestQueue and CreditBasedSequenceNumberingViewReader.
+queued: whoever takes a turn polls the subpartition with or without credit, and reports. Not thread-safe. Mirrors
+Flink's PartitionRequestQueue and CreditBasedSequenceNumberingViewReader.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One input channel whose producer runs in another TaskManager.
 
-The receive queue and its credit are cores; this puts one lock around both, because the stream's thread fills and the task's
-thread empties them, and says to the producer what the task's polling means: credit for consumed batches (several in one
-message, at half of the window), consumption resumed, channel released. Mirrors Flink's RemoteInputChannel.
+The receive queue and its credit are cores; this puts one lock around both, because the stream's thread fills and the
+task's thread empties them, and says to the producer what the task's polling means: credit for consumed batches (several
+in one message, at half of the window), consumption resumed, channel released. Mirrors Flink's RemoteInputChannel.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What gRPC does not offer and the exchange needs: to end connections whose peer does not answer any more, and to look whether
-somebody listens before a call that cannot be interrupted.
+"""What gRPC does not offer and the exchange needs: to end connections whose peer does not answer any more, and to look
+whether somebody listens before a call that cannot be interrupted.
 
 Works on this process's own sockets by their port: `shutdown` on a connection makes gRPC see a lost peer at once, on any
 thread, whatever state that peer is in.

@@ -1,4 +1,5 @@
-"""Which accumulators the subtasks of an operator have, in its snapshot: all of them have to go on with the same, also those without a key.
+"""Which accumulators the subtasks of an operator have, in its snapshot: all of them have to go on with the same, also
+those without a key.
 
 A union list of operator state. Decides nothing about them: `AggregatePlan.start_from` does.
 """
@@ -19,8 +20,8 @@ SHAPES_STATE = "accumulators"
 
 
 def restored_shapes(operator_state: OperatorStateBackend) -> list[Shape]:
-    """The accumulators that the subtasks of a snapshot had; none before they had any, and of older snapshots. What a subtask had that
-    ended before something was dropped counts for nothing."""
+    """The accumulators that the subtasks of a snapshot had; none before they had any, and of older snapshots. What a
+    subtask had that ended before something was dropped counts for nothing."""
     stored = operator_state.list_state(SHAPES_STATE, OperatorStateMode.UNION).get()
     found: dict[str, Shape] = {}
     for name, *aggregates in stored:

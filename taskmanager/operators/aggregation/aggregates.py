@@ -1,10 +1,10 @@
 """Aggregates over columns: which accumulators they need, and their results from these.
 
-Decides how the named functions of `snapline.dataflow.api.windows.Aggregate` map to accumulators (one set of count, sum, min, max per
-input column, shared by all aggregates over it; one count of rows), which types are refused, and the types of the results.
-Decides, too, how they go on from those of a snapshot: an aggregate that is new gets an accumulator of its own, which starts empty; one
-that is gone takes its accumulator with it, with leave. It does not know where accumulators lie. Nulls as in SQL: they are skipped, and
-what has seen no value is null (a count is 0).
+Decides how the named functions of `snapline.dataflow.api.windows.Aggregate` map to accumulators (one set of count, sum,
+min, max per input column, shared by all aggregates over it; one count of rows), which types are refused, and the types
+of the results. Decides, too, how they go on from those of a snapshot: an aggregate that is new gets an accumulator of
+its own, which starts empty; one that is gone takes its accumulator with it, with leave. It does not know where
+accumulators lie. Nulls as in SQL: they are skipped, and what has seen no value is null (a count is 0).
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class AggregatePlan:
         }
 
     def start_from(self, known: Sequence[Shape], *, drop: bool) -> None:
-        """Go on with the accumulators of a snapshot: what is not among them starts empty, beside them. StateError, by column, for what
-        is gone, unless it may be dropped."""
+        """Go on with the accumulators of a snapshot: what is not among them starts empty, beside them. StateError, by
+        column, for what is gone, unless it may be dropped."""
         shapes: list[Shape] = []
         for column, functions in self._needed().items():
             of_column = [shape for shape in known if shape.column == column]
@@ -190,7 +190,8 @@ class AggregatePlan:
         counts_of: Callable[[str], Numbers],
         totals_of: Callable[[str, str], Numbers],
     ) -> list[pa.Array]:
-        """A column per aggregate. `counts_of(accumulator)` and `totals_of(accumulator, 'sum')` give one value per output row."""
+        """A column per aggregate. `counts_of(accumulator)` and `totals_of(accumulator, 'sum')` give one value per
+        output row."""
         by_name = {accumulator.name: accumulator for accumulator in accumulators}
         valid: dict[str, pa.Buffer | None] = {}
         columns = []
@@ -213,8 +214,8 @@ class AggregatePlan:
 
 
 def check_widens(column: str, written: pa.DataType, declared: pa.DataType) -> None:
-    """StateError unless accumulators over a column of the one type go on over the other: all integers are folded as int64, all floats as
-    float64; what is temporal keeps its unit."""
+    """StateError unless accumulators over a column of the one type go on over the other: all integers are folded as
+    int64, all floats as float64; what is temporal keeps its unit."""
     if written == declared:
         return
     numbers = [pa.types.is_integer, pa.types.is_floating]

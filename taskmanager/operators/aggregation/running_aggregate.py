@@ -1,10 +1,10 @@
 """For every row its key's aggregates so far, itself included.
 
-Decides which accumulators are folded: one kernel call per input column and batch, with the result after each row. Rows are
-counted by the first column that is aggregated as long as that column has had no nulls; from its first null on they have a
-count of their own, which begins with what the column had counted. Goes on with the accumulators of a snapshot, as AggregatePlan has it.
-It does not know how keys are found. There is no such
-operator in Flink; a KeyedProcessFunction over ValueState does it there, a row at a time.
+Decides which accumulators are folded: one kernel call per input column and batch, with the result after each row. Rows
+are counted by the first column that is aggregated as long as that column has had no nulls; from its first null on they
+have a count of their own, which begins with what the column had counted. Goes on with the accumulators of a snapshot,
+as AggregatePlan has it. It does not know how keys are found. There is no such operator in Flink; a KeyedProcessFunction
+over ValueState does it there, a row at a time.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self._input_schema = schema
 
     def _count_rows_apart(self, backend: KeyedStateBackend) -> None:
-        """Until now a key had as many rows as values; where rows were counted apart already, that count stands. Walks over all
-        keys, which may move: slots looked up before mean nothing afterwards."""
+        """Until now a key had as many rows as values; where rows were counted apart already, that count stands. Walks
+        over all keys, which may move: slots looked up before mean nothing afterwards."""
         counted = self._states[self._counted_by].column
         rows = backend.get_running_aggregate(_ROWS_DESCRIPTOR)
 

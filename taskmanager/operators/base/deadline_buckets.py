@@ -1,5 +1,6 @@
-"""Which entries (rows of joins, sessions) may be due: by buckets of their deadlines, so that a watermark asks those of the buckets
-that it has reached and no others. An entry is in one bucket at most; whether it is due is the owner's to say.
+"""Which entries (rows of joins, sessions) may be due: by buckets of their deadlines, so that a watermark asks those of
+the buckets that it has reached and no others. An entry is in one bucket at most; whether it is due is the owner's to
+say.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Calendar:
         return bool(self._heap) and self._heap[0] <= time_ms // self._bucket_ms
 
     def take(self, time_ms: int, is_over: Callable[[Slots], BoolArray]) -> Slots:
-        """Entries whose deadlines time has reached and that are over, each once. They are not in the calendar any more."""
+        """Entries whose deadlines time has reached and that are over, each once. They are not in the calendar any
+        more."""
         found: list[Slots] = []
         kept: list[tuple[int, Slots]] = []
         while self.may_be_due(time_ms):

@@ -1,7 +1,8 @@
 """One timer of an operator, at the earliest time that was asked for since it fired last.
 
-Operators that want to be called when the first of many things is due ask again after every batch. Decides that only one of their timers is
-ever waited for: whatever was asked for before is cancelled, or else each that fires would ask for the next, and they would multiply.
+Operators that want to be called when the first of many things is due ask again after every batch. Decides that only one
+of their timers is ever waited for: whatever was asked for before is cancelled, or else each that fires would ask for
+the next, and they would multiply.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Event time of rows and the generation of watermarks from it.
 
-Decides how a column is read as event time (timestamps of any unit as UTC, integers as milliseconds), what is refused, and
-which watermark follows from the rows seen: the maximum minus the allowed disorder minus one, per split where splits are
-known, then the minimum over those that are not finished; a split that waits counts with its least time, where the source knows
-it. It does not know when watermarks are due: that is the operator's
-clock. Mirrors Flink's BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplexer.
+Decides how a column is read as event time (timestamps of any unit as UTC, integers as milliseconds), what is refused,
+and which watermark follows from the rows seen: the maximum minus the allowed disorder minus one, per split where splits
+are known, then the minimum over those that are not finished; a split that waits counts with its least time, where the
+source knows it. It does not know when watermarks are due: that is the operator's clock. Mirrors Flink's
+BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplexer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def event_time_column(batch: pa.RecordBatch, column: str) -> pa.Array:
 
 
 def event_times_ms(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
-    """Event time of each row in milliseconds, finer units rounded down. Raises ValueError for a null, naming the row."""
+    """Event time of each row in milliseconds, finer units rounded down. Raises ValueError for a null, naming the
+    row."""
     array = event_time_column(batch, column)
     if array.null_count:
         row = pc.index(array.is_null(), pa.scalar(True)).as_py()
@@ -110,8 +111,8 @@ class WatermarkGenerator:
         greatest_ms: int | None = None,
         least_ms: Mapping[str, int] | None = None,
     ) -> None:
-        """Splits that will be read, with what was seen of them before a restore, and the least time of those where it is
-        known without reading."""
+        """Splits that will be read, with what was seen of them before a restore, and the least time of those where it
+        is known without reading."""
         if self._strategy.per_split:
             self._splits.update(splits)
             self._least_ms.update({split_id: ms for split_id, ms in (least_ms or {}).items() if split_id in splits})
@@ -168,8 +169,8 @@ class WatermarkGenerator:
         return active or list(reached.values())
 
     def next_watermark_ms(self, activity_ms: int | None = None) -> int | None:
-        """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle timeout
-        leaves it to the others, and is late when it comes back behind them."""
+        """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle
+        timeout leaves it to the others, and is late when it comes back behind them."""
         watermark_ms = self.reached_ms(activity_ms)
         if watermark_ms <= self._emitted_ms:
             return None

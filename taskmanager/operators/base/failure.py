@@ -1,7 +1,8 @@
 """An exception inside an operator, with whose it is and where in the input it happened.
 
-Decides nothing about restarts. The innermost operator that sees an exception wraps it, so that a failure in the middle of a
-chain is not blamed on its head. Row-wise operators add the row. Mirrors Flink's ExceptionInChainedOperatorException.
+Decides nothing about restarts. The innermost operator that sees an exception wraps it, so that a failure in the middle
+of a chain is not blamed on its head. Row-wise operators add the row. Mirrors Flink's
+ExceptionInChainedOperatorException.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What every operator with a user's function does for it: life cycle, operator state, notifications of checkpoints.
 
 Decides when a function's optional methods are called: `initialize_state` (CheckpointedFunction) before `open`,
-`snapshot_state` in the synchronous part of a snapshot, `notify_checkpoint_...` (CheckpointListener), `close` once at the
-end, also after a failure, unless it was never opened. A plain callable has none of these, and is a function all the same.
-Mirrors Flink's AbstractUdfStreamOperator and StreamingFunctionUtils.
+`snapshot_state` in the synchronous part of a snapshot, `notify_checkpoint_...` (CheckpointListener), `close` once at
+the end, also after a failure, unless it was never opened. A plain callable has none of these, and is a function all the
+same. Mirrors Flink's AbstractUdfStreamOperator and StreamingFunctionUtils.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keyed operators whose state may be larger than memory, and whose snapshots may be incremental: all changes of their state go by
-`slots_of`, `begin_batch` or `touch`.
+"""Keyed operators whose state may be larger than memory, and whose snapshots may be incremental: all changes of their
+state go by `slots_of`, `begin_batch` or `touch`.
 
-Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, full ones begin a new
-chain, savepoints are none of it. It does not know what a part of a chain holds.
+Decides per snapshot: plain checkpoints are incremental where `execution.checkpointing.incremental` says so, full ones
+begin a new chain, savepoints are none of it. It does not know what a part of a chain holds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class IncrementalKeyedOperator(KeyedOperator):
         )
 
     def due_outside_ms(self, state_name: str) -> int:
-        """When the first key that is not in memory is due, by what this adopted state says; NOTHING_DUE: there is none."""
+        """When the first key that is not in memory is due, by what this adopted state says; NOTHING_DUE: there is
+        none."""
         return NOTHING_DUE if self.backend is None else self.backend.due_outside_ms(state_name)
 
     def announce_snapshot(self, snapshot_type: SnapshotType) -> None:

@@ -1,8 +1,10 @@
-"""What operators over keyed state have in common: the backend, made when the types of the key are known, and the watermark.
+"""What operators over keyed state have in common: the backend, made when the types of the key are known, and the
+watermark.
 
-Decides when the backend comes into being: on restore, from the snapshot's own description of the key, else with the first
-batch. The operator's watermark lies in the snapshot (union, the lowest counts), so that a row that was late is late again
-after a restore. It does not know what the state is for. Mirrors the keyed part of Flink's AbstractStreamOperator.
+Decides when the backend comes into being: on restore, from the snapshot's own description of the key, else with the
+first batch. The operator's watermark lies in the snapshot (union, the lowest counts), so that a row that was late is
+late again after a restore. It does not know what the state is for. Mirrors the keyed part of Flink's
+AbstractStreamOperator.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class KeyedOperator(StreamOperator):
         """A user's function with `open` and `close`, if the operator calls one."""
         self._function_opened = False
 
-    # --- for subclasses -------------------------------------------------------------------------------------------------
+    # --- for subclasses
+    # -------------------------------------------------------------------------------------------------
 
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
@@ -57,7 +60,8 @@ class KeyedOperator(StreamOperator):
     def backend_restored(self, backend: KeyedStateBackend) -> None:
         """All of the state is there again."""
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life
+    # -----------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         self.operator_state = OperatorStateBackend(restored.operator_lists)
@@ -86,8 +90,8 @@ class KeyedOperator(StreamOperator):
         return option.read(text)
 
     def slots_of(self, batch: pa.RecordBatch, key_columns: Sequence[str] = ()) -> Slots:
-        """The slot of each row's key. The first batch ever decides on the types of the key. `key_columns`: under which names
-        this input has the key, if not those of the operator."""
+        """The slot of each row's key. The first batch ever decides on the types of the key. `key_columns`: under which
+        names this input has the key, if not those of the operator."""
         schema = batch.schema
         columns = []
         for name in key_columns or self.key_columns:

@@ -1,8 +1,8 @@
 """The contract between the task loop and the operators of a chain, and between operators and their snapshots.
 
-An operator is driven by one thread (or the simulator): batches, watermarks and control calls come in order. It emits into
-an `Output`. A snapshot has two parts: `snapshot_state` (synchronous, cheap: freeze) returns `SnapshotPart`s, whose `encode`
-runs later in an upload thread. Mirrors Flink's StreamOperator, Output, OperatorSnapshotFutures.
+An operator is driven by one thread (or the simulator): batches, watermarks and control calls come in order. It emits
+into an `Output`. A snapshot has two parts: `snapshot_state` (synchronous, cheap: freeze) returns `SnapshotPart`s, whose
+`encode` runs later in an upload thread. Mirrors Flink's StreamOperator, Output, OperatorSnapshotFutures.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class ProcessingTimeService(Protocol):
         ...
 
     def activity_ms(self) -> int:
-        """A clock for who is idle: it runs with `now_ms`, and stands still while the task can take no rows, because an output has no
-        room or an operator is blocked."""
+        """A clock for who is idle: it runs with `now_ms`, and stands still while the task can take no rows, because an
+        output has no room or an operator is blocked."""
         ...
 
     @property
@@ -189,8 +189,8 @@ EMPTY_OPERATOR_SNAPSHOT = OperatorSnapshot()
 
 
 class StreamOperator(ABC):
-    """Base of all runtime operators. The loop calls, in order: setup, initialize_state, open, (process..., snapshots), finish,
-    close. `close` is also called after a failure, and must not raise for what was never opened."""
+    """Base of all runtime operators. The loop calls, in order: setup, initialize_state, open, (process..., snapshots),
+    finish, close. `close` is also called after a failure, and must not raise for what was never opened."""
 
     context: OperatorContext
     output: Output
@@ -229,8 +229,8 @@ class StreamOperator(ABC):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether nothing more may come in for now: until `has_pending_work`, the task reads no input and nothing upstream in the chain
-        goes on. Whoever ends that calls `context.wake_up`, or it is `wake_at_ms`."""
+        """Whether nothing more may come in for now: until `has_pending_work`, the task reads no input and nothing
+        upstream in the chain goes on. Whoever ends that calls `context.wake_up`, or it is `wake_at_ms`."""
         return False
 
     @property
@@ -268,7 +268,8 @@ class SourceOperatorContract(StreamOperator):
     """Head of a source task: emits when asked."""
 
     def emit_next(self) -> InputStatus:
-        """Emit at most about one batch into `output`. NOTHING_AVAILABLE: ask again at `wake_at_ms`, or after `wake_up`."""
+        """Emit at most about one batch into `output`. NOTHING_AVAILABLE: ask again at `wake_at_ms`, or after
+        `wake_up`."""
         raise NotImplementedError
 
     @property
@@ -277,11 +278,12 @@ class SourceOperatorContract(StreamOperator):
         return None
 
     def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
-        """The job stops with a savepoint: emit now what the position already covers; nothing is emitted after this. `drain`: nor
-        ever again in this job, whatever it is restarted from."""
+        """The job stops with a savepoint: emit now what the position already covers; nothing is emitted after this.
+        `drain`: nor ever again in this job, whatever it is restarted from."""
 
     def align_watermarks(self, max_watermark_ms: int) -> None:
-        """The JobMaster lets the watermark rise up to here, because of other sources; only a source that reports hears of it."""
+        """The JobMaster lets the watermark rise up to here, because of other sources; only a source that reports hears
+        of it."""
 
     def cancel(self) -> None:
         """The task is cancelled; stop threads soon. Called from any thread."""

@@ -1,8 +1,8 @@
 """Operator (not keyed) state of one operator: named lists of elements that are redistributed one by one.
 
-Decides how elements become bytes (a named serializer of `snapline.dataflow.api.state`) and that a name keeps its mode and serializer
-for the life of the operator. It does not know who redistributes. Mirrors Flink's DefaultOperatorStateBackend and
-PartitionableListState.
+Decides how elements become bytes (a named serializer of `snapline.dataflow.api.state`) and that a name keeps its mode
+and serializer for the life of the operator. It does not know who redistributes. Mirrors Flink's
+DefaultOperatorStateBackend and PartitionableListState.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from snapline.taskmanager.operators.base.operator_contract import OperatorListSn
 
 
 class ListStateOfOperator:
-    """One named list (OperatorListState). Elements are serialised when they enter, so that later changes to an object do
-    not leak into a snapshot."""
+    """One named list (OperatorListState). Elements are serialised when they enter, so that later changes to an object
+    do not leak into a snapshot."""
 
     def __init__(self, name: str, mode: OperatorStateMode, serializer: str, restored: Sequence[bytes]) -> None:
         self.name = name

@@ -1,8 +1,8 @@
 """Rows kept by owner: what windows and joins remember of a stream, in columns, until the operator lets go of them.
 
-An owner is a small number (a key's slot, a window's entry) with a chain of rows; a row is a small number with its values in
-columns. Adding, reading and removing cost the rows they touch. It does not know time. In a snapshot the rows of an owner are
-a list of structs. Mirrors Flink's ListState and MapState in join and window operators.
+An owner is a small number (a key's slot, a window's entry) with a chain of rows; a row is a small number with its
+values in columns. Adding, reading and removing cost the rows they touch. It does not know time. In a snapshot the rows
+of an owner are a list of structs. Mirrors Flink's ListState and MapState in join and window operators.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Batches to rows and back, for user functions that work row by row.
 
-Decides how a row looks (a dict of Python values, timestamps as datetime, as `pyarrow` has them) and which schema rows that
-come back get: the declared one, else the one inferred from the first rows, which then holds for the life of the operator. It
-does not know what the functions do. Flink has serializers here.
+Decides how a row looks (a dict of Python values, timestamps as datetime, as `pyarrow` has them) and which schema rows
+that come back get: the declared one, else the one inferred from the first rows, which then holds for the life of the
+operator. It does not know what the functions do. Flink has serializers here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Operators without state of their own: whole batches through a function, filters, and row-wise maps.
 
-Decides how results of user functions become batches, and what is refused: a result of the wrong kind, a schema other than
-the declared one. User functions with operator state or listeners are honoured here as everywhere (`FunctionOperator`).
-Mirrors Flink's StreamMap, StreamFlatMap, StreamFilter.
+Decides how results of user functions become batches, and what is refused: a result of the wrong kind, a schema other
+than the declared one. User functions with operator state or listeners are honoured here as everywhere
+(`FunctionOperator`). Mirrors Flink's StreamMap, StreamFlatMap, StreamFilter.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Joins of two keyed inputs: interval join and temporal (versioned table) join, a batch at a time.
 
-Interval: a row is matched with the rows of the other input that are there, then kept until no partner can come any more; with
-open bounds for good. Temporal: a left row waits until the watermark has reached its time, so that no earlier version can come,
-and then takes the version of its key that was the latest; of versions, the latest before the watermark and all after it are
-kept. Late rows (their time is not beyond the watermark) go to the side output, as in windows; open bounds know none. Mirrors
-Flink's IntervalJoinOperator and TemporalRowTimeJoinOperator.
+Interval: a row is matched with the rows of the other input that are there, then kept until no partner can come any
+more; with open bounds for good. Temporal: a left row waits until the watermark has reached its time, so that no earlier
+version can come, and then takes the version of its key that was the latest; of versions, the latest before the
+watermark and all after it are kept. Late rows (their time is not beyond the watermark) go to the side output, as in
+windows; open bounds know none. Mirrors Flink's IntervalJoinOperator and TemporalRowTimeJoinOperator.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NO_ROWS: Slots = np.zeros(0, np.int32)
 
 @kernel(I64(RO_I64s, RO_I64s, RO_I64s, RO_I64s, RO_I64s, I64s, I64s))
 def _pairs(firsts: Any, ends: Any, lows: Any, highs: Any, times: Any, left: Any, right: Any) -> int:
-    """For each row the positions in times[firsts[row]:ends[row]] with a time between its bounds. Outputs may be empty: then
-    pairs are only counted."""
+    """For each row the positions in times[firsts[row]:ends[row]] with a time between its bounds. Outputs may be empty:
+    then pairs are only counted."""
     count = 0
     write = left.shape[0] > 0
     for row in range(firsts.shape[0]):

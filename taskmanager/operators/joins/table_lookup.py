@@ -1,8 +1,8 @@
 """A stream enriched from a table that every subtask holds: columns of the row whose key is that of the stream's row.
 
-Decides what a table must be (a key at most once, key columns of the stream's types) and what happens without a match: nulls,
-or no row. The table is loaded when the operator opens, also after a restart, and never changes meanwhile. Mirrors Flink's
-lookup join with a full cache.
+Decides what a table must be (a key at most once, key columns of the stream's types) and what happens without a match:
+nulls, or no row. The table is loaded when the operator opens, also after a restart, and never changes meanwhile.
+Mirrors Flink's lookup join with a full cache.
 """
 
 from __future__ import annotations

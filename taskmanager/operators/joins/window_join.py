@@ -1,7 +1,8 @@
 """Window join: windows that hold rows of two inputs, and emit every pair when they fire.
 
-Decides the order of pairs (left rows in their order, for each the right rows in theirs) and what outer joins add: rows whose
-key had none of the other side in the window, with nulls. Mirrors Flink's JoinedStreams, which is a coGroup over tagged rows.
+Decides the order of pairs (left rows in their order, for each the right rows in theirs) and what outer joins add: rows
+whose key had none of the other side in the window, with nulls. Mirrors Flink's JoinedStreams, which is a coGroup over
+tagged rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Requests to the outside, several at a time: the user's AsyncFunction.
 
-Decides how many rows may be under way (a batch waits, row by row, for room), in which order results leave (that of the rows, or
-as they come but never across a watermark), what happens to a request that takes too long, and what a snapshot holds: every
-row whose result has not left, so that it is asked for again after a restore. It does not know threads or event loops:
-AsyncCalls does. Mirrors Flink's AsyncWaitOperator.
+Decides how many rows may be under way (a batch waits, row by row, for room), in which order results leave (that of the
+rows, or as they come but never across a watermark), what happens to a request that takes too long, and what a snapshot
+holds: every row whose result has not left, so that it is asked for again after a restore. It does not know threads or
+event loops: AsyncCalls does. Mirrors Flink's AsyncWaitOperator.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class AsyncOperator(FunctionOperator):
         self._next_number = 0
         self._finishing = False
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life
+    # -----------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -126,7 +127,8 @@ class AsyncOperator(FunctionOperator):
         batches = [batch.take(pa.array(indexes, pa.int64())) for batch, indexes in chosen]
         return batches + [batch.slice(begin) for batch, begin in self._waiting if begin < batch.num_rows]
 
-    # --- rows -----------------------------------------------------------------------------------------------------------
+    # --- rows
+    # -----------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if batch.num_rows:
@@ -169,7 +171,8 @@ class AsyncOperator(FunctionOperator):
         request.done = True
         request.result = [] if produced is None else list(produced)
 
-    # --- results --------------------------------------------------------------------------------------------------------
+    # --- results
+    # --------------------------------------------------------------------------------------------------------
 
     def _release(self) -> None:
         """Let go what may leave: from the front, or, without order, all that is done up to the first watermark."""

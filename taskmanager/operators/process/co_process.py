@@ -1,8 +1,8 @@
 """Two inputs into one row-wise function: both keyed over one state, or one keyed and one broadcast to all subtasks.
 
-Decides under which names each input has the key (the first input's name the state's), and how broadcast state is kept: a
-dictionary per descriptor, the same in all subtasks, so that any one subtask's copy restores all. It does not know
-how state is kept. Mirrors Flink's KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
+Decides under which names each input has the key (the first input's name the state's), and how broadcast state is kept:
+a dictionary per descriptor, the same in all subtasks, so that any one subtask's copy restores all. It does not know how
+state is kept. Mirrors Flink's KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
 """
 
 from __future__ import annotations

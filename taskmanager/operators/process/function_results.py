@@ -1,6 +1,7 @@
 """What a user's function over batches may return, and how it leaves the operator.
 
-Decides that None, a batch, a table, a side output or an iterable of them are results, and that anything else is an error that says so.
+Decides that None, a batch, a table, a side output or an iterable of them are results, and that anything else is an
+error that says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Batch by batch over keyed state and timers in columns: the user's KeyedBatchProcessFunction, of one or two inputs.
 
-Decides how a batch's keys are numbered (each once, in the order of their appearance) and when timers fire: in slices, by
-time; a watermark goes on when nothing that it makes due is left. State is only read and written in columns, so the cost of
-Python is per batch. There is no such operator in Flink.
+Decides how a batch's keys are numbered (each once, in the order of their appearance) and when timers fire: in slices,
+by time; a watermark goes on when nothing that it makes due is left. State is only read and written in columns, so the
+cost of Python is per batch. There is no such operator in Flink.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         self._state: _State | None = None
         self._due: Watermark | None = None
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life
+    # -----------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -184,7 +185,8 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
             self._function.snapshot_state(SnapshotContext(checkpoint_id, timestamp_ms))
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
-    # --- rows -----------------------------------------------------------------------------------------------------------
+    # --- rows
+    # -----------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
@@ -204,7 +206,8 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         state.slots, state.row_slots, state.event_times_ms = distinct[:count], slots, times
         return _Keys(backend, distinct[:count], rows), state
 
-    # --- timers ---------------------------------------------------------------------------------------------------------
+    # --- timers
+    # ---------------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms <= self.watermark_ms:

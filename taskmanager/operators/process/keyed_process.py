@@ -1,10 +1,11 @@
 """Row by row over keyed state and timers: the user's KeyedProcessFunction.
 
 Decides in which order a key's timers fire (by time; one that is deleted before its turn does not fire, one that is
-registered meanwhile takes its place among those that are left), that a watermark goes on only after all that it makes due has fired,
-in slices, and how rows that come back become batches. The function's `open` is called when the types of the key are known:
-at once after a restore with state, else before the first row. It does not know how state is kept. Mirrors Flink's
-KeyedProcessOperator and InternalTimerServiceImpl; the loop over rows is the only one that runs in Python.
+registered meanwhile takes its place among those that are left), that a watermark goes on only after all that it makes
+due has fired, in slices, and how rows that come back become batches. The function's `open` is called when the types of
+the key are known: at once after a restore with state, else before the first row. It does not know how state is kept.
+Mirrors Flink's KeyedProcessOperator and InternalTimerServiceImpl; the loop over rows is the only one that runs in
+Python.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class KeyedTimerService:
         """The time domain whose timers are firing."""
         self.fires_until = 0
         self.overtaken: set[int] = set()
-        """Numbers of keys that have registered a timer, due in this slice's time, while timers of theirs were to fire."""
+        """Numbers of keys that have registered a timer, due in this slice's time, while timers of theirs were to
+        fire."""
         self.deleted: set[tuple[int, int]] = set()
 
     def begin(self, domain: str, until: int) -> None:
@@ -175,7 +177,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         """The watermark whose timers are firing."""
         self._timer = EarliestTimer(self._on_processing_time)
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life
+    # -----------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -217,7 +220,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
             closer()
         super().close()
 
-    # --- rows -----------------------------------------------------------------------------------------------------------
+    # --- rows
+    # -----------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         process = check(self._process, "there is no process, although the function of one input has it")
@@ -274,7 +278,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                     self.output.emit_side(tag, side)
             side_rows.clear()
 
-    # --- timers ---------------------------------------------------------------------------------------------------------
+    # --- timers
+    # ---------------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms <= self.watermark_ms:
@@ -341,7 +346,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
             self._fire(self._timers.processing, PROCESSING_TIME, self.context.processing_time.now_ms())
             self._arm()
 
-    # --- snapshots ------------------------------------------------------------------------------------------------------
+    # --- snapshots
+    # ------------------------------------------------------------------------------------------------------
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         if isinstance(self.function, CheckpointedFunction):

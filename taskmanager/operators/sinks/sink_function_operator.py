@@ -2,7 +2,8 @@
 
 Decides nothing about transactions: a function that keeps them is a CheckpointedFunction and a CheckpointListener, and
 `FunctionOperator` calls it as such. Without a final checkpoint nobody notifies after the end of the input; then this
-operator takes one last snapshot of the function for itself, and tells it at once that it is complete. Mirrors Flink's StreamSink.
+operator takes one last snapshot of the function for itself, and tells it at once that it is complete. Mirrors Flink's
+StreamSink.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Tail of most jobs: writes, pre-commits at the barrier, commits when the checkpoint is complete.
 
 Decides when committables are collected (before the barrier leaves, and at the end of the input when no final checkpoint
-follows), that they lie in the snapshot under their checkpoint's id until they are committed, that the completion of checkpoint n
-commits everything pre-committed at or before n, and that a restored operator commits again what the snapshot holds before it
-writes anything. It does not know what a committable is. Mirrors Flink's SinkWriterOperator and CommitterOperator in one.
+follows), that they lie in the snapshot under their checkpoint's id until they are committed, that the completion of
+checkpoint n commits everything pre-committed at or before n, and that a restored operator commits again what the
+snapshot holds before it writes anything. It does not know what a committable is. Mirrors Flink's SinkWriterOperator and
+CommitterOperator in one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Head of a source task whose source has a loop of its own: the legacy push style with the checkpoint lock.
 
-Decides how rows of the function's thread become batches, how many may wait for the task, and how a snapshot is cut: the lock
-is taken before the barrier leaves, what was emitted until then goes out before the barrier, and the function's state is
-recorded under the same hold of the lock. So "emit and move the position under the lock" is atomic towards snapshots. Room in the
-inbox is waited for before the lock is taken, never under it. It does not know threads: the runner does. Mirrors Flink's
-StreamSource, SourceStreamTask and StreamSourceContexts.
+Decides how rows of the function's thread become batches, how many may wait for the task, and how a snapshot is cut: the
+lock is taken before the barrier leaves, what was emitted until then goes out before the barrier, and the function's
+state is recorded under the same hold of the lock. So "emit and move the position under the lock" is atomic towards
+snapshots. Room in the inbox is waited for before the lock is taken, never under it. It does not know threads: the
+runner does. Mirrors Flink's StreamSource, SourceStreamTask and StreamSourceContexts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class PushSourceRunner(Protocol):
         ...
 
     def stop(self) -> None:
-        """The task ends: let nothing wait any longer. Called from any thread; the function's `cancel` was called before."""
+        """The task ends: let nothing wait any longer. Called from any thread; the function's `cancel` was called
+        before."""
         ...
 
     def join(self) -> None:

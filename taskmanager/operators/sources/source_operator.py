@@ -1,10 +1,10 @@
 """Head of a source task: a reader over splits, its position in the snapshot, and the watermark of what it read.
 
-Decides which splits this subtask reads. Fresh: split i of the job belongs to subtask i modulo parallelism. Restored: the
-splits that the snapshot's redistribution gave it, at their positions, and those new splits that the snapshot did not know,
-by index again. A split that the snapshot knew and that nobody holds was read to its end by a subtask that had finished; to
-tell it from a new one, every subtask's snapshot holds digests of all split ids ever assigned. It does not know what a
-position is. Mirrors Flink's SourceOperator, without an enumerator: splits are assigned by index.
+Decides which splits this subtask reads. Fresh: split i of the job belongs to subtask i modulo parallelism. Restored:
+the splits that the snapshot's redistribution gave it, at their positions, and those new splits that the snapshot did
+not know, by index again. A split that the snapshot knew and that nobody holds was read to its end by a subtask that had
+finished; to tell it from a new one, every subtask's snapshot holds digests of all split ids ever assigned. It does not
+know what a position is. Mirrors Flink's SourceOperator, without an enumerator: splits are assigned by index.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A source that keeps step with others: it says how far it is, and stops where its group lets it go no further.
 
-Decides when the source's watermark is reported (every update interval, at once when it begins), and whether the source, or one of its
-splits, is ahead of what the JobMaster has allowed. An idle source, and one that has ended, hold nobody back. It does not know who else is
-in the group. Mirrors the part of Flink's SourceOperator that deals with WatermarkAlignmentEvents.
+Decides when the source's watermark is reported (every update interval, at once when it begins), and whether the source,
+or one of its splits, is ahead of what the JobMaster has allowed. An idle source, and one that has ended, hold nobody
+back. It does not know who else is in the group. Mirrors the part of Flink's SourceOperator that deals with
+WatermarkAlignmentEvents.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class WatermarkAligner:
         self._report = report
         self._next_ms: int | None = None
         self.max_watermark_ms = MIN_WATERMARK_MS
-        """Up to here the source may go; before the JobMaster has answered, it reads only so far that it has a watermark."""
+        """Up to here the source may go; before the JobMaster has answered, it reads only so far that it has a
+        watermark."""
 
     def on_time(self, now_ms: int, watermark_ms: int, *, is_idle: bool) -> None:
         """Report, if it is time."""

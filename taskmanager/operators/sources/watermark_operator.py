@@ -1,10 +1,10 @@
 """Event time and watermarks assigned in the middle of a stream.
 
 Decides that watermarks from upstream are ignored, but for the last one, and when own ones are due: `pipeline.
-auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows leaves
-the watermark to others, once the task has found nothing to read: rows may have come while it was busy. The greatest event time lies
-in the snapshot, so that a restored job does not let late rows in that were late before. Mirrors Flink's
-TimestampsAndWatermarksOperator.
+auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows
+leaves the watermark to others, once the task has found nothing to read: rows may have come while it was busy. The
+greatest event time lies in the snapshot, so that a restored job does not let late rows in that were late before.
+Mirrors Flink's TimestampsAndWatermarksOperator.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STATE_NAME = "watermark-greatest-event-time"
 
 
 class WatermarkCadence:
-    """When a generator's watermark may be emitted, and when a stream counts as idle: rows that could not be taken in for want of room
-    are no sign of idleness (Flink: FLIP-471)."""
+    """When a generator's watermark may be emitted, and when a stream counts as idle: rows that could not be taken in
+    for want of room are no sign of idleness (Flink: FLIP-471)."""
 
     def __init__(
         self, generator: WatermarkGenerator, time: ProcessingTimeService, interval_ms: int, idle_timeout_ms: int
@@ -46,7 +46,8 @@ class WatermarkCadence:
         self._active_ms: int | None = None
         self._idle = False
         self._doubt: tuple[int, int] | None = None
-        """(when, dry looks by then): the idle timeout was over, and there may have been rows that nobody had looked for."""
+        """(when, dry looks by then): the idle timeout was over, and there may have been rows that nobody had looked
+        for."""
         self._dirty = False
 
     def before_batch(self, output: Output) -> None:
@@ -62,7 +63,8 @@ class WatermarkCadence:
         self.on_time(output)
 
     def on_time(self, output: Output, *, looked: bool = True) -> None:
-        """Emit what is due. `looked`: there are no rows now; else there may be some that came while the task was busy."""
+        """Emit what is due. `looked`: there are no rows now; else there may be some that came while the task was
+        busy."""
         now_ms, activity_ms = self._time.now_ms(), self._time.activity_ms()
         if self._dirty and (self._next_ms is None or now_ms >= self._next_ms):
             self._dirty = False
@@ -83,7 +85,8 @@ class WatermarkCadence:
                 self._active_ms = activity_ms - self._idle_timeout_ms + max(1, self._interval_ms)  # look again then
 
     def _is_certain(self, activity_ms: int) -> bool:
-        """Since the doubt began the task has once found nothing to take in, or has taken in for as long again what others dropped."""
+        """Since the doubt began the task has once found nothing to take in, or has taken in for as long again what
+        others dropped."""
         if self._doubt is None:
             return False
         since_ms, dry_looks = self._doubt

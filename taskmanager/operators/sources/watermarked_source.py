@@ -1,7 +1,7 @@
 """What all sources have in common: the watermark of what they read, when it is due, and their step with other sources.
 
-Decides when a source that is ahead of its group waits, and until when. It does not know what is read, nor how. Mirrors the part of Flink's
-SourceOperator that deals with watermarks and their alignment.
+Decides when a source that is ahead of its group waits, and until when. It does not know what is read, nor how. Mirrors
+the part of Flink's SourceOperator that deals with watermarks and their alignment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from snapline.taskmanager.operators.sources.watermark_alignment import Watermark
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkCadence, watermark_interval_ms
 
 DRAINED_STATE = "source-drained"
-"""The job that was drained. Its windows and timers have fired: rows that came after that would be late, or counted twice."""
+"""The job that was drained. Its windows and timers have fired: rows that came after that would be late, or counted
+twice."""
 
 
 class WatermarkedSource(SourceOperatorContract):
@@ -25,15 +26,18 @@ class WatermarkedSource(SourceOperatorContract):
     """The job was stopped for good with the snapshot that this source was restored from, or is being."""
 
     def restore_drained(self, state: OperatorStateBackend, restored: RestoredState) -> None:
-        """Part of `initialize_state`. Another job that starts from the savepoint goes on where this one stopped reading."""
+        """Part of `initialize_state`. Another job that starts from the savepoint goes on where this one stopped
+        reading."""
         if restored.operator_lists and DRAINED_STATE in restored.operator_lists:
-            # Read apart: a list that is asked for in `state` is in all snapshots from then on, also where nothing was drained.
+            # Read apart: a list that is asked for in `state` is in all snapshots from then on, also where nothing was
+            # drained.
             marks = OperatorStateBackend(restored.operator_lists).list_state(DRAINED_STATE, OperatorStateMode.BROADCAST)
             if self.context.job_id in marks.get():
                 self.mark_drained(state)
 
     def mark_drained(self, state: OperatorStateBackend) -> None:
-        """In all snapshots from now on: when the job fails before its tasks have ended, they are to end, and not to read on."""
+        """In all snapshots from now on: when the job fails before its tasks have ended, they are to end, and not to
+        read on."""
         self._is_drained = True
         state.list_state(DRAINED_STATE, OperatorStateMode.BROADCAST).update([self.context.job_id])
 
@@ -55,7 +59,8 @@ class WatermarkedSource(SourceOperatorContract):
                 self._aligner = WatermarkAligner(self._strategy.alignment, self.context.report_watermark)
 
     def has_to_wait(self, now_ms: int) -> bool:
-        """Report; whether the source is ahead of its group. What is ahead of it stays where it is; `wake_at_ms` says until when."""
+        """Report; whether the source is ahead of its group. What is ahead of it stays where it is; `wake_at_ms` says
+        until when."""
         aligner, generator, cadence = self._aligner, self._generator, self._cadence
         if aligner is None or generator is None or cadence is None:
             return False

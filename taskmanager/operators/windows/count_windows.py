@@ -1,8 +1,9 @@
 """Global windows with a count trigger: a key's result whenever it has got so many more rows.
 
-Decides which rows of a batch belong to which firing: each stretch of `count` rows of a key is folded apart, all at once, and
-comes out when it is full; what is not full waits for the next batch. Without purging, a full stretch is added to all before
-it. There are no times in it. Mirrors Flink's GlobalWindows with CountTrigger, and PurgingTrigger around it (countWindow).
+Decides which rows of a batch belong to which firing: each stretch of `count` rows of a key is folded apart, all at
+once, and comes out when it is full; what is not full waits for the next batch. Without purging, a full stretch is added
+to all before it. There are no times in it. Mirrors Flink's GlobalWindows with CountTrigger, and PurgingTrigger around
+it (countWindow).
 """
 
 from __future__ import annotations

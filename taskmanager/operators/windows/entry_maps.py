@@ -1,4 +1,5 @@
-"""Entries of keys (windows, sessions) as a column: a map per key, from the start of each of its entries to what the entry holds.
+"""Entries of keys (windows, sessions) as a column: a map per key, from the start of each of its entries to what the
+entry holds.
 
 Decides their order, by start, so that two snapshots of equal state are equal. It does not know what an entry is.
 """

@@ -1,8 +1,10 @@
-"""Windows that keep the rows with the greatest (or least) value of a column, and forget all others as soon as they come.
+"""Windows that keep the rows with the greatest (or least) value of a column, and forget all others as soon as they
+come.
 
-Decides which rows of a batch can still be in the result: those whose value is not beaten by what the window has seen, and of equal
-ones the first, the last, or all, as asked. Rows without a value (null, NaN) are never kept. So a window holds few rows, however many
-come, and its snapshot is as small as its result. Mirrors the `maxBy` and `minBy` of Flink's WindowedStream, which keep one row.
+Decides which rows of a batch can still be in the result: those whose value is not beaten by what the window has seen,
+and of equal ones the first, the last, or all, as asked. Rows without a value (null, NaN) are never kept. So a window
+holds few rows, however many come, and its snapshot is as small as its result. Mirrors the `maxBy` and `minBy` of
+Flink's WindowedStream, which keep one row.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _TIES = {"all": 0, "first": 1, "last": 2}
 def _choose(
     owners: Any, values: Any, valid: Any, largest: int, ties: int, best: Any, state: Any, chosen: Any, keep: Any
 ) -> None:
-    """Which rows stay. `state` by owner: unknown, known, or improved by this batch; `chosen`: the row that stays, with ties."""
+    """Which rows stay. `state` by owner: unknown, known, or improved by this batch; `chosen`: the row that stays, with
+    ties."""
     for row in range(owners.shape[0]):
         keep[row] = False
         if valid.shape[0] != 0 and not valid[row]:

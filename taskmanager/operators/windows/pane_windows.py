@@ -2,12 +2,12 @@
 
 A row is folded into one pane; a window is its panes taken together, when it fires. Decides which pane a row belongs to,
 which rows are late (the end of their last window plus the allowed lateness lies at or before the watermark: to the side
-output, or dropped), and what a watermark makes due: each window whose end it has passed, in the order of their starts, in
-slices, so that a barrier does not wait behind a million keys. With allowed lateness panes stay after the results, and every
-batch that changes a window whose result is out emits the changed results again. Without rows for it, a window does not
-exist. Windows of processing time are the same with the task's clock for a watermark. Keys that are not in memory are loaded when their
-first window is due, some at a time. Mirrors Flink's WindowOperator with
-EventTimeTrigger; a batch costs its rows, however many windows overlap, and a window the entries of its panes.
+output, or dropped), and what a watermark makes due: each window whose end it has passed, in the order of their starts,
+in slices, so that a barrier does not wait behind a million keys. With allowed lateness panes stay after the results,
+and every batch that changes a window whose result is out emits the changed results again. Without rows for it, a window
+does not exist. Windows of processing time are the same with the task's clock for a watermark. Keys that are not in
+memory are loaded when their first window is due, some at a time. Mirrors Flink's WindowOperator with EventTimeTrigger;
+a batch costs its rows, however many windows overlap, and a window the entries of its panes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         """With processing time: until when windows were fired."""
         self._timer = EarliestTimer(self._on_timer)
 
-    # --- state ----------------------------------------------------------------------------------------------------------
+    # --- state
+    # ----------------------------------------------------------------------------------------------------------
 
     def make_state(self, contents: WindowContents) -> WindowState:
         """Create empty state for windows of this geometry."""
@@ -114,7 +115,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         elif self._is_due(self.watermark_ms):
             self._work = _Work(Watermark(self.watermark_ms))
 
-    # --- rows -----------------------------------------------------------------------------------------------------------
+    # --- rows
+    # -----------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
@@ -164,7 +166,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
                 heapq.heappush(self._to_fire, start)
 
     def _load_due(self, windows: WindowState) -> None:
-        """Keys that are due come into memory, those that are due first. Windows of their panes may have fired for other keys."""
+        """Keys that are due come into memory, those that are due first. Windows of their panes may have fired for other
+        keys."""
         backend = check(self.backend, "there is no backend, although there are windows")
         geometry, first = self._geometry, self._last_due_start(self.due_outside_now_ms())
         backend.load_due(self._state_name, self._time_ms, KEYS_PER_LOAD)
@@ -217,7 +220,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             self._emit(windows, grouped, offsets, np.full(len(offsets) - 1, start, np.int64))
             windows.set_fired(grouped, np.maximum(windows.fired[grouped], start))
 
-    # --- watermarks -----------------------------------------------------------------------------------------------------
+    # --- watermarks
+    # -----------------------------------------------------------------------------------------------------
 
     def _last_due_start(self, watermark_ms: int) -> int:
         return watermark_ms - self._geometry.size_ms + 1

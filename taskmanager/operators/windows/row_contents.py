@@ -1,8 +1,8 @@
 """Windows that hold rows: for functions over all rows of a window, and for rows reduced to one.
 
-Decides how a user's window function is called (once per key and window: with rows as dicts, or with one batch) and what its
-results may be. Rows come in the order of their arrival within a pane. Mirrors Flink's ProcessWindowFunction over ListState
-and ReduceFunction over ReducingState.
+Decides how a user's window function is called (once per key and window: with rows as dicts, or with one batch) and what
+its results may be. Rows come in the order of their arrival within a pane. Mirrors Flink's ProcessWindowFunction over
+ListState and ReduceFunction over ReducingState.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Sessions per key: intervals of event time that merge, with contents by entry; in snapshots a map from start to contents.
+"""Sessions per key: intervals of event time that merge, with contents by entry; in snapshots a map from start to
+contents.
 
-Decides how new rows and what is there become sessions: sorted by key and time, intervals that touch are one. A key's sessions
-form a chain; a calendar knows which may be due, without asking all of them. Decides nothing about watermarks.
+Decides how new rows and what is there become sessions: sorted by key and time, intervals that touch are one. A key's
+sessions form a chain; a calendar knows which may be due, without asking all of them. Decides nothing about watermarks.
 Mirrors Flink's MergingWindowSet.
 """
 
@@ -160,7 +161,8 @@ class SessionState(ContentsState):
         self._calendar.forget(entries)
         self._allocator.release(entries)
 
-    # --- what is due ----------------------------------------------------------------------------------------------------
+    # --- what is due
+    # ----------------------------------------------------------------------------------------------------
 
     def _deadlines(self, ends: Int64Array, fired: BoolArray) -> Int64Array:
         return ends - 1 + np.where(fired, self._lateness_ms, 0)
@@ -180,7 +182,8 @@ class SessionState(ContentsState):
             time_ms, lambda entries: self._deadlines(self.ends[entries], self.fired[entries]) <= time_ms
         )
 
-    # --- AdoptedState ---------------------------------------------------------------------------------------------------
+    # --- AdoptedState
+    # ---------------------------------------------------------------------------------------------------
 
     def due_times(self, values: pa.Array) -> Int64Array:
         _, items = elements_of(values)

@@ -1,10 +1,10 @@
 """Session windows on whole batches, whatever they hold.
 
-A batch becomes sessions of its own, by sorting, and these merge with those of the state that they touch. Decides what is
-late: a row whose session, after all merging, is over including the lateness; whether a late row is saved by a session depends
-on the order of rows, so that exactly the rows for which it could matter are taken one by one. With allowed lateness a session
-stays after its result, and batches that change it emit it again. Keys that are not in memory are loaded when a session of theirs is due,
-some at a time. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
+A batch becomes sessions of its own, by sorting, and these merge with those of the state that they touch. Decides what
+is late: a row whose session, after all merging, is over including the lateness; whether a late row is saved by a
+session depends on the order of rows, so that exactly the rows for which it could matter are taken one by one. With
+allowed lateness a session stays after its result, and batches that change it emit it again. Keys that are not in memory
+are loaded when a session of theirs is due, some at a time. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         """The watermark whose sessions are being emitted."""
         self._due: Slots = _NO_ENTRIES
 
-    # --- state ----------------------------------------------------------------------------------------------------------
+    # --- state
+    # ----------------------------------------------------------------------------------------------------------
 
     def make_state(self, contents: WindowContents) -> SessionState:
         """Create empty state for sessions of this gap."""
@@ -67,7 +68,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         if self._may_be_due(self.watermark_ms):
             self._begin(Watermark(self.watermark_ms))
 
-    # --- rows -----------------------------------------------------------------------------------------------------------
+    # --- rows
+    # -----------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
@@ -125,7 +127,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
             self._emit(sessions, changed[passed])
         sessions.remind(changed)
 
-    # --- watermarks -----------------------------------------------------------------------------------------------------
+    # --- watermarks
+    # -----------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms <= self.watermark_ms:

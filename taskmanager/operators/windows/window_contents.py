@@ -1,9 +1,9 @@
 """What a window holds of a key, by entry: the part of window operators that does not care which windows there are.
 
-An entry is a small number that the operator's state gives to a key's pane or session. Contents fold rows in, merge entries,
-and make output of windows that fire; the operator decides what is late and due. Here: accumulators. Rows and reduced rows:
-`row_contents`. Mirrors Flink's window state (AggregatingState, ListState, ReducingState in a window's namespace) together with
-InternalWindowFunction.
+An entry is a small number that the operator's state gives to a key's pane or session. Contents fold rows in, merge
+entries, and make output of windows that fire; the operator decides what is late and due. Here: accumulators. Rows and
+reduced rows: `row_contents`. Mirrors Flink's window state (AggregatingState, ListState, ReducingState in a window's
+namespace) together with InternalWindowFunction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What window operators have in common: one adopted state, made for the columns of the input, and how it goes on from a snapshot.
+"""What window operators have in common: one adopted state, made for the columns of the input, and how it goes on from a
+snapshot.
 
-Decides what a snapshot may hold: windows that are the same, aggregates that may be others as far as `AggregatePlan` lets them. Every
-subtask says in the snapshot which accumulators it has, also one without a key, so that after a rescale all of them have the same. It
-does not know what windows are. Mirrors the state handling of Flink's WindowOperator.
+Decides what a snapshot may hold: windows that are the same, aggregates that may be others as far as `AggregatePlan`
+lets them. Every subtask says in the snapshot which accumulators it has, also one without a key, so that after a rescale
+all of them have the same. It does not know what windows are. Mirrors the state handling of Flink's WindowOperator.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
         self._state: StateT | None = None
         self._checked: dict[int, pa.Schema] = {}
 
-    # --- for subclasses -------------------------------------------------------------------------------------------------
+    # --- for subclasses
+    # -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def make_state(self, contents: WindowContents) -> StateT:
@@ -55,7 +57,8 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     def refusal(self, windows: str) -> str:
         """That a snapshot holds other windows than the job asks for; `windows` as in the name of the state."""
 
-    # --- state ----------------------------------------------------------------------------------------------------------
+    # --- state
+    # ----------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)

@@ -1,11 +1,11 @@
 """Contents per key and pane of a window, by entry; in snapshots a map state from the pane's start to its contents.
 
-A pane is a whole tumbling window, or the part of sliding windows that they share. It gets a small number while it is alive, so
-that (pane, key slot) is one int64 and one look-up per batch finds the entries. Entries of a pane form a chain, so that firing
-costs the entries of the due windows and nothing else; those of a key form another, so that a key can be let out of memory. Each
-entry knows the last window that was emitted with it. Decides no semantics: the operator says what is late, due and done.
-Mirrors Flink's window namespaces of HeapKeyedStateBackend, turned around: there each key holds its windows, here each window
-its keys.
+A pane is a whole tumbling window, or the part of sliding windows that they share. It gets a small number while it is
+alive, so that (pane, key slot) is one int64 and one look-up per batch finds the entries. Entries of a pane form a
+chain, so that firing costs the entries of the due windows and nothing else; those of a key form another, so that a key
+can be let out of memory. Each entry knows the last window that was emitted with it. Decides no semantics: the operator
+says what is late, due and done. Mirrors Flink's window namespaces of HeapKeyedStateBackend, turned around: there each
+key holds its windows, here each window its keys.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _pack(windows: Any, slots: Any, keys: Any) -> None:
 
 @kernel(VOID(RO_I64s, I64, I64, I64s, I64s))
 def _window_starts(times: Any, size: int, offset: int, starts: Any, bounds: Any) -> None:
-    """Start of each row's window; `bounds` gets the first and the last. Neighbours mostly share a window, and a division is
-    slow."""
+    """Start of each row's window; `bounds` gets the first and the last. Neighbours mostly share a window, and a
+    division is slow."""
     start = times[0] - (times[0] - offset) % size
     first = last = start
     for row in range(times.shape[0]):
@@ -129,7 +129,8 @@ class WindowState(ContentsState):
         entry_type = pa.struct([*self.contents.fields, pa.field(FIRED, pa.int64())])
         self.descriptor: MapStateDescriptor = MapStateDescriptor(self._name, pa.int64(), entry_type)
 
-    # --- windows --------------------------------------------------------------------------------------------------------
+    # --- windows
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def window_starts(self) -> list[int]:
@@ -175,7 +176,8 @@ class WindowState(ContentsState):
         for start_ms in starts_ms:
             self._free_numbers.append(self._numbers.pop(start_ms))
 
-    # --- entries --------------------------------------------------------------------------------------------------------
+    # --- entries
+    # --------------------------------------------------------------------------------------------------------
 
     def entries_of_rows(self, slots: Slots, windows: Slots, fired_until: int = NEVER_FIRED) -> Slots:
         """The entry of each row; new ones are made, too late for windows that start at or before `fired_until`."""
@@ -234,7 +236,8 @@ class WindowState(ContentsState):
         self._index.remove(entries)
         self.contents.clear(entries)
 
-    # --- AdoptedState ---------------------------------------------------------------------------------------------------
+    # --- AdoptedState
+    # ---------------------------------------------------------------------------------------------------
 
     def due_times(self, values: pa.Array) -> Int64Array:
         starts, items = elements_of(values)

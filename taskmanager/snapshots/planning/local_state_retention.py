@@ -1,11 +1,12 @@
 """Which copies of snapshot files a TaskManager keeps on the disk of its own machine.
 
-A core. A copy has the name of the file that it is a copy of, and so belongs to a job and to the checkpoint for which that file
-was written. It is kept as long as a checkpoint may be restored that refers to it: the latest completed one, or a later one that
-was acknowledged here; it goes when neither does any more, when the checkpoint is aborted, when the file itself is deleted, and
-with its job. Copies that were taken over from a TaskManager that is gone wait for their job to come here; those of jobs that do
-not come go when `InheritedTimedOut` says so. It does not know where copies lie, nor what is in them. Mirrors Flink's
-TaskLocalStateStoreImpl, where a copy is a task's; here tasks share files, so it is the TaskManager's.
+A core. A copy has the name of the file that it is a copy of, and so belongs to a job and to the checkpoint for which
+that file was written. It is kept as long as a checkpoint may be restored that refers to it: the latest completed one,
+or a later one that was acknowledged here; it goes when neither does any more, when the checkpoint is aborted, when the
+file itself is deleted, and with its job. Copies that were taken over from a TaskManager that is gone wait for their job
+to come here; those of jobs that do not come go when `InheritedTimedOut` says so. It does not know where copies lie, nor
+what is in them. Mirrors Flink's TaskLocalStateStoreImpl, where a copy is a task's; here tasks share files, so it is the
+TaskManager's.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Which blobs share a file: all subtasks of a TaskManager write one segment file per checkpoint, not one each.
 
-A core. Blobs below a threshold travel inside the acknowledgement, and so do those that later checkpoints will carry on. The
-others of one checkpoint gather until no subtask of this checkpoint is still encoding (or a good deal has gathered), and are
-then written as one segment; what comes while a segment is being written joins the next one. A snapshot is complete when all its
-segments are durable. Decides also what becomes of a segment whose snapshots were all abandoned, while they were written or
-before the task acknowledged them: it is deleted, unless a snapshot that was acknowledged lies in it, too. From then on its
-files are the coordinator's. It does not know how anything is encoded, nor where files go. Mirrors Flink's
-FileMergingSnapshotManager, with segments that never outlive one checkpoint.
+A core. Blobs below a threshold travel inside the acknowledgement, and so do those that later checkpoints will carry on.
+The others of one checkpoint gather until no subtask of this checkpoint is still encoding (or a good deal has gathered),
+and are then written as one segment; what comes while a segment is being written joins the next one. A snapshot is
+complete when all its segments are durable. Decides also what becomes of a segment whose snapshots were all abandoned,
+while they were written or before the task acknowledged them: it is deleted, unless a snapshot that was acknowledged
+lies in it, too. From then on its files are the coordinator's. It does not know how anything is encoded, nor where files
+go. Mirrors Flink's FileMergingSnapshotManager, with segments that never outlive one checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class SegmentGroup:
     """Of which copies are kept on the local disk; empty: none are."""
 
 
-# --- events ------------------------------------------------------------------------------------------------------------
+# --- events
+# ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ SegmentEvent = (
     | SegmentFailed
 )
 
-# --- effects -----------------------------------------------------------------------------------------------------------
+# --- effects
+# -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

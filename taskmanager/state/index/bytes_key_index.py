@@ -1,10 +1,10 @@
 """KeyIndex for keys that are byte strings: one string or binary column, or the encoded rows of several columns.
 
-The table's entries are 8 bytes: the upper 32 bits of XXH64 of the key, then its slot + 1, or 0. A probe that meets another key
-is settled by those 32 bits nearly always, so the key's bytes are read once, to confirm. Positions are the top bits of the same
-32, so growing needs no key at all and reads and writes sequentially. Entries move to a larger table a few at a time, with the
-batches that follow, as those of `int_key_index` do. Bytes lie in an arena that only grows at its end; what removed keys leave
-behind is squeezed out, into a new arena, when it is more than half.
+The table's entries are 8 bytes: the upper 32 bits of XXH64 of the key, then its slot + 1, or 0. A probe that meets
+another key is settled by those 32 bits nearly always, so the key's bytes are read once, to confirm. Positions are the
+top bits of the same 32, so growing needs no key at all and reads and writes sequentially. Entries move to a larger
+table a few at a time, with the batches that follow, as those of `int_key_index` do. Bytes lie in an arena that only
+grows at its end; what removed keys leave behind is squeezed out, into a new arena, when it is more than half.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ _MOVED_PER_ROW = 4
 USED, GARBAGE = 0, 1
 """Indexes into the counters of the arena: bytes used, and how many of them belong to removed keys."""
 ROW, NEEDED = 0, 1
-"""What `_lookup_or_insert` reports: the row it stopped at, and the bytes for which the arena has no room (0: no slot)."""
+"""What `_lookup_or_insert` reports: the row it stopped at, and the bytes for which the arena has no room (0: no
+slot)."""
 
 _NO_TABLE: Int64Array = np.zeros(0, np.int64)
 
@@ -105,7 +106,8 @@ def _entry_of(tag: Any, slot: Any) -> Any:
 
 @inlined
 def _is_in_old(tag: Any, old: Any, shift: Any, progress: Any) -> Any:
-    """Whether the key's place is in the part of the old table that was not moved yet. An empty old table has no such part."""
+    """Whether the key's place is in the part of the old table that was not moved yet. An empty old table has no such
+    part."""
     if old.shape[0] == 0:
         return False
     home = _position(tag, shift + np.uint64(1))
@@ -258,7 +260,8 @@ def _put(entry: Any, table: Any, shift: Any) -> None:
 
 @kernel(VOID(I64s, I64s, I64, I64s, U64))
 def _move(old: Any, progress: Any, count: int, table: Any, shift: Any) -> None:
-    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run over it."""
+    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run
+    over it."""
     mask = old.shape[0] - 1
     done = 0
     while progress[_MOVED] < old.shape[0]:

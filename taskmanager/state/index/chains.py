@@ -1,7 +1,8 @@
 """Which entries (list elements, map pairs) belong to which slot: doubly linked chains in plain arrays.
 
-An entry is a small number, like a slot; where its value lies is the business of a column by entry. Appending, walking and
-releasing cost the entries they touch, however long the other chains are. Order in a chain is the order of appending.
+An entry is a small number, like a slot; where its value lies is the business of a column by entry. Appending, walking
+and releasing cost the entries they touch, however long the other chains are. Order in a chain is the order of
+appending.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Freezing arrays by slot without copying them: what a task is about to change is copied first, a page of slots at a time.
+"""Freezing arrays by slot without copying them: what a task is about to change is copied first, a page of slots at a
+time.
 
-`CopyOnWrite.freeze` costs nothing that grows with the arrays. From then on, until the frozen side has its own copy or is
-dropped, `before_write(slots)` copies the pages of these slots that were not copied yet; everybody who writes calls it first.
-The frozen side (an upload thread, once) copies what is live and puts the pages that were kept over it. The two never wait for
-each other: a page is kept before it is noted as kept, noted before it is changed, and the frozen side copies before it looks
-at what is noted, so what it may have read too late is always replaced. An array that grows is replaced by a new one, and the
-old one does not change any more. Mirrors the idea of Flink's CopyOnWriteStateMap.
+`CopyOnWrite.freeze` costs nothing that grows with the arrays. From then on, until the frozen side has its own copy or
+is dropped, `before_write(slots)` copies the pages of these slots that were not copied yet; everybody who writes calls
+it first. The frozen side (an upload thread, once) copies what is live and puts the pages that were kept over it. The
+two never wait for each other: a page is kept before it is noted as kept, noted before it is changed, and the frozen
+side copies before it looks at what is noted, so what it may have read too late is always replaced. An array that grows
+is replaced by a new one, and the old one does not change any more. Mirrors the idea of Flink's CopyOnWriteStateMap.
 """
 
 from __future__ import annotations

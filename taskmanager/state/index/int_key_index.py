@@ -1,11 +1,11 @@
 """KeyIndex for one key column whose values are one int64 word: integers, booleans, floats, dates, times, timestamps.
 
-An open-addressing table of slots (4 bytes an entry: slot + 1, or 0; at most half full, linear probing, Fibonacci hashing by
-the top bits) over the dense array of keys by slot. Removal shifts back, so there are no tombstones. Growing doubles the table;
-because the position is the *top* bits of the hash, entries move to the table's double position in the order in which they
-lie, so moving reads and writes sequentially (measured in docs/decisions/0010-key-lookup.md). They move a few at a time, with
-the batches that follow: a key whose place in the old table was not reached yet is looked for there, all others in the new one.
-Moving pauses only where a run of entries ends, so no run lies in both.
+An open-addressing table of slots (4 bytes an entry: slot + 1, or 0; at most half full, linear probing, Fibonacci
+hashing by the top bits) over the dense array of keys by slot. Removal shifts back, so there are no tombstones. Growing
+doubles the table; because the position is the *top* bits of the hash, entries move to the table's double position in
+the order in which they lie, so moving reads and writes sequentially (measured in docs/decisions/0010-key-lookup.md).
+They move a few at a time, with the batches that follow: a key whose place in the old table was not reached yet is
+looked for there, all others in the new one. Moving pauses only where a run of entries ends, so no run lies in both.
 
 The hash here is private to the process and has nothing to do with the stable hash of key groups.
 """
@@ -149,7 +149,8 @@ def _lookup_moving(words: Any, table: Any, shift: Any, old: Any, progress: Any, 
 
 @kernel(VOID(I32s, I64s, I64, I32s, U64, I64s))
 def _move(old: Any, progress: Any, count: int, table: Any, shift: Any, keys: Any) -> None:
-    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run over it."""
+    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run
+    over it."""
     mask = old.shape[0] - 1
     done = 0
     while progress[_MOVED] < old.shape[0]:

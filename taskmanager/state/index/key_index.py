@@ -1,8 +1,8 @@
 """KeyIndex: the key columns of a batch to dense int32 slots, in one vectorised look-up.
 
-Chooses the table by the types of the key: one fixed-width column (IntKeyIndex), one string or binary column (BytesKeyIndex),
-or the encoded rows of several columns in a BytesKeyIndex. Candidates and figures: docs/decisions/0010-key-lookup.md. There is
-nothing like it in Flink, where a hash map is asked once per record.
+Chooses the table by the types of the key: one fixed-width column (IntKeyIndex), one string or binary column
+(BytesKeyIndex), or the encoded rows of several columns in a BytesKeyIndex. Candidates and figures:
+docs/decisions/0010-key-lookup.md. There is nothing like it in Flink, where a hash map is asked once per record.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class _Table(Protocol):
 
 
 class KeyIndex:
-    """Keys of these columns (pa.Field: name and type) to slots. Equal is what is equal by logical value within the type:
-    -0.0 is 0.0, NaN is NaN, null is null. TypeError for a type that cannot be part of a key."""
+    """Keys of these columns (pa.Field: name and type) to slots. Equal is what is equal by logical value within the
+    type: -0.0 is 0.0, NaN is NaN, null is null. TypeError for a type that cannot be part of a key."""
 
     __slots__ = ("_fields", "_table", "_types")
 

@@ -128,11 +128,12 @@ def grown(array: np.ndarray[Any, Any], capacity: int, fill: Any = 0) -> np.ndarr
 
 
 def grow_in_place(owner: Any, name: str, capacity: int) -> None:
-    """Make room for `capacity` elements in an array, an attribute of `owner` (or an item, if that is a dictionary); the new
-    ones are zero.
+    """Make room for `capacity` elements in an array, an attribute of `owner` (or an item, if that is a dictionary); the
+    new ones are zero.
 
-    A large array lies in a mapping of its own, which the operating system moves elsewhere when it needs more room: nothing is
-    copied, and new memory is touched only when it is used. While somebody else still looks at the array it is copied."""
+    A large array lies in a mapping of its own, which the operating system moves elsewhere when it needs more room:
+    nothing is copied, and new memory is touched only when it is used. While somebody else still looks at the array it
+    is copied."""
     array = owner[name] if isinstance(owner, dict) else getattr(owner, name)
     if len(array) >= capacity:
         return

@@ -1,4 +1,5 @@
-"""How keys that are not in memory lie in a key-value store: their rows, when they have timers due, and what was changed.
+"""How keys that are not in memory lie in a key-value store: their rows, when they have timers due, and what was
+changed.
 
 Decides the layout of keys and values, which is private to the process:
 
@@ -7,8 +8,9 @@ Decides the layout of keys and values, which is private to the process:
     2, epoch (4), key                                      -> nothing; the key was evicted after a change in this epoch
 
 A layout is the list of columns (fields with all they say of themselves) that the states and timers had when the row was
-written; a state that came later is null in older rows. It does not know what is in memory. Whole batches at a time. Mirrors the
-column families of Flink's RocksDBKeyedStateBackend, where each state has one and each entry a row of its own.
+written; a state that came later is null in older rows. It does not know what is in memory. Whole batches at a time.
+Mirrors the column families of Flink's RocksDBKeyedStateBackend, where each state has one and each entry a row of its
+own.
 """
 
 from __future__ import annotations

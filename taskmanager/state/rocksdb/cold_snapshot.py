@@ -1,8 +1,9 @@
 """Snapshot parts of rows that lie in a key-value store: written in upload threads, from views that do not move.
 
-A part is a file like any other of keyed state (`snapline.dataflow.snapshot.state_format`), for some key groups, or for the keys that were
-changed. It may hold rows that are out of date because the key is in memory: the part with what is in memory follows as a
-delta, and what comes last counts. Takes the place of Flink's RocksFullSnapshotStrategy and its iterators.
+A part is a file like any other of keyed state (`snapline.dataflow.snapshot.state_format`), for some key groups, or for
+the keys that were changed. It may hold rows that are out of date because the key is in memory: the part with what is in
+memory follows as a delta, and what comes last counts. Takes the place of Flink's RocksFullSnapshotStrategy and its
+iterators.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class ColdSnapshot:
         *,
         is_delta: bool = False,
     ) -> None:
-        """`entries`: in the order of their key groups. `schema`: with roles, the key's columns first. `as_now` turns a column
-        as it was written into what the schema says; it is called from an upload thread."""
+        """`entries`: in the order of their key groups. `schema`: with roles, the key's columns first. `as_now` turns a
+        column as it was written into what the schema says; it is called from an upload thread."""
         self._cold = cold
         self._as_now = as_now
         self._entries: Iterator[Entry] | None = iter(entries)

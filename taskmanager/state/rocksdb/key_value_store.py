@@ -1,8 +1,9 @@
 """The port behind which rows lie that memory has no room for: an ordered map of bytes, and its twin in memory.
 
-A store belongs to one operator of one attempt, is written by the task's thread alone and thrown away at the end: what has to
-last is in snapshots. Reading for a snapshot happens in upload threads, from views that do not move while the task writes on.
-`snapline.taskmanager.state.rocksdb.rocksdb_store` is the real one. Takes the place of the RocksDB handle in Flink's RocksDBKeyedStateBackend.
+A store belongs to one operator of one attempt, is written by the task's thread alone and thrown away at the end: what
+has to last is in snapshots. Reading for a snapshot happens in upload threads, from views that do not move while the
+task writes on. `snapline.taskmanager.state.rocksdb.rocksdb_store` is the real one. Takes the place of the RocksDB
+handle in Flink's RocksDBKeyedStateBackend.
 """
 
 from __future__ import annotations

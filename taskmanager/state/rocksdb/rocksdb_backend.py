@@ -1,11 +1,12 @@
-"""The `rocksdb` backend: as many keys in memory as the setting allows, in columns as `hashmap` has them, the others outside.
+"""The `rocksdb` backend: as many keys in memory as the setting allows, in columns as `hashmap` has them, the others
+outside.
 
-A batch's keys are loaded before its rows are processed, all that are missing in one read; keys that were not used lately make
-room, in one write. So what is used often costs what it does in `hashmap`, and state may be larger than memory. A key goes as
-a whole: its row holds all its states and timers; one key's list or map has to fit. Timers, and states that an operator has made
-itself (windows, joins), say when a key has to be back. Snapshots are files like those of `hashmap`: first what lies outside, by key groups, then
-what is in memory, as a delta over it. It does not know operators, barriers or storage. Mirrors Flink's
-RocksDBKeyedStateBackend, which reads and writes each entry by itself.
+A batch's keys are loaded before its rows are processed, all that are missing in one read; keys that were not used
+lately make room, in one write. So what is used often costs what it does in `hashmap`, and state may be larger than
+memory. A key goes as a whole: its row holds all its states and timers; one key's list or map has to fit. Timers, and
+states that an operator has made itself (windows, joins), say when a key has to be back. Snapshots are files like those
+of `hashmap`: first what lies outside, by key groups, then what is in memory, as a delta over it. It does not know
+operators, barriers or storage. Mirrors Flink's RocksDBKeyedStateBackend, which reads and writes each entry by itself.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         store: KeyValueStore,
         memory_bytes: int,
     ) -> None:
-        """`memory_bytes`: about what the keys in memory may take. The store is this backend's alone, and closed by it."""
+        """`memory_bytes`: about what the keys in memory may take. The store is this backend's alone, and closed by
+        it."""
         super().__init__(key_schema, key_group_range, max_parallelism)
         self._cold = ColdRows(store, [field.type for field in self.key_fields], max_parallelism)
         self._memory_bytes = memory_bytes
@@ -201,7 +203,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return max(1, int(self._memory_bytes / (self._row_bytes + _OVERHEAD_BYTES)))
 
     def _sample(self) -> None:
-        """How large rows are in memory: columns have up to twice the room that they use, and some more while they are rewritten."""
+        """How large rows are in memory: columns have up to twice the room that they use, and some more while they are
+        rewritten."""
         live = self._index.live_slots()
         self._sample_at = len(live) + len(live) // 4 + 1024
         if not len(live):

@@ -1,9 +1,10 @@
 """KeyValueStore over RocksDB, by way of rocksdict: a directory of its own, which goes with the store.
 
-Decides the options (no log of writes, because snapshots are what lasts; filters, so that new keys cost no read; memory split
-between write buffers and block cache) and where the directory lies. What a killed process left behind in the same place is
-removed by the next one: RocksDB's own file lock says whether somebody still uses it. Views are RocksDB iterators, which do
-not move (rocksdict's Snapshot does not hold what its name says for iteration). Mirrors Flink's RocksDBResourceContainer.
+Decides the options (no log of writes, because snapshots are what lasts; filters, so that new keys cost no read; memory
+split between write buffers and block cache) and where the directory lies. What a killed process left behind in the same
+place is removed by the next one: RocksDB's own file lock says whether somebody still uses it. Views are RocksDB
+iterators, which do not move (rocksdict's Snapshot does not hold what its name says for iteration). Mirrors Flink's
+RocksDBResourceContainer.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class RocksDBStore:
     """One RocksDB database in a directory of its own."""
 
     def __init__(self, directory: str, name: str, memory_bytes: int) -> None:
-        """Create it below `directory` (empty: the system's temporary directory), with about so much memory. StateError where
-        that is not possible."""
+        """Create it below `directory` (empty: the system's temporary directory), with about so much memory. StateError
+        where that is not possible."""
         library = _library()
         base = directory or tempfile.gettempdir()
         try:
@@ -116,8 +117,9 @@ def _library() -> Any:
 
 
 def _options(library: Any, memory_bytes: int) -> Any:
-    """Half of the memory for what is written, half for blocks, their indexes and filters. Files are read through the page
-    cache, mapped: a read costs a third of what it does through calls, and the operating system may take the pages back."""
+    """Half of the memory for what is written, half for blocks, their indexes and filters. Files are read through the
+    page cache, mapped: a read costs a third of what it does through calls, and the operating system may take the pages
+    back."""
     buffer_bytes = max(_LEAST_BUFFER_BYTES, memory_bytes // 6)
     options = library.Options(raw_mode=True)
     options.create_if_missing(True)

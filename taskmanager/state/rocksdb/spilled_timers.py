@@ -1,7 +1,7 @@
 """A timer queue of which some keys, with all their timers, lie outside of memory.
 
-Only each such key's earliest timer matters: when it is due, the key is loaded, its timers are here again, and they fire in
-their turn. It does not know what loading is.
+Only each such key's earliest timer matters: when it is due, the key is loaded, its timers are here again, and they fire
+in their turn. It does not know what loading is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Adapter: scenarios of kind `completed_store` against snapline.coordinator.checkpoint.completed_store.
 
-With `impl: ha` the pointers are those of snapline.coordinator.ha.embedded, on one storage for all stores of the scenario; what the shell does
-with a checkpoint that is given up (pointer first, files when nobody holds it) is done here as `snapline.coordinator.actors.checkpoint_io` does.
+With `impl: ha` the pointers are those of snapline.coordinator.ha.embedded, on one storage for all stores of the
+scenario; what the shell does with a checkpoint that is given up (pointer first, files when nobody holds it) is done
+here as `snapline.coordinator.actors.checkpoint_io` does.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class Harness:
         return discarded
 
     def recover(self, name: str) -> None:
-        """A new store, as a new leader has it, over what is persisted; a store that is not durable stays what it was."""
+        """A new store, as a new leader has it, over what is persisted; a store that is not durable stays what it
+        was."""
         if not self.durable:
             self.stores[name].recover(())
             return

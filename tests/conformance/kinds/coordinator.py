@@ -1,7 +1,8 @@
 """Adapter: scenarios of kind `coordinator` against snapline.coordinator.checkpoint.coordinator.
 
-The harness is the shell: it keeps the clock and the timers, answers effects at once (or later, with `defer` and manual hooks), and
-notes what the tasks, the requests and the job are told. A scenario's `unlimited` tolerance is the configuration's.
+The harness is the shell: it keeps the clock and the timers, answers effects at once (or later, with `defer` and manual
+hooks), and notes what the tasks, the requests and the job are told. A scenario's `unlimited` tolerance is the
+configuration's.
 """
 
 from __future__ import annotations
@@ -409,12 +410,14 @@ DEFAULTS: dict[str, Any] = {
     "job_failures": [],
     "error": False,
 }
-"""What an omitted key means at first. The first four stay as they were last stated, the others are none again in each step."""
+"""What an omitted key means at first. The first four stay as they were last stated, the others are none again in each
+step."""
 KEPT = ("pending", "retained", "queued", "triggering")
 
 
 class Expected:
-    """What holds after a step that states some keys. A key that was stated as `*` is unchecked until it is stated again."""
+    """What holds after a step that states some keys. A key that was stated as `*` is unchecked until it is stated
+    again."""
 
     def __init__(self) -> None:
         self.stated: dict[str, Any] = dict(DEFAULTS)

@@ -1,6 +1,8 @@
-"""A plan calculator whose tasks have the roles that a scenario gives them, as in Flink 1.11's CheckpointCoordinatorTest.
+"""A plan calculator whose tasks have the roles that a scenario gives them, as in Flink 1.11's
+CheckpointCoordinatorTest.
 
-Flink's older tests name the tasks to trigger, to wait for and to commit to; the product derives them from the job's shape.
+Flink's older tests name the tasks to trigger, to wait for and to commit to; the product derives them from the job's
+shape.
 """
 
 from __future__ import annotations

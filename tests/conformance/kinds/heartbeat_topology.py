@@ -1,7 +1,7 @@
 """Adapter: cases of kind `heartbeat_topology`: who asks whom, and what follows a timeout.
 
-How a reaction is worded is not fixed, so what is said is taken word by word: every deed that is named must be one that the observer
-does, every process that is named must be one of the pair, and at least one deed must be named.
+How a reaction is worded is not fixed, so what is said is taken word by word: every deed that is named must be one that
+the observer does, every process that is named must be one of the pair, and at least one deed must be named.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ LOST_PEER_REACTIONS: dict[tuple[Process, Process], LostPeerReaction] = {
 
 
 def active_side(one: Process, other: Process) -> Process:
-    """Which of two processes sends heartbeat requests: the ResourceManager to both others, the JobMaster to TaskExecutors."""
+    """Which of two processes sends heartbeat requests: the ResourceManager to both others, the JobMaster to
+    TaskExecutors."""
     for process in (Process.RESOURCE_MANAGER, Process.JOB_MASTER):
         if process in (one, other) and one is not other:
             return process
@@ -74,8 +75,8 @@ DEEDS: dict[LostPeerReaction, tuple[str, ...]] = {
     LostPeerReaction.RECONNECT_TO_RESOURCE_MANAGER: (*GIVES_UP, *GOES_BACK),
     LostPeerReaction.RECONNECT_TO_JOB_MANAGER: (*GIVES_UP, *FREES, *FAILS, *GOES_BACK),
 }
-"""What a process does besides, in the words of Flink's methods. A TaskExecutor without its JobMaster ends the connection, looks for
-another one, and fails the tasks of the job if there is none."""
+"""What a process does besides, in the words of Flink's methods. A TaskExecutor without its JobMaster ends the
+connection, looks for another one, and fails the tasks of the job if there is none."""
 NAMES = {
     "resourcemanager": Process.RESOURCE_MANAGER,
     "jobmaster": Process.JOB_MASTER,
@@ -91,7 +92,8 @@ def process(name: str) -> Process:
 
 
 def letters(expected: Any) -> str:
-    """Everything that is said, whatever its style: `disconnectTaskManager` and `disconnect the task manager` are one."""
+    """Everything that is said, whatever its style: `disconnectTaskManager` and `disconnect the task manager` are
+    one."""
     if isinstance(expected, dict):
         return "".join(letters(key) + letters(value) for key, value in expected.items() if value is not False)
     if isinstance(expected, list):

@@ -1,7 +1,8 @@
-"""Adapter: scenarios of kind `key_groups`, on snapline.dataflow.key_groups and the row offsets of snapline.dataflow.snapshot.state_format.
+"""Adapter: scenarios of kind `key_groups`, on snapline.dataflow.key_groups and the row offsets of
+snapline.dataflow.snapshot.state_format.
 
-Our hash is another one (docs/key-group-hash.md), which the suite allows: `hash` and `key` cases are skipped, the arithmetic
-is not.
+Our hash is another one (docs/key-group-hash.md), which the suite allows: `hash` and `key` cases are skipped, the
+arithmetic is not.
 """
 
 from __future__ import annotations
@@ -180,8 +181,8 @@ MANY = 6
 
 
 def _all_of(value: Any, most: int) -> list[int]:
-    """A number, a list of numbers, or an interval in any notation, of which its ends and some values between are taken. What is no
-    number (`max_parallelism`, `any`) means the greatest that is possible."""
+    """A number, a list of numbers, or an interval in any notation, of which its ends and some values between are taken.
+    What is no number (`max_parallelism`, `any`) means the greatest that is possible."""
     if isinstance(value, int):
         return [value]
     if isinstance(value, list) and all(isinstance(entry, int) for entry in value):

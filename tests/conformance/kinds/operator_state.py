@@ -1,6 +1,8 @@
-"""Adapter: scenarios of kind `operator_state` against snapline.coordinator.checkpoint.restore.operator_state_redistribution.
+"""Adapter: scenarios of kind `operator_state` against
+snapline.coordinator.checkpoint.restore.operator_state_redistribution.
 
-Each part of a scenario is one element of a named list state; the blob of an old subtask holds all of its parts in a row.
+Each part of a scenario is one element of a named list state; the blob of an old subtask holds all of its parts in a
+row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Adapter: scenarios of kind `pipeline`, end-to-end properties in words, against whole jobs of real tasks.
 
-Each invariant named in an expectation is one check here. One that is named otherwise is prose to a program: when it speaks of what these
-jobs do, all checks are made, and that of a whole job (exactly-once output, keyed state, data in flight; crash and restore at the
-parallelisms of the configuration, aligned and unaligned). One that speaks of something else is not passed over: it fails. The jobs run in one thread over the in-process exchange, and restore through the real
+Each invariant named in an expectation is one check here. One that is named otherwise is prose to a program: when it
+speaks of what these jobs do, all checks are made, and that of a whole job (exactly-once output, keyed state, data in
+flight; crash and restore at the parallelisms of the configuration, aligned and unaligned). One that speaks of something
+else is not passed over: it fails. The jobs run in one thread over the in-process exchange, and restore through the real
 state assignment.
 """
 
@@ -109,7 +110,8 @@ def replay(scenario: dict[str, Any]) -> list[str]:
     return failures
 
 
-# --- list state at another parallelism ------------------------------------------------------------------------------------
+# --- list state at another parallelism
+# ------------------------------------------------------------------------------------
 
 
 def _rescale(old: int, new: int) -> tuple[list[int], list[list[int]], list[list[int]]]:
@@ -155,7 +157,8 @@ def _union(config: dict[str, Any]) -> list[str]:
     return failures
 
 
-# --- a record in flight between source and sink ---------------------------------------------------------------------------
+# --- a record in flight between source and sink
+# ---------------------------------------------------------------------------
 
 
 def _source_and_sink(*, chained: bool, restored: Completed | None, pause_after: int | None) -> LocalJob:
@@ -215,7 +218,8 @@ def _no_record_between(config: dict[str, Any]) -> list[str]:
     return failures
 
 
-# --- a whole job ------------------------------------------------------------------------------------------------------------
+# --- a whole job
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _keyed_sums(parallelism: int, unaligned: bool, restored: Completed | None) -> LocalJob:

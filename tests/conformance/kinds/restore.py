@@ -1,7 +1,8 @@
 """Adapter: scenarios of kind `restore` against snapline.coordinator.checkpoint.coordinator.
 
-The store of the scenario is what the shell reads back; each operator of the scenario is a vertex of its own, one feeding the next.
-The state of a subtask is one keyed file, one element of list state and one batch in flight, so that every kind is moved.
+The store of the scenario is what the shell reads back; each operator of the scenario is a vertex of its own, one
+feeding the next. The state of a subtask is one keyed file, one element of list state and one batch in flight, so that
+every kind is moved.
 """
 
 from __future__ import annotations
@@ -358,7 +359,8 @@ def _same_calls(expected: list[dict[str, Any]], calls: list[dict[str, Any]]) -> 
 
 
 def _sources_of(answer: StateRestored) -> dict[str, dict[int, list[int]]]:
-    """By vertex and new subtask: the old subtasks whose keyed state it reads. Keyed state is what has one place only."""
+    """By vertex and new subtask: the old subtasks whose keyed state it reads. Keyed state is what has one place
+    only."""
     found: dict[str, dict[int, list[int]]] = {}
     for task, snapshot in answer.assignments.items():
         for state in snapshot.operators.values():
@@ -370,8 +372,8 @@ def _sources_of(answer: StateRestored) -> dict[str, dict[int, list[int]]]:
 
 
 def _same_assignment(expected: Any, with_state: dict[str, list[int]], sources: dict[str, dict[int, list[int]]]) -> bool:
-    """Accepts whether anything, how many subtasks, which operators, or (by operator) how many subtasks, which, or whose state they
-    read."""
+    """Accepts whether anything, how many subtasks, which operators, or (by operator) how many subtasks, which, or whose
+    state they read."""
     if isinstance(expected, bool):
         return expected == bool(with_state)
     if isinstance(expected, int):

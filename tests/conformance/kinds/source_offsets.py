@@ -1,4 +1,5 @@
-"""Adapter: scenarios of kind `source_offsets`, on CheckpointedOffsets; the lock steps on a push source with a thread."""
+"""Adapter: scenarios of kind `source_offsets`, on CheckpointedOffsets; the lock steps on a push source with a
+thread."""
 
 from __future__ import annotations
 

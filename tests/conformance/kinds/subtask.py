@@ -1,7 +1,7 @@
 """Adapter: `snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator.SubtaskCheckpointCoordinator`.
 
-The harness is the task around it: it writes down what is called, and keeps books of which background parts run. What the operators
-are told to do goes through a real OperatorChain."""
+The harness is the task around it: it writes down what is called, and keeps books of which background parts run. What
+the operators are told to do goes through a real OperatorChain."""
 
 from __future__ import annotations
 

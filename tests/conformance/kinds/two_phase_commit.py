@@ -222,8 +222,8 @@ def _equal(key: str, wanted: Any, actual: Any, newest: int) -> bool:
 
 
 def _warned(wanted: Any, warnings: list[str]) -> bool:
-    """Whether there is a warning, how many, or what each says, in order. What is said is not fixed by its words, but by its numbers:
-    all of them (the transaction, how long it has been open, its timeout) must be in the warning."""
+    """Whether there is a warning, how many, or what each says, in order. What is said is not fixed by its words, but by
+    its numbers: all of them (the transaction, how long it has been open, its timeout) must be in the warning."""
     if isinstance(wanted, bool):
         return bool(warnings) is wanted
     if isinstance(wanted, int):

@@ -1,4 +1,5 @@
-"""The test broker as a process of its own, until it is interrupted: `python -m tests.services.kafka_broker --nodes 3`."""
+"""The test broker as a process of its own, until it is interrupted: `python -m tests.services.kafka_broker --nodes
+3`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What the brokers know, as facts: topics, logs, producers, transactions, offsets of groups.
 
-Every change is a fact, which is written to the journal before it is applied; a broker that starts again applies the journal's facts. So what
-was answered is kept, and what was in memory only (members of groups, connections) is lost, as with a crash of every node at once.
+Every change is a fact, which is written to the journal before it is applied; a broker that starts again applies the
+journal's facts. So what was answered is kept, and what was in memory only (members of groups, connections) is lost, as
+with a crash of every node at once.
 """
 
 from __future__ import annotations
@@ -282,7 +283,8 @@ class Cluster:
             raise KafkaError(MESSAGE_TOO_LARGE)
         batch = Batch.parse(data)
         if batch.is_transactional:
-            # The coordinator is asked whether the partition is in the transaction (KIP-890): a late batch cannot open one again.
+            # The coordinator is asked whether the partition is in the transaction (KIP-890): a late batch cannot open
+            # one again.
             transaction = self._of_producer(transactional_id, batch.producer_id, batch.producer_epoch)
             if transaction.state != ONGOING or (topic, partition) not in transaction.partitions:
                 raise KafkaError(INVALID_TXN_STATE)

@@ -1,4 +1,5 @@
-"""Consumer groups: who is a member, which generation, who has which assignment. In memory only, as after a move of the coordinator."""
+"""Consumer groups: who is a member, which generation, who has which assignment. In memory only, as after a move of the
+coordinator."""
 
 from __future__ import annotations
 

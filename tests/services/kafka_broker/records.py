@@ -1,4 +1,5 @@
-"""Record batches of version 2 as the log sees them: the header, which it stamps, and control batches, which end transactions."""
+"""Record batches of version 2 as the log sees them: the header, which it stamps, and control batches, which end
+transactions."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.util import calc_crc32c
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last time, producer id and epoch, first sequence
-number, number of records."""
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last time, producer id and
+epoch, first sequence number, number of records."""
 CRC_FROM = struct.calcsize(">qiibI")
 TRANSACTIONAL = 0x10
 CONTROL = 0x20

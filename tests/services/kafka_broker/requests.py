@@ -1,4 +1,5 @@
-"""What each request of Kafka's protocol does, and what is answered. One method a request; the state is the cluster's."""
+"""What each request of Kafka's protocol does, and what is answered. One method a request; the state is the
+cluster's."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class KafkaBroker:
         auto_create_partitions: int = 0,
         transaction_max_timeout_ms: int = 900_000,
     ) -> None:
-        """`directory` keeps the journal. With `users`, clients need SASL PLAIN. With `auto_create_partitions`, a topic that is
-        written to is made."""
+        """`directory` keeps the journal. With `users`, clients need SASL PLAIN. With `auto_create_partitions`, a topic
+        that is written to is made."""
         self.journal = directory / "kafka.journal"
         self.users = users
         self.auto_create_partitions = auto_create_partitions
@@ -121,8 +121,8 @@ class KafkaBroker:
         return fault
 
     def crash_after(self, fact: str, count: int = 1) -> None:
-        """Crash when so many more facts of a kind are in the journal (`append`, `transaction`, `offset`, `end_offsets`), and start
-        again at once."""
+        """Crash when so many more facts of a kind are in the journal (`append`, `transaction`, `offset`,
+        `end_offsets`), and start again at once."""
         self.call(lambda: self.cluster.crash_after(fact, count))
 
     def advance(self, ms: int) -> None:

@@ -1,7 +1,8 @@
 """A killed leader restarts no task, when all TaskManagers live and nothing else went wrong.
 
-Watches what JobMasters report: one that follows another goes from RECONCILING to RUNNING, not to RESTARTING, when the job was RUNNING
-before and no task has been ended since. Stopping with a savepoint excuses: its tasks stand still, and the job may have to start again.
+Watches what JobMasters report: one that follows another goes from RECONCILING to RUNNING, not to RESTARTING, when the
+job was RUNNING before and no task has been ended since. Stopping with a savepoint excuses: its tasks stand still, and
+the job may have to start again.
 """
 
 from __future__ import annotations

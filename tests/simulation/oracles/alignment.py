@@ -1,9 +1,9 @@
 """Sources of an alignment group keep step: none reads on from where it is further ahead than the group allows.
 
-Knows the true positions of all sources, and when the JobMaster has answered whom; what it answered is the product's affair. A source that
-was answered may go as far ahead of the slowest as the drift says, counted at that instant: of those that had reported to the same
-JobMaster until then and that it runs. Before its first answer it reads only what gives it a watermark. A pause that never ends is
-found by the end that the job does not come to.
+Knows the true positions of all sources, and when the JobMaster has answered whom; what it answered is the product's
+affair. A source that was answered may go as far ahead of the slowest as the drift says, counted at that instant: of
+those that had reported to the same JobMaster until then and that it runs. Before its first answer it reads only what
+gives it a watermark. A pause that never ends is found by the end that the job does not come to.
 """
 
 from __future__ import annotations

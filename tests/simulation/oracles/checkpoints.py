@@ -1,8 +1,8 @@
 """Checkpoints: durable before anybody hears of it, ids that only rise, one leader's each; and cuts to start again from.
 
-A checkpoint is complete when its pointer is on the disk. From then on, and not before, sinks may commit what it holds and sources
-may publish its positions. A few completed checkpoints are kept with the state of the outside world at that instant (`Fork`):
-whether each is a consistent cut is found out by starting from it.
+A checkpoint is complete when its pointer is on the disk. From then on, and not before, sinks may commit what it holds
+and sources may publish its positions. A few completed checkpoints are kept with the state of the outside world at that
+instant (`Fork`): whether each is a consistent cut is found out by starting from it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class CheckpointOracle:
         return max(self._of_job.get(job_id, ()), default=0)
 
     def retained(self, checkpoint_id: int) -> None:
-        """The job was cancelled, and another one starts from this. What completed later, and was not stored, is nothing."""
+        """The job was cancelled, and another one starts from this. What completed later, and was not stored, is
+        nothing."""
         latest = self.latest_completed_of_all()
         if checkpoint_id < latest:
             raise Violation(f"checkpoint {latest} of the cancelled job is not there; the latest one is {checkpoint_id}")

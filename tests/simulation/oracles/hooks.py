@@ -1,6 +1,8 @@
-"""Master hooks: asked before any task hears of a checkpoint, and given back what they said before any task starts from it.
+"""Master hooks: asked before any task hears of a checkpoint, and given back what they said before any task starts from
+it.
 
-Every checkpoint gets a state of its own, so that a wrong one is seen. A fresh job resets its hooks. Knows nothing of how hooks are run.
+Every checkpoint gets a state of its own, so that a wrong one is seen. A fresh job resets its hooks. Knows nothing of
+how hooks are run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One leader acts at a time.
 
-With ZooKeeper: whatever is written below the node of the cluster is written in the session of the oldest candidate. On a
-directory: by the coordinator that took over last. And no TaskManager does what an earlier JobMaster of a job says, once it has
-done what a later one said.
+With ZooKeeper: whatever is written below the node of the cluster is written in the session of the oldest candidate. On
+a directory: by the coordinator that took over last. And no TaskManager does what an earlier JobMaster of a job says,
+once it has done what a later one said.
 """
 
 from __future__ import annotations

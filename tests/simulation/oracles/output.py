@@ -46,9 +46,9 @@ class Asked:
 
 
 def check_output(plan: JobPlan, ledger: Ledger, *, exact: bool, whole: JobPlan | None = None) -> None:
-    """`whole`: the job as if it had not been drained. With at least once, state and output may be ahead of where its sources were drained:
-    what followed a barrier before the others came is in its checkpoint, too, and a job that was restored from it need not have read that
-    again. Raises Violation."""
+    """`whole`: the job as if it had not been drained. With at least once, state and output may be ahead of where its
+    sources were drained: what followed a barrier before the others came is in its checkpoint, too, and a job that was
+    restored from it need not have read that again. Raises Violation."""
     if exact or whole is None:
         _check(plan, ledger, Asked(exact))
         return
@@ -188,8 +188,8 @@ def _rules(plan: JobPlan, got: list[SimulatedRow], exact: Asked) -> None:
 
 
 def _with_late_rows(plan: JobPlan, got: list[SimulatedRow], late: list[SimulatedRow], exact: Asked) -> None:
-    """Each row is in one window that has a place for it, or is late; a window may come again, for rows that are not late for
-    those that were restored."""
+    """Each row is in one window that has a place for it, or is late; a window may come again, for rows that are not
+    late for those that were restored."""
     rows = rows_before_keyed(plan)
     too_many = Counter(late) - Counter(rows)  # of a row that was copied, some may be late
     if (exact.impossible and any(row not in set(rows) for row in too_many)) or (exact and too_many):

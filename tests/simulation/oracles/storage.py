@@ -7,7 +7,8 @@ from tests.simulation.world import Violation
 
 
 def check_storage(disk: Disk, nodes: dict[str, bytes], *, strict: bool, owned: tuple[str, ...] = ()) -> None:
-    """`nodes`: what is left in ZooKeeper. `owned`: files of the user. `strict`: no process was lost and no operation failed, so nothing may be left at all. Raises Violation."""
+    """`nodes`: what is left in ZooKeeper. `owned`: files of the user. `strict`: no process was lost and no operation
+    failed, so nothing may be left at all. Raises Violation."""
     left = [path for path, _ in disk.files.list("") if not path.startswith(("ha/leaders/", "savepoints/", *owned))]
     left += [name for name in nodes if name.count("/") != 1 or not name.startswith("pointers/")]
     if strict and left:

@@ -1,4 +1,5 @@
-"""What our chart uses of Helm's template language: values, `if`, `range ... until`, and `{{-`. Anything else is an error here.
+"""What our chart uses of Helm's template language: values, `if`, `range ... until`, and `{{-`. Anything else is an
+error here.
 
 Inside of a `range` the dot is the element, as in Helm: there `$.Values` is what is `.Values` elsewhere.
 """

@@ -1,4 +1,5 @@
-"""What `deploy/` gives to a service manager, a container engine and a Kubernetes cluster: as far as a machine without them can tell."""
+"""What `deploy/` gives to a service manager, a container engine and a Kubernetes cluster: as far as a machine without
+them can tell."""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def test_a_public_module_says_what_it_gives(module):
 
 
 def test_what_public_methods_take_and_give_is_public():
-    """A user can name each contract that a public function or method speaks of, in an annotation of a function of their own."""
+    """A user can name each contract that a public function or method speaks of, in an annotation of a function of their
+    own."""
     public = {name.rpartition(".")[2] for name, _ in public_objects()}
     missing: set[str] = set()
     for _, value in public_objects():

@@ -1,4 +1,5 @@
-"""State read without the job: one table from many files, one key, two snapshots held against each other, and the commands."""
+"""State read without the job: one table from many files, one key, two snapshots held against each other, and the
+commands."""
 
 from __future__ import annotations
 

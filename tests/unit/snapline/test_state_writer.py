@@ -1,4 +1,5 @@
-"""Savepoints made from Arrow data: what is written is read back, and by an operator; what cannot be is refused whole."""
+"""Savepoints made from Arrow data: what is written is read back, and by an operator; what cannot be is refused
+whole."""
 
 from __future__ import annotations
 

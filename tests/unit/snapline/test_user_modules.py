@@ -36,7 +36,8 @@ def test_only_modules_below_the_script_that_are_not_installed(tmp_path):
 
 
 def test_code_that_protoc_generated_is_imported_where_it_is_needed(tmp_path):
-    """Its descriptors cannot be pickled: a function that uses a message travels by value, and the message's class by name."""
+    """Its descriptors cannot be pickled: a function that uses a message travels by value, and the message's class by
+    name."""
     from pathlib import Path
 
     (tmp_path / "pkg").mkdir()

@@ -1,4 +1,5 @@
-"""The Kafka sink on a broker: rows once whatever dies when, nothing left open, losses named, and what is wrong outside."""
+"""The Kafka sink on a broker: rows once whatever dies when, nothing left open, losses named, and what is wrong
+outside."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Died(Exception):
 
 
 class Job:
-    """A sink of one subtask with its source: rows are numbers, a checkpoint holds how many were written and what was pre-committed.
+    """A sink of one subtask with its source: rows are numbers, a checkpoint holds how many were written and what was
+    pre-committed.
 
     What it remembers between runs is the latest completed checkpoint only, as after a crash."""
 
@@ -145,7 +147,8 @@ def test_a_checkpoint_is_restored_as_often_as_one_likes(kafka):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("action", ["disconnect", "crash"])
 def test_a_commit_whose_answer_is_lost(kafka, action, when):
-    """The connection breaks, or all brokers die, before EndTxn is done or after it: it is asked again, and done once."""
+    """The connection breaks, or all brokers die, before EndTxn is done or after it: it is asked again, and done
+    once."""
     topic = kafka.topic(2)
     job = Job(kafka, topic)
     kafka.broker.fail("EndTxn", action, when=when, restart=True)
@@ -197,7 +200,8 @@ def test_faults_that_pass(kafka, fault):
 
 @needs_faults
 def test_a_transaction_that_timed_out_is_a_loss_with_a_name(kafka, caplog):
-    """How many rows of which checkpoint; the job fails again and again, unless it is told to go on, and then it says it."""
+    """How many rows of which checkpoint; the job fails again and again, unless it is told to go on, and then it says
+    it."""
     topic = kafka.topic()
     job = Job(kafka, topic, transaction_timeout_ms=10_000)
     job.run(100, die_at="complete")
@@ -228,7 +232,8 @@ def test_a_transaction_that_kafka_has_forgotten(kafka):
 
 
 def test_two_jobs_with_one_prefix_are_noticed(kafka, caplog):
-    """The one that comes later ends what the other has open, and says whose it was; the other fails with a line that names the cause."""
+    """The one that comes later ends what the other has open, and says whose it was; the other fails with a line that
+    names the cause."""
     topic, prefix = kafka.topic(), prefix_of_its_own()
     one = Job(kafka, topic, job_id="one", transactional_id_prefix=prefix)
     one.run(50, die_at="complete")
@@ -310,7 +315,8 @@ def test_columns_become_keys_times_headers_and_partitions(kafka, headers):
     assert [(b"a", b"7", 1_577_836_800_000, expected, 2), (b"b", None, 1_577_836_800_000, None, 0)] == found
 
 
-# --- wrong input ----------------------------------------------------------------------------------------------------------
+# --- wrong input
+# ----------------------------------------------------------------------------------------------------------
 
 
 def sink_of(kafka, topic, **options):

@@ -1,4 +1,5 @@
-"""The Kafka source on a broker: where it starts and ends, positions, columns, published offsets, alignment, and what is wrong outside."""
+"""The Kafka source on a broker: where it starts and ends, positions, columns, published offsets, alignment, and what is
+wrong outside."""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ def test_what_kafka_knows_of_a_message_are_columns(kafka):
 
 
 def test_a_batch_is_of_one_partition(kafka):
-    """So that each partition has a watermark of its own; rows of a partition keep their order; ends are said once, after the rows."""
+    """So that each partition has a watermark of its own; rows of a partition keep their order; ends are said once,
+    after the rows."""
     topic = kafka.topic(3)
     send_numbers(kafka, topic, 300, partitions=3)
     source = source_of(kafka, topic, format=NUMBERS, metadata=["partition"], stop="latest")
@@ -180,7 +182,8 @@ def test_the_other_offset_modes(kafka, mode, expected):
 
 
 def test_a_partition_that_is_ahead_waits(kafka):
-    """Alignment: rows of paused partitions are not handed out, those that were fetched already neither; later all of them are."""
+    """Alignment: rows of paused partitions are not handed out, those that were fetched already neither; later all of
+    them are."""
     topic = kafka.topic(2)
     send_numbers(kafka, topic, 100, partitions=2)
     source = source_of(kafka, topic, format=NUMBERS, stop="latest", batch_rows=40)
@@ -201,7 +204,8 @@ def test_a_partition_that_is_ahead_waits(kafka):
 
 
 def test_bad_rows_fail_are_dropped_or_kept(kafka):
-    """The error names the place of the value; the reader counts what it drops; what is kept has the bytes and the reason."""
+    """The error names the place of the value; the reader counts what it drops; what is kept has the bytes and the
+    reason."""
     topic = kafka.topic()
     kafka.send(topic, [b'{"n": 1}', b"?", b'{"n": 2}'])
     common = {"format": NUMBERS, "stop": "latest", "metadata": ["offset"]}
@@ -222,7 +226,8 @@ def test_bad_rows_fail_are_dropped_or_kept(kafka):
     ] == kept
 
 
-# --- wrong input ----------------------------------------------------------------------------------------------------------
+# --- wrong input
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_topic_that_is_not_there(kafka):

@@ -8,7 +8,8 @@ from snapline.connectors.kafka.offsets import CheckpointedOffsets
 
 
 def test_a_partition_never_goes_back() -> None:
-    """A later checkpoint that was taken at an earlier position (after a reset of the source) publishes nothing of it."""
+    """A later checkpoint that was taken at an earlier position (after a reset of the source) publishes nothing of
+    it."""
     offsets = CheckpointedOffsets()
     offsets.update({"p": 9, "q": 1})
     offsets.snapshot(1)

@@ -1,7 +1,7 @@
 """A job in small: numbers into a ParquetSink through the real SinkOperator, with checkpoints, deaths and restores.
 
-The source is a counter whose position lies in the checkpoint, so after a restore the same numbers come again. A death drops
-everything that is not on disk or in a completed checkpoint, without calling anything.
+The source is a counter whose position lies in the checkpoint, so after a restore the same numbers come again. A death
+drops everything that is not on disk or in a completed checkpoint, without calling anything.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def assert_all_committed_and_nothing_left(job: SinkJob) -> None:
 def test_a_death_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism_after: int, roll_bytes: int
 ) -> None:
-    """Before and after every operation on disk, and between all messages; then a restore, also at another parallelism."""
+    """Before and after every operation on disk, and between all messages; then a restore, also at another
+    parallelism."""
     death_at, died = 1, True
     while died:
         job = SinkJob(tmp_path / str(death_at), roll_bytes=roll_bytes)

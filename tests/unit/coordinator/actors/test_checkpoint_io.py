@@ -270,7 +270,8 @@ def test_leftovers_of_killed_tasks_are_deleted(desk):
 
 
 def test_a_checkpoint_that_nothing_points_to_is_deleted(desk):
-    """Its coordinator died before the pointer. What an earlier job of this id left is older than the submission, and stays."""
+    """Its coordinator died before the pointer. What an earlier job of this id left is older than the submission, and
+    stays."""
     desk.stores.pointers.add(CheckpointID(7), b"being given up")
     for number, timestamp_ms in ((4, 900), (5, 2_000), (6, 2_000), (7, 2_000), (9, 2_000)):
         metadata = CheckpointMetadata(JOB, "job", CheckpointID(number), timestamp_ms, SnapshotType.CHECKPOINT, ())

@@ -99,8 +99,8 @@ def test_whoever_is_gone_is_told_nothing(running: Running) -> None:
 def test_a_job_that_is_over_stays_so_when_its_job_master_breaks(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its graph is gone: whoever ran it again would run a job that nobody finds after the next failure, and that its user has
-    cancelled."""
+    """Its graph is gone: whoever ran it again would run a job that nobody finds after the next failure, and that its
+    user has cancelled."""
     handle = CheckpointCoordinator.handle
 
     def breaks(core: CheckpointCoordinator, event: Any, now_ms: int) -> Any:

@@ -1,8 +1,8 @@
 """A world that does everything to one coordinator after another, from a seed, and watches what must never happen.
 
-Tasks are two sources and a sink on two TaskManagers; a TaskManager writes one file per checkpoint for all its tasks, and files that
-incremental checkpoints share. Messages are lost, late, doubled; ids and stores fail or nobody knows; tasks crash and finish; leaders
-change. The oracles stand beside what they watch, marked `oracle`.
+Tasks are two sources and a sink on two TaskManagers; a TaskManager writes one file per checkpoint for all its tasks,
+and files that incremental checkpoints share. Messages are lost, late, doubled; ids and stores fail or nobody knows;
+tasks crash and finish; leaders change. The oracles stand beside what they watch, marked `oracle`.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def keyed_operator(uid: str, parallelism: int, max_parallelism: int = 8) -> Oper
 
 
 class Coordinator:
-    """A coordinator of `src` (2 subtasks) and `sink` (1), started with an empty store, all tasks running. Statistics and lines
-    for the log are left out of what it answers."""
+    """A coordinator of `src` (2 subtasks) and `sink` (1), started with an empty store, all tasks running. Statistics
+    and lines for the log are left out of what it answers."""
 
     def __init__(self, **settings: Any) -> None:
         self.core = CheckpointCoordinator(

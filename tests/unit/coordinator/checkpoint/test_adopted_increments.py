@@ -1,4 +1,5 @@
-"""Incremental checkpoints of tasks that a new leader has adopted: what they may refer to, and what is swept behind them."""
+"""Incremental checkpoints of tasks that a new leader has adopted: what they may refer to, and what is swept behind
+them."""
 
 from __future__ import annotations
 

@@ -297,8 +297,8 @@ def test_shutdown_while_the_id_is_drawn() -> None:
 
 
 def test_shutdown_while_the_id_is_set() -> None:
-    """A snapshot was about to be taken over: it is not any more, and nobody forgets the counter before it is written for the last
-    time."""
+    """A snapshot was about to be taken over: it is not any more, and nobody forgets the counter before it is written
+    for the last time."""
     core = successor_of(Coordinator())
     metadata = CheckpointMetadata(JOB, "job", CheckpointID(7), 0, SnapshotType.CHECKPOINT, ())
     assert core.handle(RestoreSavepoint(A, metadata, "file:///sp", claim=True), 0) == [

@@ -1,4 +1,5 @@
-"""Union state of subtasks that have finished while others go on, from one checkpoint to the next, over restores and leaders."""
+"""Union state of subtasks that have finished while others go on, from one checkpoint to the next, over restores and
+leaders."""
 
 from __future__ import annotations
 

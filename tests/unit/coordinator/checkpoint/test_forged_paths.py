@@ -1,4 +1,5 @@
-"""State handles that name files which no task of the job wrote: nothing is deleted, and nothing is completed with them."""
+"""State handles that name files which no task of the job wrote: nothing is deleted, and nothing is completed with
+them."""
 
 from __future__ import annotations
 

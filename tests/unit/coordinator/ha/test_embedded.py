@@ -87,7 +87,8 @@ class ForgetfulStorage(MemoryStorage):
 
 
 def test_process_that_slept_draws_no_id_a_second_time() -> None:
-    """Its file was created and deleted by others meanwhile, so that it can create it again: it notices, and tries again."""
+    """Its file was created and deleted by others meanwhile, so that it can create it again: it notices, and tries
+    again."""
     storage = ForgetfulStorage()
     sleeper, other = counter(storage), counter(storage)
     sleeper.start()

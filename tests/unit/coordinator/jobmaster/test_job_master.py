@@ -556,7 +556,8 @@ def test_a_finished_job_is_forgotten_then_its_checkpoints_go() -> None:
 
 
 def test_cancel_waits_for_the_tasks() -> None:
-    """Acknowledged at once, CANCELED when the last one has ended; a task that finished meanwhile counts as cancelled."""
+    """Acknowledged at once, CANCELED when the last one has ended; a task that finished meanwhile counts as
+    cancelled."""
     story = Story().run().with_slow_graph_store()
     effects = story.operate(CancelJob())
 
@@ -570,7 +571,8 @@ def test_cancel_waits_for_the_tasks() -> None:
 
 @pytest.mark.parametrize("ends", [JobStatus.CANCELED, JobStatus.FAILED])
 def test_a_job_that_ends_when_nothing_runs_ends_once(ends: JobStatus) -> None:
-    """CANCELLING or FAILING is no end: the checkpoint core has nothing to shut down with, and the graph is forgotten first."""
+    """CANCELLING or FAILING is no end: the checkpoint core has nothing to shut down with, and the graph is forgotten
+    first."""
     story = Story(attempts=0 if ends is JobStatus.FAILED else 10).run().with_slow_graph_store()
     effects = story.enters("a", attempt(), ExecutionState.FAILED, SerializedFailure("raised"))
     if ends is JobStatus.CANCELED:
@@ -709,8 +711,8 @@ def test_checkpoints_and_savepoints_are_answered_when_they_are_complete() -> Non
 
 
 def test_stop_with_savepoint_is_answered_at_the_end() -> None:
-    """Not when the savepoint is complete, but when the job is FINISHED and no new leader would start it again, beside the one
-    that the user starts from the savepoint (seed 5202); a failure in between says where it lies."""
+    """Not when the savepoint is complete, but when the job is FINISHED and no new leader would start it again, beside
+    the one that the user starts from the savepoint (seed 5202); a failure in between says where it lies."""
     key = CheckpointRequestID("client-r")
     completed = CheckpointRequestCompleted(key, CheckpointID(6), "file:///sp/x")
     story = Story().run().with_slow_graph_store()
@@ -749,7 +751,8 @@ def test_a_savepoint_that_is_complete_after_the_end_is_named(restarts: bool) -> 
     "operation", [TakeCheckpoint(), TakeSavepoint("/sp"), StopWithSavepoint("/sp"), RescaleJob({})]
 )
 def test_a_job_that_is_being_stopped_takes_nothing_else(operation: JobOperation) -> None:
-    """Its sources may be drained already: if the savepoint fails, nothing that was taken since may be what it goes on from."""
+    """Its sources may be drained already: if the savepoint fails, nothing that was taken since may be what it goes on
+    from."""
     story = Story().run()
     story.operate(StopWithSavepoint("/sp"))
     asked = len(story.checkpoints.events)
@@ -760,7 +763,8 @@ def test_a_job_that_is_being_stopped_takes_nothing_else(operation: JobOperation)
 
 
 def test_a_cancelled_job_takes_no_snapshot_over() -> None:
-    """The one that it was to start from was being read: claimed after the end, it would go as the job's own checkpoints do."""
+    """The one that it was to start from was being read: claimed after the end, it would go as the job's own checkpoints
+    do."""
     claimed = SavepointRestoreSettings("/sp/x", claim=True)
     graph = replace(ONE, savepoint_restore=claimed)
     story = Story(graph).start().with_slow_graph_store()

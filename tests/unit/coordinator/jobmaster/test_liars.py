@@ -1,4 +1,5 @@
-"""JobMaster: a process that holds the cluster's token says what is not true; the real CheckpointCoordinator is behind it."""
+"""JobMaster: a process that holds the cluster's token says what is not true; the real CheckpointCoordinator is behind
+it."""
 
 from __future__ import annotations
 

@@ -154,7 +154,8 @@ def test_a_complete_set_is_adopted_though_something_older_has_failed() -> None:
 
 
 def test_who_took_no_part_in_the_latest_checkpoint_counts_for_nothing() -> None:
-    """A leader in between ran the job without it: it would write once more what is committed. An acknowledgement is enough."""
+    """A leader in between ran the job without it: it would write once more what is committed. An acknowledgement is
+    enough."""
     cut_off = replace(report(1), confirmed_checkpoint_id=CheckpointID(4))
     found = reconciliation((A, report(0)), (B, cut_off))
     assert decide(found) == Waiting(1)
@@ -292,7 +293,8 @@ def registered_at_resource_manager(story: Story) -> list[Any]:
 
 
 def test_what_runs_is_adopted_as_it_is() -> None:
-    """RUNNING without a deployment or a cancellation; completed is confirmed, pending aborted, and its files handed in."""
+    """RUNNING without a deployment or a cancellation; completed is confirmed, pending aborted, and its files handed
+    in."""
     story = recovering(latest=5)
     acknowledged = tuple(AcknowledgeCheckpoint(TWO.job_id, old(0), CheckpointID(number)) for number in (5, 6))
     first = reports(story, A, report(0, seen=6, unconfirmed=acknowledged))

@@ -1,4 +1,5 @@
-"""A job that is rescaled: by its user, with slots, a checkpoint and a graph that are waited for; and by itself, in reactive mode."""
+"""A job that is rescaled: by its user, with slots, a checkpoint and a graph that are waited for; and by itself, in
+reactive mode."""
 
 from __future__ import annotations
 

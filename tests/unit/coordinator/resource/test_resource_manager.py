@@ -223,7 +223,8 @@ def test_a_broken_connection_loses_the_task_manager_at_once() -> None:
 
 
 def test_the_broken_connection_and_each_unsent_heartbeat_count_towards_the_threshold() -> None:
-    """With heartbeat.rpc-failure-threshold at 3 a TaskManager is lost in the second round after its connection broke."""
+    """With heartbeat.rpc-failure-threshold at 3 a TaskManager is lost in the second round after its connection
+    broke."""
     core = manager(failure_threshold=3)
     core.handle(ResourceManagerStarted(), 0)
     with_task_manager(core, A, slots=1)

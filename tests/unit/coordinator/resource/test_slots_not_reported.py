@@ -11,8 +11,8 @@ A, B = ResourceID("a"), ResourceID("b")
 
 
 def test_slots_that_a_job_says_it_has_count_until_their_task_manager_reports() -> None:
-    """Else the job is given another slot, rejects it, and is given it again, until the report comes (a new ResourceManager,
-    and a JobMaster that has adopted what runs)."""
+    """Else the job is given another slot, rejects it, and is given it again, until the report comes (a new
+    ResourceManager, and a JobMaster that has adopted what runs)."""
     slots = SlotManager()
     slots.set_required(JOB, 1, (SlotsHeld(A, 1),))
     for resource in (A, B):

@@ -464,7 +464,8 @@ REFUSED = "UNAUTHENTICATED: the call carries no or another token: set security.a
     ids=["the same", "another", "none"],
 )
 def test_a_relay_needs_the_secret_too(token, reasons):
-    """One that refuses whoever has it, and one that the coordinator refuses, are done without; nothing says the secret."""
+    """One that refuses whoever has it, and one that the coordinator refuses, are done without; nothing says the
+    secret."""
     cluster = Cluster(Security(token="open sesame"), relayed=True, of_relay=Security(token=token))
     try:
         there_and_back(cluster)

@@ -1,4 +1,5 @@
-"""Relays over real gRPC on loopback: who is behind one, and what happens when it is not there, silent, gone, or talks nonsense.
+"""Relays over real gRPC on loopback: who is behind one, and what happens when it is not there, silent, gone, or talks
+nonsense.
 
 That connections through a relay are like direct ones is shown in test_connections, which runs both ways.
 """
@@ -53,7 +54,8 @@ def test_a_relay_that_is_gone_is_a_lost_connection_and_nothing_else(cluster):
 
 
 def test_a_relay_counts_what_it_carries(cluster):
-    """Streams that are open, and what has gone through since the start; a trunk that is lost counts, one that is not needed any more does not."""
+    """Streams that are open, and what has gone through since the start; a trunk that is lost counts, one that is not
+    needed any more does not."""
 
     def figures():
         return {sample.full_name.removeprefix("snapline_relay_"): sample.value for sample in cluster.relay.samples()}
@@ -100,7 +102,8 @@ def test_a_relay_that_is_silent_is_gone_around_and_left_alone_for_a_while(cluste
 
 
 def test_a_relay_that_is_left_alone_is_named_in_the_log(cluster, monkeypatch):
-    """Even when whoever dialed had given up before: its next connection goes around the relay, and somebody will ask why."""
+    """Even when whoever dialed had given up before: its next connection goes around the relay, and somebody will ask
+    why."""
     monkeypatch.setattr(dialing, "RELAY_TIMEOUT_MS", 200)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         relay = "{}:{}".format(*silent.getsockname())

@@ -1,4 +1,5 @@
-"""The codec: whatever can be said in snapline.dataflow.wire.messages comes back as it was, and what is incomplete is refused by name."""
+"""The codec: whatever can be said in snapline.dataflow.wire.messages comes back as it was, and what is incomplete is
+refused by name."""
 
 from __future__ import annotations
 
@@ -109,7 +110,8 @@ def test_every_control_message_survives_the_wire(message_type):
 
 @pytest.mark.parametrize("message_type", wire.CONTROL_MESSAGES.values(), ids=wire.CONTROL_MESSAGES)
 def test_an_envelope_as_bytes_is_the_same_envelope(message_type):
-    """Also where what a wave of messages shares is serialized once: neighbours of one wave, of another, and the first again."""
+    """Also where what a wave of messages shares is serialized once: neighbours of one wave, of another, and the first
+    again."""
 
     @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(values(message_type), min_size=1, max_size=3), values(ExecutionAttemptID))

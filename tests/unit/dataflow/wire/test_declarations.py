@@ -1,7 +1,8 @@
-"""messages.py and the .proto files declare the same: whatever the wire can carry is known to the values, and the reverse.
+"""messages.py and the .proto files declare the same: whatever the wire can carry is known to the values, and the
+reverse.
 
-`test_codec` sends values with anything in every field there and back; here every field of the .proto files, filled, goes the other
-way. A field that only one side has is lost on one of the two ways.
+`test_codec` sends values with anything in every field there and back; here every field of the .proto files, filled,
+goes the other way. A field that only one side has is lost on one of the two ways.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from snapline.dataflow.wire.reflection_codec import is_repeated
 from snapline.protos import cluster_pb2, job_pb2
 
 COMPUTED = {"AcknowledgeCheckpoint.state_size_bytes": 28}
-"""What the sender works out from the other fields, for readers that do not look into them: seven bytes each for four handles."""
+"""What the sender works out from the other fields, for readers that do not look into them: seven bytes each for four
+handles."""
 
 _TEXT = {FieldDescriptor.CPPTYPE_STRING: "text", FieldDescriptor.CPPTYPE_BOOL: True}
 
@@ -78,7 +80,8 @@ def test_every_kind_of_control_message_is_known() -> None:
 @pytest.mark.parametrize("choice", [0, 1])
 @pytest.mark.parametrize("field", wire.CONTROL_MESSAGES)
 def test_every_field_of_a_control_message_is_known(field: str, choice: int) -> None:
-    """Filled, decoded and encoded again it is the same message: nothing on the wire is without a place in the values."""
+    """Filled, decoded and encoded again it is the same message: nothing on the wire is without a place in the
+    values."""
     said = cluster_pb2.ControlMessage()
     nested = getattr(said, field)
     nested.SetInParent()

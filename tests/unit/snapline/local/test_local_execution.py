@@ -1,4 +1,5 @@
-"""`execute(local=True)`: the same rows in this process, on the caller's thread, with the exception of the user's function."""
+"""`execute(local=True)`: the same rows in this process, on the caller's thread, with the exception of the user's
+function."""
 
 from __future__ import annotations
 

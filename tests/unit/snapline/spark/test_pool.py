@@ -1,4 +1,5 @@
-"""The pool of TaskManagers over a Spark that a test plays: who is replaced, who waits until needed, what there can be."""
+"""The pool of TaskManagers over a Spark that a test plays: who is replaced, who waits until needed, what there can
+be."""
 
 from __future__ import annotations
 

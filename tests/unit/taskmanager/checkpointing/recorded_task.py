@@ -1,6 +1,7 @@
 """A task and its operators for SubtaskCheckpointCoordinator that write down each call, as text, in order.
 
-Every look at the clock takes a millisecond. `overtaken` is what barriers overtake; `failing` names an operator that cannot freeze.
+Every look at the clock takes a millisecond. `overtaken` is what barriers overtake; `failing` names an operator that
+cannot freeze.
 """
 
 from __future__ import annotations

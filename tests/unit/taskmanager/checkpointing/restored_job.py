@@ -1,4 +1,5 @@
-"""A small job continued from a completed checkpoint, at other parallelisms: restores as the coordinator and a TaskManager do.
+"""A small job continued from a completed checkpoint, at other parallelisms: restores as the coordinator and a
+TaskManager do.
 
 Handles are assigned by `snapline.dataflow.snapshot.channel_state`, read back through Arrow IPC, filtered and spread by
 `snapline.taskmanager.checkpointing.channel_state`, and put in front of the channels by `InputGate.restore`."""
@@ -75,8 +76,8 @@ def restore(old: Job, checkpoint_id: CheckpointID, seed: int, widths: Sequence[i
 
 
 def check_exactly_once(job: Job) -> None:
-    """After `settle`: every row that was ever emitted is in the state of one sink and one middle task, once; rows of one
-    split and key arrive in order."""
+    """After `settle`: every row that was ever emitted is in the state of one sink and one middle task, once; rows of
+    one split and key arrive in order."""
     emitted = [
         split * SPLIT + n
         for source in job.sources

@@ -1,8 +1,10 @@
 """A job in miniature over the real cores: sources, a middle stage and sinks, driven step by step from one seed.
 
-Each source reads splits, whose rows are numbers that rise; each edge is a hash, rebalance or forward edge. Every task is a CheckpointedInputGate (sources have none), a SubtaskCheckpointCoordinator and PipelinedSubpartitions; between
-tasks elements travel one by one into InputChannelCores, or are read in place by a local channel. A row is one number, so that a
-snapshot can be compared with what its sources had emitted: `check_cut` is the oracle. `restored_job` continues from one.
+Each source reads splits, whose rows are numbers that rise; each edge is a hash, rebalance or forward edge. Every task
+is a CheckpointedInputGate (sources have none), a SubtaskCheckpointCoordinator and PipelinedSubpartitions; between tasks
+elements travel one by one into InputChannelCores, or are read in place by a local channel. A row is one number, so that
+a snapshot can be compared with what its sources had emitted: `check_cut` is the oracle. `restored_job` continues from
+one.
 """
 
 from __future__ import annotations
@@ -415,7 +417,8 @@ class Job:
         self.next_checkpoint = 1
         self.to_trigger: list[tuple[Task, CheckpointBarrier]] = []
 
-    # --- one random step ------------------------------------------------------------------------------------------------
+    # --- one random step
+    # ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Anything that may happen next."""
@@ -505,7 +508,8 @@ class Job:
                 if task.gate is not None and not task.ended:
                     task.coordinator.perform(task.gate.abort_notified(checkpoint_id, self.now_ms), self.now_ms)
 
-    # --- the oracle -----------------------------------------------------------------------------------------------------
+    # --- the oracle
+    # -----------------------------------------------------------------------------------------------------
 
     def acknowledge(self, task: Task, checkpoint_id: CheckpointID, snapshot: Snapshot) -> None:
         """A task's snapshot is durable."""

@@ -173,7 +173,8 @@ def test_abandoned_unaligned_checkpoint_forgets_its_data_in_flight() -> None:
 def test_checkpoint_that_a_newer_cancellation_overtakes_is_declined(
     make: Callable[[list[InputChannelInfo]], SingleCheckpointBarrierHandler],
 ) -> None:
-    """Nobody would hear of it until it times out; the decline says what happened, and when the checkpoint was triggered."""
+    """Nobody would hear of it until it times out; the decline says what happened, and when the checkpoint was
+    triggered."""
     handler = make([C0, C1])
     handler.process_barrier(barrier(5, at_ms=70), C0, 80)
 
@@ -304,7 +305,8 @@ def test_what_nothing_may_overtake_is_waited_for_before_an_unaligned_snapshot() 
 
 
 def test_time_is_counted_from_the_barrier_that_has_a_timeout() -> None:
-    """The first came from a channel that nothing may overtake; when time is up, and those are there, the rest is overtaken."""
+    """The first came from a channel that nothing may overtake; when time is up, and those are there, the rest is
+    overtaken."""
     handler = alternating_checkpoint_barrier_handler([C0, C1], never_overtaken=[C0])
     timer = AlignedCheckpointTimeout(CheckpointID(1))
 
@@ -347,7 +349,8 @@ def test_cancellation_ends_a_checkpoint_that_was_only_announced() -> None:
 
 
 def test_what_the_job_master_has_given_up_blocks_nothing() -> None:
-    """Neither channels whose aligned barrier has come, nor those that were held; and nobody has to tell the JobMaster."""
+    """Neither channels whose aligned barrier has come, nor those that were held; and nobody has to tell the
+    JobMaster."""
     handler = alternating_checkpoint_barrier_handler([C0, C1])
     handler.process_barrier(timeoutable(1), C0, 0)
     assert handler.timer_fired(AlignedCheckpointTimeout(CheckpointID(1)), 100)

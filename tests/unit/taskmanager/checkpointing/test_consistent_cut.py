@@ -37,7 +37,8 @@ def test_aligner_takes_consistent_cuts_without_channel_state(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4000, 4060))
 def test_channels_that_nothing_may_overtake_hold_the_snapshot_back(seed: int) -> None:
-    """A broadcast beside a hash edge, say: what the barriers overtook on the other channels is in flight, and nothing on these."""
+    """A broadcast beside a hash edge, say: what the barriers overtook on the other channels is in flight, and nothing
+    on these."""
     run(Job(seed, never_overtaken=0.4))
 
 

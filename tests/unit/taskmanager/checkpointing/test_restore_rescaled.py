@@ -1,4 +1,5 @@
-"""Crash after crash, each restored at other parallelisms from a checkpoint with data in flight: every row counts once."""
+"""Crash after crash, each restored at other parallelisms from a checkpoint with data in flight: every row counts
+once."""
 
 from __future__ import annotations
 

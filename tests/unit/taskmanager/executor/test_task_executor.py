@@ -458,7 +458,8 @@ def lose_job_master(core: TaskExecutor) -> None:
 
 
 def test_another_leader_is_told_what_is_known_of_checkpoints() -> None:
-    """The last one heard of, acknowledgements that nobody answered, and the end of the data; also what was said to nobody."""
+    """The last one heard of, acknowledgements that nobody answered, and the end of the data; also what was said to
+    nobody."""
     core = with_task()
     acknowledged = [AcknowledgeCheckpoint(JOB, attempt(), CheckpointID(number)) for number in (3, 4, 5, 6)]
     for message in acknowledged[:3]:
@@ -506,8 +507,8 @@ def acknowledge(core: TaskExecutor, number: int) -> list[Any]:
 
 
 def test_what_was_acknowledged_to_nobody_is_deleted_with_the_end_of_its_task() -> None:
-    """The job went on without it, and is over: nobody else knows of those files (simulator seed 7100536). What a JobMaster was told
-    is the coordinator's, whatever became of the JobMaster."""
+    """The job went on without it, and is over: nobody else knows of those files (simulator seed 7100536). What a
+    JobMaster was told is the coordinator's, whatever became of the JobMaster."""
     core = with_task()
     acknowledge(core, 3)
     lose_job_master(core)

@@ -99,7 +99,8 @@ def test_a_key_of_another_type_is_refused(key: pa.Array, said: str) -> None:
 
 
 def test_a_key_that_is_another_one_now_than_when_the_row_was_sent() -> None:
-    """It belongs to another subtask: a snapshot with it could not be restored, so there is none, and the key is named."""
+    """It belongs to another subtask: a snapshot with it could not be restored, so there is none, and the key is
+    named."""
     backend = KeyedStateBackend(pa.schema([("k", pa.int64())]), KeyGroupRange(0, 63), 128)
     state = backend.get_state(ValueStateDescriptor("kept", pa.int64()))
     slots = backend.slots([pa.array(range(20))])

@@ -1,4 +1,5 @@
-"""Random lives of several tasks that share files: what the coordinator was told of stays, and nothing else, whoever ends when."""
+"""Random lives of several tasks that share files: what the coordinator was told of stays, and nothing else, whoever
+ends when."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ class Task:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_files_stay_that_somebody_was_told_of_and_no_others(seed: int) -> None:
-    """Tasks that snapshot, are told to give up, acknowledge in any order, hear what became of it or do not, end, and begin again."""
+    """Tasks that snapshot, are told to give up, acknowledge in any order, hear what became of it or do not, end, and
+    begin again."""
     choose = random.Random(seed)
     memory, pool = MemoryStorage("job"), AnyOrder(choose)
     uploader = SnapshotUploader(ResourceID("tm"), StateStorages(lambda _: memory), memory_threshold_bytes=1, pool=pool)

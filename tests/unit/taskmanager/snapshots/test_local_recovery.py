@@ -1,4 +1,5 @@
-"""State is copied to the local disk beside the upload, and read from there; whatever is wrong with a copy, the storage is read."""
+"""State is copied to the local disk beside the upload, and read from there; whatever is wrong with a copy, the storage
+is read."""
 
 from __future__ import annotations
 
@@ -211,7 +212,8 @@ def test_a_copy_that_goes_while_it_is_read(start: Callable[[str], TaskManagerOnD
 
 
 def test_a_copy_that_changes_hands_while_it_is_read(start: Callable[[str], TaskManagerOnDisk]) -> None:
-    """The replacement of the one that died takes it over, while another restores from it: nothing is read from the storage."""
+    """The replacement of the one that died takes it over, while another restores from it: nothing is read from the
+    storage."""
     first, survivor = start("tm-1"), start("tm-2")
     state = first.checkpoint(1)
     first.die()

@@ -1,4 +1,5 @@
-"""Parts that several checkpoints share: where they lie, how their handles come together, what is left when one is given up."""
+"""Parts that several checkpoints share: where they lie, how their handles come together, what is left when one is given
+up."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def lists(**elements: tuple[bytes, ...]) -> tuple[OperatorListSnapshot, ...]:
 
 
 def test_everything_comes_back(uploader: SnapshotUploader, memory: MemoryStorage) -> None:
-    """Keyed parts, list elements and data in flight, each under its operator: inputs at the head, outputs at the tail."""
+    """Keyed parts, list elements and data in flight, each under its operator: inputs at the head, outputs at the
+    tail."""
     part = Part()
     one, two = pa.record_batch({"a": [1, 2, 3]}), pa.record_batch({"b": ["x"]})
     in_flight = ChannelState({InputChannelInfo(0, 1): (one.slice(1), two, two)}, {ResultSubpartitionInfo(2, 3): (one,)})
@@ -510,7 +511,8 @@ def test_any_buffer_will_do(uploader: SnapshotUploader, memory: MemoryStorage) -
 def test_a_large_snapshot_is_not_in_memory_all_at_once(
     gated: Gated, gated_uploader: SnapshotUploader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While storage is slow no more is encoded than a bit over the limit; what was held back is encoded, or released."""
+    """While storage is slow no more is encoded than a bit over the limit; what was held back is encoded, or
+    released."""
     monkeypatch.setattr("snapline.taskmanager.snapshots.uploader.WAITING_BYTES", 250_000)
     gated_uploader._planner._segment_bytes = 200_000
     parts = [Part() for _ in range(20)]

@@ -38,7 +38,8 @@ SLOTS = 40
 @settings(max_examples=30)
 @given(data=st.data())
 def test_against_a_dictionary(name: str, data: st.DataObject) -> None:
-    """Puts (the last of a slot stays, a null removes), clears and gets, in any order; a frozen column stays as it was."""
+    """Puts (the last of a slot stays, a null removes), clears and gets, in any order; a frozen column stays as it
+    was."""
     data_type, values, shape = VALUES[name]
     column = make_column(data_type, 8)
     assert isinstance(column, shape)

@@ -1,4 +1,5 @@
-"""Incremental snapshots: any program, any checkpoints that complete, abort or stay open, restored at any parallelism."""
+"""Incremental snapshots: any program, any checkpoints that complete, abort or stay open, restored at any
+parallelism."""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ def test_rescale_is_exact(
     memory: int | None,
     memory_after: int | None,
 ) -> None:
-    """Snapshots of `old` subtasks restored into `new` ones, on whatever backend: together they hold what was there at the
-    snapshot, and go on."""
+    """Snapshots of `old` subtasks restored into `new` ones, on whatever backend: together they hold what was there at
+    the snapshot, and go on."""
     states: dict[Any, Naive] = {}
     run_naive(before, states)
     files: list[StoredFile] = []

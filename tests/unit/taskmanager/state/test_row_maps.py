@@ -1,4 +1,5 @@
-"""MapState and ListState row by row against dictionaries: what is kept between batches, looked up alone, loaded ahead."""
+"""MapState and ListState row by row against dictionaries: what is kept between batches, looked up alone, loaded
+ahead."""
 
 from __future__ import annotations
 

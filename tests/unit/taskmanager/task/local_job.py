@@ -1,7 +1,7 @@
 """A job in one process, one thread and no time: real tasks over the local exchange, a coordinator of a few lines.
 
-Built from a StreamGraph by the real translation; restored through the real state assignment. Tests drive it by hand: `run`
-until nothing moves, `trigger`, `complete`, `advance`.
+Built from a StreamGraph by the real translation; restored through the real state assignment. Tests drive it by hand:
+`run` until nothing moves, `trigger`, `complete`, `advance`.
 """
 
 from __future__ import annotations
@@ -494,7 +494,8 @@ class LocalJob:
                     self.step(running)
 
 
-# --- connectors in memory -------------------------------------------------------------------------------------------------
+# --- connectors in memory
+# -------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -16,7 +16,8 @@ def test_a_fast_task_is_not_limited() -> None:
 
 
 def test_a_slow_batch_sets_the_limit_and_fast_ones_lift_it() -> None:
-    """One row per millisecond: as many rows as milliseconds; afterwards it doubles, until batches are smaller than it."""
+    """One row per millisecond: as many rows as milliseconds; afterwards it doubles, until batches are smaller than
+    it."""
     limit = BatchSizeLimit()
     limit.step_begins(0)
     limit.batch_taken(1_000)

@@ -1,8 +1,8 @@
 """Two-phase commit with a crash at every point between write and commit: the output is that of a run without it.
 
-write -> pre-commit (barrier) -> acknowledge -> complete (durable) -> notify -> commit: the job crashes behind each of these, and in the
-middle of the commit, and goes on from the newest complete checkpoint. Both kinds of sink, aligned and unaligned, with a
-second checkpoint that had been committed before or without one.
+write -> pre-commit (barrier) -> acknowledge -> complete (durable) -> notify -> commit: the job crashes behind each of
+these, and in the middle of the commit, and goes on from the newest complete checkpoint. Both kinds of sink, aligned and
+unaligned, with a second checkpoint that had been committed before or without one.
 """
 
 from __future__ import annotations

@@ -153,7 +153,8 @@ class Statuses(StreamOperator):
 
 
 def test_a_stream_that_cannot_pass_rows_on_is_not_idle() -> None:
-    """Its rows wait before it while its output has no room, for many times the idle timeout; once they have all passed, it is."""
+    """Its rows wait before it while its output has no room, for many times the idle timeout; once they have all passed,
+    it is."""
     watermarks = WatermarkStrategy.for_monotonous_timestamps("k").with_idleness(100)
     job = LocalJob(
         [
@@ -418,7 +419,8 @@ class Unanswered:
 
 @pytest.mark.parametrize("capacity", [1, 2, 5])
 def test_requests_time_out_also_while_rows_wait_for_room(monkeypatch, capacity) -> None:
-    """A task that can do nothing but wait for answers rests, and its timers are due all the same: also at the end of its input."""
+    """A task that can do nothing but wait for answers rests, and its timers are due all the same: also at the end of
+    its input."""
     monkeypatch.setattr("snapline.taskmanager.threads.async_calls.EventLoopCalls", Unanswered)
     job = LocalJob(
         [

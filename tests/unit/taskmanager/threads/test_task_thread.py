@@ -86,7 +86,8 @@ def test_a_task_is_called_again_at_its_time(kind):
 
 
 def test_a_task_that_never_rests_lets_others_work():
-    """The only turn goes round, in the middle of its work: the restless one would go on until the other one has ended."""
+    """The only turn goes round, in the middle of its work: the restless one would go on until the other one has
+    ended."""
     clock = SystemClock()
     turns = Turns(1, TimerService(clock), clock)
     threads = [TaskThread("restless", clock, turns), TaskThread("other", clock, turns)]

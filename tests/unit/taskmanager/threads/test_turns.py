@@ -14,7 +14,8 @@ from snapline.runtime.clock import ManualClock, SystemClock
 from snapline.runtime.timers import TimerService
 from snapline.taskmanager.threads.turns import LATE_MS, LONG_MS, LOOK_MS, Turn, Turns, TurnTable
 
-# --- the core ---------------------------------------------------------------------------------------------------------------
+# --- the core
+# ---------------------------------------------------------------------------------------------------------------
 
 IDLE, BUSY = 0.3, 1.2
 """What a process computes, in cores."""
@@ -78,14 +79,16 @@ def test_tasks_that_compute_become_fewer():
 
 
 def test_who_looks_late_adds_nobody():
-    """A process that computes little because others have the machine, or one thread keeps Python's lock, gets no more threads."""
+    """A process that computes little because others have the machine, or one thread keeps Python's lock, gets no more
+    threads."""
     turns = crowd()
     assert turns.look(LOOK_MS + LATE_MS, IDLE, LATE_MS) == []
     assert turns.limit == 2
 
 
 def test_what_computes_outside_of_python_uses_all_cores():
-    """Two tasks that compute two cores full get a third; in the end there is one for each core, and one less when Python is the limit again."""
+    """Two tasks that compute two cores full get a third; in the end there is one for each core, and one less when
+    Python is the limit again."""
     turns = crowd(cores=4)
     assert [len(turns.look(look, float(turns.limit), 0)) for look in range(4)] == [1, 1, 0, 0]
     assert turns.limit == 4
@@ -142,8 +145,8 @@ STEPS = st.lists(
 
 @given(least=st.integers(1, 3), cores=st.integers(1, 4), steps=STEPS)
 def test_no_turn_is_lost_and_none_is_given_twice(least, cores, steps):
-    """Against lists: who waits is called once and in order, never more than the limit but for those in long steps, and nobody waits while
-    a turn is free."""
+    """Against lists: who waits is called once and in order, never more than the limit but for those in long steps, and
+    nobody waits while a turn is free."""
     turns: TurnTable[int] = TurnTable(least, cores)
     since: dict[int, int] = {}
     without: set[int] = set()
@@ -179,7 +182,8 @@ def test_no_turn_is_lost_and_none_is_given_twice(least, cores, steps):
         assert not waiting or len(since) >= turns.limit
 
 
-# --- the shell, by hand -----------------------------------------------------------------------------------------------------
+# --- the shell, by hand
+# -----------------------------------------------------------------------------------------------------
 
 
 class HandTimers(TimerService):
@@ -227,7 +231,8 @@ def waiting(hand: Hand, turn: Turn) -> threading.Thread:
 
 
 def test_looks_measure_what_the_process_has_computed():
-    """Little: the next one goes on. Much: it waits; late: it waits, too. No look when nobody waits and there are few."""
+    """Little: the next one goes on. Much: it waits; late: it waits, too. No look when nobody waits and there are
+    few."""
     hand = Hand(1)
     first = Turn()
     hand.turns.begin(first)
@@ -260,11 +265,13 @@ def test_looks_end_when_there_is_no_reason_for_them():
     assert not third.is_alive()
 
 
-# --- the shell, with threads --------------------------------------------------------------------------------------------------
+# --- the shell, with threads
+# --------------------------------------------------------------------------------------------------
 
 
 def test_one_works_at_a_time():
-    """Eight threads that let go of Python's lock in the middle of their turn are never two in it, as long as nobody looks."""
+    """Eight threads that let go of Python's lock in the middle of their turn are never two in it, as long as nobody
+    looks."""
     turns = Hand(1).turns
     inside, most = [], []
 

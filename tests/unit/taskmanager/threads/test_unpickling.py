@@ -23,7 +23,8 @@ def _nobody_else_may() -> bool:
 
 
 def test_nobody_else_unpickles_meanwhile() -> None:
-    """Otherwise a package and one of its modules may be imported by two threads that wait for each other (_DeadlockError)."""
+    """Otherwise a package and one of its modules may be imported by two threads that wait for each other
+    (_DeadlockError)."""
     assert unpickle_alone(cloudpickle.dumps(Looks())) is True
     assert not unpickling.UNPICKLING.locked()
 

@@ -1,4 +1,5 @@
-"""What each subtask starts with: nothing lost, nothing doubled, at any parallelism; what does not fit is refused by name."""
+"""What each subtask starts with: nothing lost, nothing doubled, at any parallelism; what does not fit is refused by
+name."""
 
 from __future__ import annotations
 

@@ -273,7 +273,8 @@ def test_ends_of_data_and_channels_are_counted() -> None:
 
 
 def test_looking_for_priority_never_takes_data() -> None:
-    """Although a notification may come after its element was polled; what was taken keeps its place, and is in flight."""
+    """Although a notification may come after its element was polled; what was taken keeps its place, and is in
+    flight."""
     gate, (channel,) = gate_of(1)
     barrier = CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)
     channel.arrive(batch(1), batch(2))

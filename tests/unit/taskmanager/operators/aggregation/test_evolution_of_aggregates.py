@@ -1,4 +1,5 @@
-"""Aggregates that change between a snapshot and the job that starts from it: added, dropped, over wider columns, or refused by column."""
+"""Aggregates that change between a snapshot and the job that starts from it: added, dropped, over wider columns, or
+refused by column."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def after(operator: Any, written: list[Written], **configuration: str) -> Harnes
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_added_starts_empty(form: str) -> None:
-    """What was there goes on; a mean that is added divides by the rows that it has seen. So it is after another restore."""
+    """What was there goes on; a mean that is added divides by the rows that it has seen. So it is after another
+    restore."""
     subject = after(job(form, N, TOTAL, MOST, MEAN), [before(form, N, TOTAL)])
     subject = after(job(form, N, TOTAL, MOST, MEAN), [subject.snapshot()])
     found = results(subject.process(batch(-100)))
@@ -132,7 +134,8 @@ def test_other_types_are_refused_by_column(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_subtasks_without_keys_go_on_with_the_same_accumulators(form: str) -> None:
-    """One of two gets keys only after the change: after a rescale to one, its keys and those of the other fit together."""
+    """One of two gets keys only after the change: after a rescale to one, its keys and those of the other fit
+    together."""
     one = Harness(job(form, N, TOTAL), parallelism=2).start()
     other = Harness(job(form, N, TOTAL), subtask=1, parallelism=2).start()
     by_subtask: tuple[list[int], list[int]] = ([], [])

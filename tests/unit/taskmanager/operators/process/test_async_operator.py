@@ -251,8 +251,8 @@ class Requests:
 def test_every_row_leaves_once_whatever_the_answers_batches_and_restores(
     story: list[Any], capacity: int, ordered: bool
 ) -> None:
-    """In order, or in any between two watermarks. What is asked again after a restore leaves once; a watermark that waited is
-    lost with the task that held it, and comes again from upstream."""
+    """In order, or in any between two watermarks. What is asked again after a restore leaves once; a watermark that
+    waited is lost with the task that held it, and comes again from upstream."""
     requests = Requests(ordered=ordered, capacity=capacity)
     for step in story:
         requests.step(step)

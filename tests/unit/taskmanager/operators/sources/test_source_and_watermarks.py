@@ -240,7 +240,8 @@ def test_timers_of_a_stream_do_not_multiply() -> None:
 
 
 def test_a_source_that_may_not_read_is_not_idle_nor_are_its_splits() -> None:
-    """Back-pressure of ten times the idle timeout between any two batches: the watermark waits for the split that could not be read."""
+    """Back-pressure of ten times the idle timeout between any two batches: the watermark waits for the split that could
+    not be read."""
     strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
     harness = Harness(SourceOperator(source([[times(1), times(2)], [times(100)]], strategy, s0=1, s1=1))).start()
     assert read(harness, 2) == [[1], [100], Watermark(0)]

@@ -1,4 +1,5 @@
-"""Windows, sessions and joins with many more keys than memory has room for: what comes out is what comes out in memory."""
+"""Windows, sessions and joins with many more keys than memory has room for: what comes out is what comes out in
+memory."""
 
 from __future__ import annotations
 

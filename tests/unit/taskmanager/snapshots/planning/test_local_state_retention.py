@@ -96,7 +96,8 @@ def test_a_file_that_is_deleted_takes_its_copy_along() -> None:
 
 
 def test_what_was_taken_over_waits_for_its_job() -> None:
-    """A job that came keeps what its checkpoint needs, until the next one; of a job that did not come nothing is kept."""
+    """A job that came keeps what its checkpoint needs, until the next one; of a job that did not come nothing is
+    kept."""
     retention = LocalStateRetention()
     told(retention, CopiesInherited(((JOB, "chk-7/a"), (JOB, "chk-6/a"), (OTHER, "chk-1/a"))), JobArrived(JOB))
     told(retention, SnapshotReferred(JOB, n(7), ("chk-7/a",)))

@@ -206,7 +206,8 @@ def test_cancelling_what_is_over_changes_nothing(planner: SegmentPlanner) -> Non
 
 
 def test_a_complete_snapshot_that_nobody_was_told_of_is_deleted(planner: SegmentPlanner) -> None:
-    """The checkpoint was given up, or the task ended, before it took the answer; what others acknowledged in the file stays."""
+    """The checkpoint was given up, or the task ended, before it took the answer; what others acknowledged in the file
+    stays."""
     for ticket in (1, 2):
         planner.handle(SnapshotStarted(ticket, GROUP, 1))
     planner.handle(BlobEncoded(1, 0, BIG_A))
@@ -297,7 +298,8 @@ def test_a_ticket_is_used_once(planner: SegmentPlanner) -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_random_lives_end_with_every_byte_accounted_for(seed: int) -> None:
-    """Every snapshot is answered or was cancelled; handles point at its bytes in files that exist; no other file stays."""
+    """Every snapshot is answered or was cancelled; handles point at its bytes in files that exist; no other file
+    stays."""
     choose = random.Random(seed)
     planner = SegmentPlanner(ResourceID("tm"), memory_threshold_bytes=20, segment_bytes=120)
     files: dict[str, bytes] = {}

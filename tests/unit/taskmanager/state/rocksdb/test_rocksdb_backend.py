@@ -1,4 +1,5 @@
-"""What the backend does that keeps only some keys in memory; what all backends do is in test_keyed_backend and others."""
+"""What the backend does that keeps only some keys in memory; what all backends do is in test_keyed_backend and
+others."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def in_memory(backend: KeyedStateBackend) -> int:
 
 
 def test_keys_in_memory_are_bounded_and_none_is_lost(backend: RocksDBKeyedStateBackend) -> None:
-    """Twenty times as many keys as there is room for, in random order, twice; each batch adds one to all of its keys."""
+    """Twenty times as many keys as there is room for, in random order, twice; each batch adds one to all of its
+    keys."""
     total = backend.get_running_aggregate(SUM)
     random = np.random.default_rng(1)
     most = 0
