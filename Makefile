@@ -16,7 +16,7 @@ SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline e
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping test lint layers check-protos protos format sim soak kafka-check bench bare-check lock clean
+.PHONY: help setup data demo shopping test test-floors lint layers check-protos protos format sim soak kafka-check bench bare-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test: setup data ## Lint, types, layer rules, generated code and all tests (one 
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
 	@$(BIN)/python -m snapline.taskmanager.kernels # those that changed: no test should wait for a compiler
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
+
+test-floors: setup data ## The heart of the suite on the lowest versions that pyproject.toml allows, in .venv/floors
+	@PYTHON=$(PYTHON) deploy/test_floors.sh $(VENV)/floors
 
 lint: setup ## ruff, mypy, and names that nothing uses
 	$(BIN)/ruff check $(SOURCES)
