@@ -66,10 +66,10 @@ class StreamExecutionEnvironment:
 
     def __init__(self, configuration: Configuration, weaker: Mapping[str, Setting] | None = None) -> None:
         """Use `get_execution_environment`. `weaker` are settings that Spark conf may still override."""
-        self.explicit = configuration
-        self.weaker = dict(weaker or {})
-        self.graph = StreamGraph()
-        self.savepoint_restore = SavepointRestoreSettings()
+        self.explicit: Configuration = configuration
+        self.weaker: dict[str, Setting] = dict(weaker or {})
+        self.graph: StreamGraph = StreamGraph()
+        self.savepoint_restore: SavepointRestoreSettings = SavepointRestoreSettings()
         self.python_modules: list[ModuleType] = []
 
     @classmethod

@@ -68,7 +68,7 @@ class DiscardingSink(Sink):
     def __init__(self, *, report_directory: str | os.PathLike[str] = "", created_at_column: str = "") -> None:
         """`report_directory`: append figures to `<operator uid>-<subtask>-<attempt>.jsonl` there, at every checkpoint
         and at the end. `created_at_column`: int64 microseconds since the epoch, from which latencies are measured."""
-        self.report_directory = os.fspath(report_directory)
+        self.report_directory: str = os.fspath(report_directory)
         self.created_at_column = created_at_column
 
     @property

@@ -65,12 +65,12 @@ class ParquetSink(Sink):
             raise ConnectorError(
                 f"ParquetSink: unknown compression {compression!r}; use zstd, snappy, gzip, lz4 or none"
             )
-        self.path = absolute(path)
+        self.path: str = absolute(path)
         self.compression = compression
         self.row_group_rows = row_group_rows
         self.roll_bytes = roll_bytes
         self.schema = schema
-        self.storage_options = dict(storage_options or {})
+        self.storage_options: dict[str, str] = dict(storage_options or {})
         self.ignore_missing = ignore_missing
 
     def validate(self) -> None:

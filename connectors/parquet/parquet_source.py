@@ -73,11 +73,11 @@ class ParquetSource(Source):
             raise ConnectorError(f"ParquetSource: rows_per_second must be positive, got {rows_per_second}")
         if columns is not None and len(set(columns)) != len(columns):
             raise ConnectorError(f"ParquetSource: a column is asked for twice in {list(columns)}")
-        self.paths = tuple(absolute(path) for path in given)
-        self.columns = tuple(columns) if columns is not None else None
+        self.paths: tuple[str, ...] = tuple(absolute(path) for path in given)
+        self.columns: tuple[str, ...] | None = tuple(columns) if columns is not None else None
         self.batch_rows = batch_rows
         self.rows_per_second = rows_per_second
-        self.storage_options = dict(storage_options or {})
+        self.storage_options: dict[str, str] = dict(storage_options or {})
         self._schema: pa.Schema | None = None
 
     def schema(self) -> pa.Schema:
