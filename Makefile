@@ -16,7 +16,7 @@ SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline e
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping test test-floors lint layers check-protos protos format sim soak kafka-check bench bare-check lock clean
+.PHONY: help setup data demo shopping test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ soak: setup ## MINUTES=30 of kills on standalone Spark with ZooKeeper and two co
 kafka-check: setup ## The tests of Kafka's connectors against a real cluster: BROKERS=host:port
 	@test -n "$(BROKERS)" || { echo "say which cluster: make kafka-check BROKERS=host:port"; exit 1; }
 	SNAPLINE_KAFKA_BROKERS=$(BROKERS) $(BIN)/python -m pytest -q tests/contract/test_kafka_broker.py tests/unit/connectors/kafka tests/golden/test_kafka.py
+
+docs: setup ## The site of docs/, into .venv/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open .venv/site/index.html"
 
 bench: setup ## The benchmarks
 	$(BIN)/python -m benchmarks

@@ -14,14 +14,14 @@ BESIDE_ALL = {"snapline": ("max", "min", "sum")}
 INNER = frozenset(
     """DataStream.node DataStream.check_columns DataStream.check_event_time DataStream.add_operator KeyedStream.named_aggregates
     StreamExecutionEnvironment.configuration_with ClusterClient.report_workers ClusterClient.state_of_task_manager
-    KafkaSource.consumer_settings TwoPhaseCommitSinkFunction.initialize_state TwoPhaseCommitSinkFunction.invoke TwoPhaseCommitSinkFunction.finish
+    KafkaSink.producer_settings KafkaSource.consumer_settings TwoPhaseCommitSinkFunction.initialize_state TwoPhaseCommitSinkFunction.invoke TwoPhaseCommitSinkFunction.finish
     TwoPhaseCommitSinkFunction.snapshot_state TwoPhaseCommitSinkFunction.notify_checkpoint_complete
     TwoPhaseCommitSinkFunction.notify_checkpoint_aborted TwoPhaseCommitSinkFunction.close""".split()
 )
 """Methods of public classes that only Snapline calls; their docstrings are not in the reference."""
 
 
-def public_objects() -> Iterator[tuple[str, object]]:
+def public_objects() -> Iterator[tuple[str, type | FunctionType]]:
     """Every public object of ours once, by its full name."""
     seen: set[int] = set()
     for module in PUBLIC_MODULES:

@@ -64,7 +64,7 @@ def programs() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "examples").glob("*.py")):
         yield str(path.relative_to(ROOT)), path.read_text()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for number, found in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)):
+        for number, found in enumerate(re.findall(r"```python[^\n]*\n(.*?)```", path.read_text(), re.DOTALL)):
             yield f"{path.relative_to(ROOT)}, program {number}", found
 
 
