@@ -15,12 +15,11 @@ DOCS = Path(__file__).resolve().parents[1]
 
 
 def on_config(config: Any) -> Any:
-    """All decisions, in the order of their numbers; a page that is neither there nor in mkdocs.yml fails the strict build."""
-    config.nav = [*config.nav, {"Decisions": sorted(f"decisions/{path.name}" for path in (DOCS / "decisions").glob("*.md"))}]
-    known = {path for path in _paths(config.nav)}
+    """The pages that mkdocs.yml does not name come behind those that it does, and then all decisions, by their numbers."""
+    known = set(_paths(config.nav))
     more = sorted(path.name for path in DOCS.glob("*.md") if path.name not in known)
-    if more:
-        raise ValueError(f"mkdocs.yml: the navigation lacks {', '.join(more)}")
+    decisions = sorted(f"decisions/{path.name}" for path in (DOCS / "decisions").glob("*.md"))
+    config.nav = [*config.nav, *more, {"Decisions": decisions}]
     return config
 
 
