@@ -14,39 +14,21 @@ an effect means is said by the table of performers that the composition root han
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import pykka
 
-from snapline.dataflow.ids import LeaderSessionID
-from snapline.dataflow.wire.messages import Fenced
 from snapline.runtime.clock import Clock
-from snapline.runtime.cores.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.cores.connections import MessageReceived
+from snapline.runtime.cores.inbox import Events, Inbox
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, Machine, StartTimer
 from snapline.runtime.logs import Logger, logs_debug
 from snapline.runtime.timers import TimerDue, TimerService, TimerTable
 
 ResultT = TypeVar("ResultT")
 Performer = Callable[[Any], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Several events (or envelopes that came in) in one message; performed effects leave together."""
-
-    events: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """An envelope that came in: each message is one MessageReceived for the core."""
-
-    connection: ConnectionID
-    session: LeaderSessionID
-    messages: list[Any]
 
 
 class EventBatcher:
@@ -105,7 +87,7 @@ class MachineActor(pykka.ThreadingActor):
         after_events: Callable[[], None] = lambda: None,
         taken_together: frozenset[type] = frozenset(),
     ) -> None:
-        """`taken_together`: types of messages that the core takes as MessagesReceived, and TogetherReceived."""
+        """`taken_together`: kinds of messages that the core takes as TogetherReceived."""
         super().__init__()
         self._name = name
         self._machine = machine
@@ -114,7 +96,7 @@ class MachineActor(pykka.ThreadingActor):
         self._logger = logger
         self._on_crash = on_crash
         self._after_events = after_events
-        self._taken_together = taken_together
+        self._inbox = Inbox(taken_together)
         self._timers = TimerTable(timers, self._tell_timer)
         self._performers[StartTimer] = lambda effect: self._timers.start(effect.key, effect.at_ms)
         self._performers[CancelTimer] = lambda effect: self._timers.cancel(effect.key)
@@ -137,73 +119,14 @@ class MachineActor(pykka.ThreadingActor):
         self._timers.close()
 
     def _receive(self, message: Any) -> None:
-        kind = type(message)
-        if kind is Incoming:
-            self._receive_incoming(message)
-        elif kind is TimerDue:
+        if type(message) is TimerDue:
             fired = self._timers.fired(message)
             if fired is not None:
                 self._handle(fired)
-        elif kind is Events:
-            self._receive_events(message.events)
-        elif kind is EventBatcher:
-            for event in message.take():
-                self._handle(event)
-        else:
-            self._handle(message)
-
-    def _receive_incoming(self, incoming: Incoming) -> None:
-        for event in self._events_of(incoming):
+            return
+        told = Events(tuple(message.take())) if type(message) is EventBatcher else message
+        for event in self._inbox.events(told):
             self._handle(event)
-
-    def _events_of(self, incoming: Incoming) -> Iterator[MessageReceived | MessagesReceived]:
-        connection, session = incoming.connection, incoming.session
-        for kind, run in groupby(incoming.messages, type):
-            if kind in self._taken_together:
-                yield MessagesReceived(connection, session, tuple(run))
-                continue
-            for content in run:
-                yield MessageReceived(connection, Fenced(session, content))
-
-    def _unpacked(self, told: Any) -> Iterator[Any]:
-        if type(told) is Incoming:
-            yield from self._events_of(told)
-        elif type(told) is Events:
-            for each in told.events:
-                yield from self._unpacked(each)
-        else:
-            yield told
-
-    def _receive_events(self, events: Iterable[Any]) -> None:
-        """In order; what the core takes together is put together across connections, too."""
-        parts: list[MessagesReceived] = []
-        for told in events:
-            if (part := self._as_one(told)) is not None and (not parts or _same_type(parts[0], part)):
-                parts.append(part)  # as below, for what comes by the thousand
-                continue
-            for event in self._unpacked(told):
-                if type(event) is not MessagesReceived:
-                    self._receive_together(parts)
-                    self._handle(event)
-                    continue
-                if parts and not _same_type(parts[0], event):
-                    self._receive_together(parts)
-                parts.append(event)
-        self._receive_together(parts)
-
-    def _as_one(self, told: Any) -> MessagesReceived | None:
-        """All that came in, if it is of one type that the core takes together."""
-        if type(told) is not Incoming or not told.messages:
-            return None
-        kinds = set(map(type, told.messages))
-        if len(kinds) > 1 or not kinds <= self._taken_together:
-            return None
-        return MessagesReceived(told.connection, told.session, tuple(told.messages))
-
-    def _receive_together(self, parts: list[MessagesReceived]) -> None:
-        if parts:
-            self._handle(parts[0] if len(parts) == 1 else TogetherReceived(tuple(parts)))
-            parts.clear()
 
     def _handle(self, event: Any) -> None:
         now_ms = self._clock.now_ms()
@@ -232,10 +155,6 @@ class MachineActor(pykka.ThreadingActor):
         self.actor_stopped.set()
         pykka.ActorRegistry.unregister(self.actor_ref)
         self._on_crash(crash)
-
-
-def _same_type(one: MessagesReceived, other: MessagesReceived) -> bool:
-    return type(one.messages[0]) is type(other.messages[0])
 
 
 MAX_DESCRIPTION = 400

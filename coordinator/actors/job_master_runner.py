@@ -53,9 +53,10 @@ from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.actor import ActorCrashed, Events, MachineActor, tell_if_alive
+from snapline.runtime.actor import ActorCrashed, MachineActor, tell_if_alive
 from snapline.runtime.clock import Clock
 from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
+from snapline.runtime.cores.inbox import Events
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress
 from snapline.runtime.logs import Logger
 from snapline.runtime.storage.state_storages import StateStorages

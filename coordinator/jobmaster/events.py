@@ -89,4 +89,4 @@ JobMasterEvent = (
 )
 
 TAKEN_TOGETHER = frozenset({AcknowledgeCheckpoint})
-"""Messages that may come as `MessagesReceived`."""
+"""Messages that come as `TogetherReceived`."""

@@ -300,8 +300,6 @@ class JobMaster:
                 self._checkpoint(StartCheckpointScheduler(0))  # alignments of what was pending wait for its barriers
             case TimerFired(key):
                 self._timer_fired(event, key)
-            case MessagesReceived():
-                self._acknowledges_received((event,))
             case TogetherReceived(parts):
                 self._acknowledges_received(parts)
             case ConnectionOpened() | ConnectionLost() | MessageReceived():
@@ -771,7 +769,7 @@ class JobMaster:
 def _closed(event: JobMasterEvent) -> list[JobMasterEffect]:
     """The answer of a JobMaster that has ended."""
     match event:
-        case MessageReceived(connection) | MessagesReceived(connection):
+        case MessageReceived(connection):
             return [CloseConnection(connection)]
         case TogetherReceived(parts):
             return [CloseConnection(part.connection) for part in parts]

@@ -23,8 +23,8 @@ from snapline.dataflow.wire.codec import WireError, decode_envelope
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.dataflow.wire.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
 from snapline.protos import cluster_pb2
-from snapline.runtime.actor import Events, Incoming
 from snapline.runtime.cores.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
+from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import MAX_QUEUED_MESSAGES, take_envelope
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.messages import Fenced
-from snapline.runtime.actor import Incoming, Performer
+from snapline.runtime.actor import Performer
 from snapline.runtime.cores.connections import (
     CloseConnection,
     ConnectionID,
@@ -32,6 +31,7 @@ from snapline.runtime.cores.connections import (
     Send,
     SendToTasks,
 )
+from snapline.runtime.cores.inbox import Incoming
 from snapline.runtime.rpc.dialing import Dialer
 
 Tell = Callable[[Any], bool]
@@ -134,7 +134,6 @@ class Switchboard:
     def apply(self, operations: list[Operation], scope: str = "") -> None:
         """Send and close, in order. Connections that are gone are skipped."""
         served: list[Operation] = []
-        local: deque[tuple[_LocalEnd, Fenced[Any]]] = deque()
         for operation in _one_by_one(operations):
             if isinstance(operation, SendToTasks):
                 served.append(operation)
@@ -147,28 +146,21 @@ class Switchboard:
             end = self._local.get(key)
             if end is not None:
                 if type(operation) is Send:
-                    local.append((end, operation.envelope))
+                    self._tell_local(end, operation.envelope)
                 else:
-                    self._tell_local(local)
                     self.close_local(end, "closed by the other side")
             elif type(operation) is Send:
                 self._dialer.send(key, operation.envelope)
             else:
                 self._dialer.close(key)
-        self._tell_local(local)
         if served and self._streams is not None:
             self._streams.apply(served)
 
-    def _tell_local(self, waiting: deque[tuple[_LocalEnd, Fenced[Any]]]) -> None:
-        """What stands together for one end and session is told as one message."""
-        while waiting:
-            end, first = waiting.popleft()
-            messages = [first.message]
-            session: LeaderSessionID = first.leader_session_id
-            while waiting and waiting[0][0] is end and waiting[0][1].leader_session_id == session:
-                messages.append(waiting.popleft()[1].message)
-            if not end.other.tell(Incoming(end.other.connection, session, messages)):
-                self.close_local(end.other, "the other side has stopped")
+    def _tell_local(self, end: _LocalEnd, envelope: Fenced[Any]) -> None:
+        """To the other end, which is an actor of this process."""
+        incoming = Incoming(end.other.connection, envelope.leader_session_id, [envelope.message])
+        if not end.other.tell(incoming):
+            self.close_local(end.other, "the other side has stopped")
 
     def close_local(self, end: _LocalEnd, reason: str) -> None:
         """End a local connection; the end that did not ask for it is told."""

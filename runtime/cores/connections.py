@@ -72,7 +72,7 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True)
 class MessagesReceived:
-    """Event: messages of one type came in, one right after the other. Only for types that a core takes together."""
+    """Messages of one kind that came in on one connection, one right after the other; part of TogetherReceived."""
 
     connection: ConnectionID
     session: LeaderSessionID
@@ -81,7 +81,7 @@ class MessagesReceived:
 
 @dataclass(frozen=True, slots=True)
 class TogetherReceived:
-    """Event: MessagesReceived of several connections, all of one type of message, in the order in which they came."""
+    """Event: messages of one kind that the core takes together, of one or several connections, in the order in which they came."""
 
     parts: tuple[MessagesReceived, ...]
 
@@ -140,5 +140,5 @@ class SendToTasks:
                 yield Send(connection, Fenced(self.session, replace(self.template, attempt_id=attempt_id)))
 
 
-ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived | MessagesReceived | TogetherReceived
+ConnectionEvent = ConnectionOpened | ConnectionLost | MessageReceived | TogetherReceived
 ConnectionEffect = OpenConnection | CloseConnection | Send | SendToTasks

@@ -27,7 +27,6 @@ from snapline.dataflow.ids import ResourceID
 from snapline.dataflow.wire.codec import WireError, decode_envelope, encode_envelope
 from snapline.dataflow.wire.messages import Fenced, ForTasks
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
-from snapline.runtime.actor import Incoming
 from snapline.runtime.clock import Clock
 from snapline.runtime.cores.connections import (
     RELAY_TIMEOUT_MS,
@@ -37,6 +36,7 @@ from snapline.runtime.cores.connections import (
     Peer,
     PeerKind,
 )
+from snapline.runtime.cores.inbox import Incoming
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import (
     COORDINATOR_METADATA_KEY,

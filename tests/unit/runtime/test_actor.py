@@ -14,8 +14,6 @@ from snapline.dataflow.wire.messages import Disconnect, Fenced, ShutDownTaskExec
 from snapline.runtime.actor import (
     ActorCrashed,
     EventBatcher,
-    Events,
-    Incoming,
     MachineActor,
     Query,
     describe,
@@ -23,6 +21,7 @@ from snapline.runtime.actor import (
 )
 from snapline.runtime.clock import ManualClock, SystemClock
 from snapline.runtime.cores.connections import ConnectionID, MessageReceived, MessagesReceived, TogetherReceived
+from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.timers import TimerService
@@ -93,9 +92,9 @@ def test_messages_that_the_core_takes_together_are_one_event(cage):
     cage.actor.tell(Incoming(connection, session, [*many, word, many[0]]))
     cage.next(1)
     assert cage.core.events == [
-        MessagesReceived(connection, session, tuple(many)),
+        TogetherReceived((MessagesReceived(connection, session, tuple(many)),)),
         MessageReceived(connection, Fenced(session, word)),
-        MessagesReceived(connection, session, (many[0],)),
+        TogetherReceived((MessagesReceived(connection, session, (many[0],)),)),
     ]
     cage.core.events.clear()
     other = ConnectionID("d")
@@ -108,7 +107,7 @@ def test_messages_that_the_core_takes_together_are_one_event(cage):
         ),
         MessageReceived(other, Fenced(session, word)),
         [],
-        MessagesReceived(other, session, (many[0],)),
+        TogetherReceived((MessagesReceived(other, session, (many[0],)),)),
     ]
 
 
@@ -125,7 +124,7 @@ def test_messages_of_two_types_are_not_taken_for_one(cage):
     cage.actor.tell(Events(tuple(told)))
     cage.next(1)
     assert cage.core.events == [
-        MessagesReceived(connection, session, (one,)),
+        TogetherReceived((MessagesReceived(connection, session, (one,)),)),
         TogetherReceived(
             (MessagesReceived(connection, session, (two,)), MessagesReceived(connection, session, (two,)))
         ),

@@ -351,11 +351,13 @@ def test_acknowledgements_of_one_task_manager_are_taken_together() -> None:
     acknowledges = tuple(AcknowledgeCheckpoint(ONE.job_id, attempt(), CheckpointID(n)) for n in (1, 2))
     before = len(story.checkpoints.events)
 
-    assert story.take(MessagesReceived(ConnectionID("tm-a"), SESSION, acknowledges)) == []
+    assert story.take(TogetherReceived((MessagesReceived(ConnectionID("tm-a"), SESSION, acknowledges),))) == []
     assert story.checkpoints.events[before:] == [AcknowledgesReceived(acknowledges)]
-    assert story.take(MessagesReceived(ConnectionID("tm-a"), STALE, acknowledges)) == []
+    assert story.take(TogetherReceived((MessagesReceived(ConnectionID("tm-a"), STALE, acknowledges),))) == []
     stranger = ConnectionID("tm-stranger")
-    assert story.take(MessagesReceived(stranger, SESSION, acknowledges)) == [CloseConnection(stranger)]
+    assert story.take(TogetherReceived((MessagesReceived(stranger, SESSION, acknowledges),))) == [
+        CloseConnection(stranger)
+    ]
     assert len(story.checkpoints.events) == before + 1
 
     of_a = MessagesReceived(ConnectionID("tm-a"), SESSION, acknowledges)
