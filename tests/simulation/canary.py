@@ -21,6 +21,7 @@ from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, Leader
 from snapline.coordinator.ha.zookeeper import FencedNodes
 from snapline.coordinator.jobmaster.reconciliation import Reconciliation, Refused
 from snapline.coordinator.jobmaster.rescaling import Rescaling
+from snapline.coordinator.jobmaster.speakers import Speakers
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
@@ -44,6 +45,7 @@ from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_restore import TaskRestore
 from tests.simulation.drawing import only_leaders_die, with_data_in_flight, with_forward_edges
 from tests.simulation.job_plan import Stage
+from tests.simulation.liars import LIES
 from tests.simulation.options import RESIZING, SETTLED, Options
 from tests.simulation.workload import FOR_EVER_MS
 
@@ -119,6 +121,19 @@ def _forget_who_has_finished() -> Iterator[None]:
         patch.object(Reconciliation, "report", report),
         patch.object(Reconciliation, "_known_to_have_finished", lambda *_: frozenset()),
     ):
+        yield
+
+
+def with_liars(options: Options) -> Options:
+    """Several TaskManagers, which lie and die."""
+    chosen = _exactly_once(options)
+    enabled = chosen.faults.enabled | {LIES}
+    return replace(chosen, task_managers=max(2, chosen.task_managers), faults=replace(chosen.faults, enabled=enabled))
+
+
+@contextmanager
+def _believe_strangers() -> Iterator[None]:
+    with patch.object(Speakers, "refusal", lambda *_: None):
         yield
 
 
@@ -571,6 +586,9 @@ CANARIES: dict[str, Canary] = {
         "rows that inputs restored go on as if they were new", _new_rows_before_restored_ones, _with_forward_edges
     ),
     "lower watermarks": Canary("a watermark that waits is replaced by a lower one", _lower_watermarks, _with_late_rows),
+    "believe strangers": Canary(
+        "a TaskManager acknowledges for tasks that run elsewhere", _believe_strangers, with_liars
+    ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }
 

@@ -15,7 +15,7 @@ from snapline.coordinator.execution.execution_graph import ExecutionGraph
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID
 from snapline.dataflow.wire.codec import decode_envelope
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.dataflow.wire.messages import Fenced, ForTasks, JobStatus
@@ -71,6 +71,7 @@ class SimulatedCluster:
         self.io_slowness_ms: Callable[[], int] = lambda: 0
         self.stall_ms: Callable[[str], int] = lambda task: 0
         self.duplicate: Callable[[Any], bool] = lambda message: False
+        self.lies: Callable[[str, Any], list[Any]] = lambda process, message: []
         self.ensemble = SimulatedEnsemble(world)
         """ZooKeeper, if there is one."""
         self.hosts: dict[str, CoordinatorHost] = {}
@@ -101,6 +102,10 @@ class SimulatedCluster:
 
     def alive(self) -> list[TaskManagerProcess]:
         return [process for process in self.task_managers.values() if process.alive]
+
+    def tasks(self) -> list[tuple[str, ExecutionAttemptID]]:
+        """What runs, with the name of its TaskManager."""
+        return [(process.name, attempt_id) for process in self.alive() for attempt_id in process.tasks]
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
@@ -262,6 +267,8 @@ class SimulatedCluster:
             self._send(process, connection, each)
 
     def _send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
+        for lie in self.lies(process, envelope.message):
+            self.world.network.send(process, connection, replace(envelope, message=lie))
         self.world.network.send(process, connection, envelope)
         if self.duplicate(envelope.message):
             self.world.network.send(process, connection, envelope)

@@ -14,6 +14,7 @@ from typing import Any
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.coordinator_host import CoordinatorHost
 from tests.simulation.disk import Disk, DiskFaults
+from tests.simulation.liars import LIES, Liars
 from tests.simulation.options import RESIZING, Options
 from tests.simulation.workload import Ledger
 from tests.simulation.world import Process, World
@@ -73,6 +74,8 @@ class FaultInjector:
             self._cluster.io_slowness_ms = lambda: rng.choice([0, 0, 5, 50, 400])
         if "duplicate messages" in on:
             self._cluster.duplicate = lambda message: rng.random() < 0.05
+        if LIES in on:
+            self._cluster.lies = Liars(self._world.random("liars"), self._cluster.tasks, self._say).lies_of
         if "slow task" in on:
             self._cluster.stall_ms = lambda task: rng.choice([0] * 60 + [5, 30, 300])
         if "user exception" in on:
@@ -97,6 +100,7 @@ class FaultInjector:
         self._cluster.io_slowness_ms = lambda: 0
         self._cluster.stall_ms = lambda task: 0
         self._cluster.duplicate = lambda message: False
+        self._cluster.lies = lambda process, message: []
         for ledger in self._ledgers:
             ledger.user_fails = lambda where: False
             ledger.commit_fault = lambda transaction_id: ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.canary import CANARIES, planted_options
+from tests.simulation.canary import CANARIES, planted_options, with_liars
 from tests.simulation.drawing import draw_options
 from tests.simulation.kept_runs import keep, kept_runs, read_run
 from tests.simulation.simulation import run_seed
@@ -35,6 +35,14 @@ def test_a_run_that_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
 def test_seeds(seed: int) -> None:
     """Faults of all kinds, and the output is that of the reference."""
     report = run_seed(seed)
+
+    assert report.ok, report.line()
+
+
+@pytest.mark.parametrize("seed", range(20_000, 20_010))
+def test_nobody_believes_a_task_manager_that_lies(seed: int) -> None:
+    """It acknowledges, declines and ends tasks of others, and the run is as honest ones are."""
+    report = run_seed(seed, options=with_liars(draw_options(seed)))
 
     assert report.ok, report.line()
 

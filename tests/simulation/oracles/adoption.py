@@ -18,6 +18,7 @@ from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.taskmanager.executor.effects import CancelTaskExecution, FailTaskExecution
 from snapline.taskmanager.executor.events import TaskEnteredState
+from tests.simulation.liars import LIES
 from tests.simulation.options import Options
 from tests.simulation.world import Violation
 
@@ -31,6 +32,7 @@ HARMLESS = frozenset(
         "slow task",
         "failing commit",
         "duplicate messages",
+        LIES,
     }
 )
 """Faults that break no connection of a TaskManager with a leader that lives, or end a task visibly."""
