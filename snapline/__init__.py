@@ -102,8 +102,8 @@ if TYPE_CHECKING:
     from snapline.dataflow.errors import ConnectorError, InvalidArgument, JobDefinitionError, SnaplineError
     from snapline.dataflow.snapshot.state_evolution import with_default
     from snapline.environment import StreamExecutionEnvironment
-    from snapline.execution import JobExecutionResult
     from snapline.expressions.expression import Expr, coalesce, col, concat_str, lit, when
+    from snapline.job_result import JobExecutionResult
     from snapline.joined import JoinedStreams
     from snapline.stream import DataStream, DataStreamSink, KeyedStream
     from snapline.windowed import WindowedStream
@@ -250,7 +250,7 @@ _PLACES = {
     "snapline.dataflow.snapshot.state_evolution": "with_default",
     "snapline.environment": "StreamExecutionEnvironment",
     "snapline.expressions.expression": "Expr coalesce col concat_str lit when",
-    "snapline.execution": "JobExecutionResult",
+    "snapline.job_result": "JobExecutionResult",
     "snapline.joined": "JoinedStreams",
     "snapline.stream": "DataStream DataStreamSink KeyedStream",
     "snapline.windowed": "WindowedStream",

@@ -43,7 +43,8 @@ from snapline.stream import DataStream
 from snapline.user_modules import modules_beside_script, pickled_by_value
 
 if TYPE_CHECKING:
-    from snapline.execution import JobExecutionResult
+    from snapline.job_handle import JobHandle
+    from snapline.job_result import JobExecutionResult
 RESTORE_VARIABLE = "SNAPLINE_RESTORE_FROM"
 """Set by `snapline run --from-savepoint`."""
 ALLOW_NON_RESTORED_VARIABLE = "SNAPLINE_ALLOW_NON_RESTORED_STATE"
@@ -293,12 +294,11 @@ class StreamExecutionEnvironment:
         Raises JobFailed with the failure of the task that caused it, JobDefinitionError for a job that cannot run, and
         SnaplineError for what is missing, in one line each.
 
-        >>> from snapline.connectors.builtin.sinks import PrintSink
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
-        >>> sink = env.from_collection([{"x": 1}, {"x": 2}]).map(lambda row: {"y": row["x"] * 10}).sink_to(PrintSink())
+        >>> env.from_collection([{"x": 1}, {"x": 2}]).map(lambda row: {"y": row["x"] * 10}).print()
         >>> env.execute("tens", local=True).status
-        1> {'y': 10}
-        1> {'y': 20}
+        {'y': 10}
+        {'y': 20}
         'FINISHED'
         """
         from snapline.execution import execute
@@ -309,3 +309,20 @@ class StreamExecutionEnvironment:
         if threads is not None:
             raise JobDefinitionError(f"threads={threads} is for local runs: give local=True, too, or leave it out")
         return execute(self, job_name)
+
+    def execute_async(
+        self, job_name: str = "snapline job", *, local: bool | None = None, threads: int | None = None
+    ) -> JobHandle:
+        """Start the job and go on: the answer is a handle with `status`, `metrics`, `checkpoints`, `cancel`, `savepoint`, `rescale` and `wait`,
+        which `await` works on, too. Arguments and errors are those of `execute`.
+
+        >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
+        >>> env.from_collection([{"x": 1}]).print()
+        >>> env.execute_async("one", local=True).wait().status
+        {'x': 1}
+        'FINISHED'
+        """
+        from snapline.execution import start
+        from snapline.local.local_execution import is_local, start_locally, threads_of
+
+        return start_locally(self, job_name, threads_of(threads)) if is_local(local) else start(self, job_name)

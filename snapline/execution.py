@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snapline.client import ClusterClient, raise_unless_finished
@@ -21,6 +21,8 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_status
+from snapline.job_handle import JobHandle
+from snapline.job_result import JobExecutionResult, result_of
 from snapline.protos import client_pb2 as pb
 from snapline.rows_read import RowsRead
 
@@ -51,34 +53,6 @@ def translating_only() -> Iterator[list[Translation]]:
         yield collected
     finally:
         _collected.reset(token)
-
-
-@dataclass(frozen=True, slots=True)
-class JobExecutionResult:
-    """How a job went (Flink: JobExecutionResult).
-
-    >>> sl.JobExecutionResult("0f3a", "flights", "FINISHED", 1_500, 1, 3, 1_000).summary
-    'FINISHED in 1.5 s: 1,000 rows read, 3 checkpoints, 1 restarts'
-    """
-
-    job_id: JobID
-    name: str
-    status: str
-    duration_ms: int
-    restarts: int
-    checkpoints_completed: int
-    rows_read: int
-    """Rows that sources emitted, those read again after restarts included."""
-
-    @property
-    def summary(self) -> str:
-        """Return how the job went, in one line."""
-        if self.status == "CREATED":
-            return f"submitted as {self.job_id}"
-        return (
-            f"{self.status} in {self.duration_ms / 1000:.1f} s: {self.rows_read:,} rows read, "
-            f"{self.checkpoints_completed} checkpoints, {self.restarts} restarts"
-        )
 
 
 def hand_over_translation(environment: StreamExecutionEnvironment, job_name: str) -> None:
@@ -121,6 +95,46 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
         raise
     with cluster:
         return run_in(cluster, translation.job_graph)
+
+
+def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
+    """Start the environment's job, and go on. Raises what stops it from starting."""
+    hand_over_translation(environment, job_name)
+    from snapline.engine_state import check_engine_state
+    from snapline.session import EmbeddedCluster, open_spark, slots_required
+
+    configuration = environment.configuration
+    if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
+        translation = environment.translate(job_name, configuration=configuration)
+        _logger(configuration, translation.warnings)
+        client = ClusterClient.from_configuration(configuration)
+        try:
+            check_engine_state(translation.job_graph)
+            job_id = client.submit(translation.job_graph)
+            return JobHandle(job_id, job_name, client, client.close, ends_with_program=False)
+        except BaseException:
+            client.close()
+            raise
+    environment.translate(job_name, configuration=configuration)
+    spark = open_spark(job_name)
+    cluster = None
+    try:
+        configuration = environment.configuration_with(spark.settings)
+        translation = environment.translate(job_name, configuration=configuration)
+        logger = _logger(configuration, translation.warnings)
+        cluster = EmbeddedCluster(spark, configuration, slots_required(translation.job_graph), logger)
+        cluster.__enter__()
+        if cluster.client is None:
+            raise RuntimeError("the cluster was not entered")
+        check_engine_state(translation.job_graph)
+        job_id = cluster.client.submit(translation.job_graph)
+        return JobHandle(job_id, job_name, cluster.client, cluster.close, ends_with_program=True)
+    except BaseException:
+        if cluster is not None:
+            cluster.close()
+        elif spark.ours:
+            spark.session.stop()
+        raise
 
 
 def run_in(
@@ -184,20 +198,6 @@ def _follow(
         raise failure[0]
     raise_unless_finished(latest[0])
     return result_of(latest[0], rows.total)
-
-
-def result_of(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
-    """Return how the job went, from what the coordinator says of it."""
-    overview = details.overview
-    return JobExecutionResult(
-        job_id=JobID(overview.job_id),
-        name=overview.name,
-        status=decode_job_status(overview.status).value,
-        duration_ms=max(0, overview.end_time_ms - overview.start_time_ms),
-        restarts=overview.restarts,
-        checkpoints_completed=details.checkpoint_counts.completed,
-        rows_read=rows_read,
-    )
 
 
 def _logger(configuration: Configuration, warnings: tuple[str, ...]) -> Any:

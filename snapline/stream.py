@@ -54,6 +54,7 @@ from snapline.dataflow.partitioning import Partitioning
 from snapline.expressions.expression import Expr
 from snapline.expressions.projection import Predicate, Projection, as_columns
 from snapline.key_functions import KeyFunction, WithKeys, check_key_function
+from snapline.stream_results import StreamResults
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -69,7 +70,7 @@ PROCESS_METHODS: dict[type, str] = {KeyedProcessSpec: "process_element", KeyedBa
 
 
 @dataclass(frozen=True)
-class DataStream:
+class DataStream(StreamResults):
     """Batches of rows (Flink: DataStream). Every method that adds an operator returns the stream that the operator puts
     out.
 
@@ -540,8 +541,7 @@ class DataStream:
         )
         return DataStreamSink(stream)
 
-    # --- inner
-    # ---------------------------------------------------------------------------------------------------------
+    # --- inner ---------------------------------------------------------------------------------------------------------
 
     def _partitioned(self, partitioning: Partitioning) -> DataStream:
         edges = tuple(replace(edge, partitioning=partitioning, key_columns=()) for edge in self.edges)

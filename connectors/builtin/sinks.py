@@ -27,7 +27,7 @@ BUCKETS = 40 * BUCKETS_PER_OCTAVE
 
 
 class PrintSink(Sink):
-    """Prints every row on the standard output of the task's process, after its subtask's number.
+    """Prints every row on the standard output of the task's process, after its subtask's number if there are several (Flink: print).
 
     >>> _ = orders.sink_to(sl_connectors.PrintSink("orders"), uid="print")
     """
@@ -40,9 +40,9 @@ class PrintSink(Sink):
         return False
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
-        return PrintWriter(
-            f"{self.prefix}:{context.subtask_index + 1}> " if self.prefix else f"{context.subtask_index + 1}> "
-        )
+        number = str(context.subtask_index + 1) if context.parallelism > 1 else ""
+        said = ":".join(part for part in (self.prefix, number) if part)
+        return PrintWriter(f"{said}> " if said else "")
 
 
 class PrintWriter(SinkWriter):

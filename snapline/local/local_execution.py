@@ -14,7 +14,8 @@ from snapline.dataflow.errors import JobDefinitionError
 
 if TYPE_CHECKING:
     from snapline.environment import StreamExecutionEnvironment
-    from snapline.execution import JobExecutionResult
+    from snapline.job_handle import JobHandle
+    from snapline.job_result import JobExecutionResult
     from snapline.local.local_job import LocalJob
 
 LOCAL_VARIABLE = "SNAPLINE_LOCAL"
@@ -62,10 +63,23 @@ def execute_locally(environment: StreamExecutionEnvironment, job_name: str, thre
         return result_of_local(job, rows)
 
 
+def start_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobHandle:
+    """Run the environment's job here while the program goes on, on threads of its own."""
+    from snapline.job_handle import JobHandle
+    from snapline.local.local_client import LocalClient
+
+    job = open_local_job(environment, job_name, threads)
+    job.__enter__()
+    client = LocalClient(job)
+    job.run_in_background()
+    job_id = job.job_graph.job_id
+    return JobHandle(job_id, job_name, client, client.close, error=lambda: job.error, ends_with_program=True)
+
+
 def result_of_local(job: LocalJob, rows: Any) -> JobExecutionResult:
     """How a job went that has ended. Raises JobFailed unless it is FINISHED."""
     from snapline.client import raise_unless_finished
-    from snapline.execution import result_of
+    from snapline.job_result import result_of
 
     details = job.details()
     raise_unless_finished(details, job.error)

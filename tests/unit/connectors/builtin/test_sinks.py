@@ -20,11 +20,11 @@ from tests.unit.connectors.parquet.places import Place
 
 
 def test_printing_names_the_subtask(capsys: pytest.CaptureFixture[str]) -> None:
-    """As Flink prints it: one-based."""
+    """As Flink prints it: one-based, and only where there are several."""
     PrintSink().create_writer(Place(1, 2), ()).write(pa.record_batch({"a": [1, 2]}))
     PrintSink("out").create_writer(Place(), ()).write(pa.record_batch({"a": [3]}))
 
-    assert capsys.readouterr().out == "2> {'a': 1}\n2> {'a': 2}\nout:1> {'a': 3}\n"
+    assert capsys.readouterr().out == "2> {'a': 1}\n2> {'a': 2}\nout> {'a': 3}\n"
 
 
 def test_counts_are_reported_at_every_checkpoint_and_at_the_end(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_script_runs_locally_without_what_it_does_not_need(tmp_path):
     ended = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, env={**_environment(), LOCAL_VARIABLE: "1"}
     )
-    assert (ended.stdout, ended.returncode) == ("1> {'y': 10}\n1> {'y': 20}\n[]\n", 0), ended.stderr
+    assert (ended.stdout, ended.returncode) == ("{'y': 10}\n{'y': 20}\n[]\n", 0), ended.stderr
 
 
 def test_the_command_runs_a_script_locally(tmp_path):
@@ -164,7 +164,7 @@ def test_the_command_runs_a_script_locally(tmp_path):
     script.write_text(SCRIPT.rpartition("print")[0])
     command = [sys.executable, "-m", "snapline.cli", "run", "--local"]
     ended = subprocess.run([*command, str(script)], capture_output=True, text=True, env=_environment())
-    assert (ended.stdout, ended.returncode) == ("1> {'y': 10}\n1> {'y': 20}\n", 0), ended.stderr
+    assert (ended.stdout, ended.returncode) == ("{'y': 10}\n{'y': 20}\n", 0), ended.stderr
     refused = subprocess.run([*command, "-d", str(script)], capture_output=True, text=True, env=_environment())
     assert refused.returncode != 0
     assert "--detached: a local run ends with its process" in refused.stderr

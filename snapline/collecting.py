@@ -1,0 +1,271 @@
+"""`stream.execute_and_collect()` and `stream.show()`: the rows of a stream as values of the program.
+
+Runs what the stream is made of and nothing else of its environment, which stays as it is. In a local run batches are handed over as they
+come, on the caller's thread: who takes no rows makes the job wait. Elsewhere they come through Parquet files, in a directory that the
+executors and this program reach, as their checkpoints complete (`docs/decisions/0085`). Mirrors Flink's CollectResultIterator.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
+from snapline.dataflow.graph.stream_graph import StreamGraph
+from snapline.job_handle import JobHandle
+
+if TYPE_CHECKING:
+    from snapline.environment import StreamExecutionEnvironment
+    from snapline.local.local_job import LocalJob
+    from snapline.stream import DataStream
+
+COLLECT_UID = "collect"
+LOOK_SECONDS = 0.2
+
+
+class CollectedRows:
+    """The rows of a stream: an iterator of dictionaries, once; or all that are left as a table. The job is cancelled by `close`, at the
+    end of a `with` block, and once `limit` rows have come.
+
+    >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
+    >>> env.from_collection([{"x": 1}, {"x": 2}]).execute_and_collect(local=True).to_arrow().to_pydict()
+    {'x': [1, 2]}
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None, limit: int | None) -> None:
+        """Made by `execute_and_collect`."""
+        self._source = batches
+        self._batches = _limited(batches, limit)
+        self._schema = schema
+        self._rows = (row for batch in self._batches for row in batch.to_pylist())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Itself."""
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """The next row. Raises JobFailed when the job has failed."""
+        return next(self._rows)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What has not been taken as rows, batch by batch."""
+        return self._batches
+
+    def to_arrow(self) -> pa.Table:
+        """All that is left as a table."""
+        batches = list(self._batches)
+        schema = batches[0].schema if batches else self._schema
+        return pa.Table.from_batches(batches, schema) if schema is not None else pa.table({})
+
+    def to_polars(self) -> Any:
+        """All that is left as a polars.DataFrame."""
+        from importlib import import_module
+
+        return import_module("polars").from_arrow(self.to_arrow())
+
+    def to_pandas(self) -> Any:
+        """All that is left as a pandas.DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_spark(self, session: Any = None) -> Any:
+        """All that is left as a DataFrame of this Spark session, or of the active one."""
+        from pyspark.sql import SparkSession
+
+        return (session or SparkSession.builder.getOrCreate()).createDataFrame(self.to_arrow())
+
+    def close(self) -> None:
+        """Take no more: cancel the job, if it still runs."""
+        self._batches.close()
+        close = getattr(self._source, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> CollectedRows:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def collect(stream: DataStream, job_name: str, *, limit: int | None, local: bool, threads: int) -> CollectedRows:
+    """Run the stream and hand out its rows. Raises JobDefinitionError for one that never ends, without a limit."""
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise JobDefinitionError(f"limit must be a whole number, at least 0, or None for all rows, got {limit!r}")
+    environment, end = _alone(stream)
+    if limit is None:
+        _refuse_unbounded(environment.graph)
+    batches = _locally(environment, end, job_name, threads) if local else _from_files(environment, end, job_name)
+    return CollectedRows(batches, stream.schema, limit)
+
+
+def _alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
+    """The stream in an environment of its own, without what it does not need."""
+    nodes = stream.environment.graph.nodes
+    needed: set[int] = set()
+    waiting = [edge.source for edge in stream.edges]
+    while waiting:
+        number = waiting.pop()
+        if number not in needed:
+            needed.add(number)
+            waiting += [edge.source for edge in nodes[number].inputs]
+    places = {number: place for place, number in enumerate(sorted(needed))}
+    graph = StreamGraph(
+        [
+            replace(
+                nodes[number],
+                node_id=place,
+                uid=nodes[number].uid,
+                inputs=tuple(replace(edge, source=places[edge.source]) for edge in nodes[number].inputs),
+            )
+            for number, place in places.items()
+        ]
+    )
+    environment = type(stream.environment)(stream.environment.explicit, stream.environment.weaker)
+    environment.graph, environment.python_modules = graph, stream.environment.python_modules
+    edges = tuple(replace(edge, source=places[edge.source]) for edge in stream.edges)
+    return environment, replace(stream, environment=environment, edges=edges)
+
+
+def _refuse_unbounded(graph: StreamGraph) -> None:
+    for node in graph.nodes:
+        endless = isinstance(node.spec, SourceSpec) and not node.spec.source.bounded
+        if endless or isinstance(node.spec, SourceFunctionSpec):
+            why = "never ends" if endless else "is a function that may never end"
+            raise JobDefinitionError(
+                f"source {node.uid or node.name!r} {why}, so its rows cannot be collected without a limit: give limit=..."
+            )
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:
+    left = limit
+    try:
+        if left == 0:
+            return
+        for batch in batches:
+            if left is None:
+                yield batch
+                continue
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+            if not left:
+                return
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+
+# --- in this process --------------------------------------------------------------------------------------------------------
+
+
+def _locally(
+    environment: StreamExecutionEnvironment, end: DataStream, job_name: str, threads: int
+) -> Iterator[pa.RecordBatch]:
+    from snapline.local.collect_sink import CollectSink, close_collected, open_collected
+    from snapline.local.local_execution import open_local_job, result_of_local
+    from snapline.rows_read import RowsRead
+
+    number, collected = open_collected()
+    has_checkpoints = bool(environment.configuration.get_option(CHECKPOINTING_INTERVAL))
+    end.sink_to(CollectSink(number, has_checkpoints=has_checkpoints), uid=COLLECT_UID)
+    job: LocalJob = open_local_job(environment, job_name, threads)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            with job:
+                while not job.has_ended:
+                    job.run(until=lambda: bool(collected.batches))
+                    while collected.batches:
+                        yield collected.batches.popleft()
+                result_of_local(job, RowsRead())
+        finally:
+            close_collected(number)
+
+    return batches()
+
+
+# --- on Spark and at a service ------------------------------------------------------------------------------------------------
+
+
+def _from_files(environment: StreamExecutionEnvironment, end: DataStream, job_name: str) -> Iterator[pa.RecordBatch]:
+    import shutil
+    import tempfile
+
+    from snapline.connectors.parquet import ParquetSink
+
+    configuration = environment.configuration
+    base = configuration.get_option(CHECKPOINTS_DIRECTORY)
+    if "://" in base or (not base and COORDINATOR_ADDRESS.key in configuration):
+        raise JobDefinitionError(
+            f"collecting from a cluster goes through files: set {CHECKPOINTS_DIRECTORY.key} to a directory that executors and this "
+            "program have in common, or write to a sink and read that"
+        )
+    directory = Path(base or tempfile.mkdtemp(prefix="snapline-collect-")) / f"collect-{uuid.uuid4().hex}"
+    end.sink_to(ParquetSink(directory, schema=end.schema), uid=COLLECT_UID)
+    job = environment.execute_async(job_name, local=False)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from _as_they_come(job, directory)
+            job.wait()
+        finally:
+            job.cancel()
+            shutil.rmtree(directory, ignore_errors=True)
+            if not base:
+                with suppress(OSError):
+                    directory.parent.rmdir()
+
+    return batches()
+
+
+def _as_they_come(job: JobHandle, directory: Path) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    read: set[Path] = set()
+    while True:
+        has_ended = job.has_ended
+        for file in sorted(set(directory.glob("*.parquet")) - read):
+            read.add(file)
+            yield from (batch for batch in pq.ParquetFile(file).iter_batches() if batch.num_rows)
+        if has_ended:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+# --- for people ---------------------------------------------------------------------------------------------------------------
+
+WIDEST = 32
+"""Characters of a cell."""
+
+
+def as_text(table: pa.Table, *, more: bool) -> str:
+    """A table with a header and, at the end, whether there are more rows."""
+    columns = [[name, *(_cell(value) for value in table.column(name).to_pylist())] for name in table.column_names]
+    kinds = [str(field.type) for field in table.schema]
+    for column, kind in zip(columns, kinds, strict=True):
+        column.insert(1, kind)
+    widths = [max(map(len, column)) for column in columns]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
+    return "\n".join([*lines, "..." if more else f"{table.num_rows} rows"])
+
+
+def _cell(value: Any) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

@@ -1,0 +1,165 @@
+"""A job that runs while the program goes on: `env.execute_async()`. Mirrors Flink's JobClient.
+
+The handle is the same wherever the job runs: in this process, beside it in its Spark application, or at a service. What was started
+for the job here (a coordinator, Spark, the local run) is stopped when the job has ended; a job at a service goes on without its handle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from snapline.client import ClusterClient, CoordinatorUnreachable, job_status, raise_unless_finished
+from snapline.job_result import JobExecutionResult, result_of
+from snapline.protos import client_pb2 as pb
+from snapline.rows_read import RowsRead
+
+if TYPE_CHECKING:
+    from snapline.local.local_client import LocalClient
+
+CANCEL_SECONDS = 30.0
+
+
+class JobHandle:
+    """A job that was started with `execute_async`.
+
+    >>> job = env.execute_async("example", local=True)  # doctest: +SKIP
+    >>> job.status, job.wait().status  # doctest: +SKIP
+    ('RUNNING', 'FINISHED')
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        name: str,
+        client: ClusterClient | LocalClient,
+        close: Callable[[], None],
+        *,
+        error: Callable[[], BaseException | None] = lambda: None,
+        ends_with_program: bool,
+    ) -> None:
+        """`close`: stops what was started for the job. `error`: what a task of this process has raised. `ends_with_program`: it cannot
+        go on without this process."""
+        self.job_id = job_id
+        self.name = name
+        self._client = client
+        self._close = close
+        self._error = error
+        self._ends_with_program = ends_with_program
+        self._rows = RowsRead()
+        self._latest = client.get_job(job_id)
+        self._checkpoints = client.list_checkpoints(job_id)
+        self._broke: BaseException | None = None
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name=f"job-handle {name}", daemon=True)
+        self._watcher.start()
+
+    # --- looking ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED, ..."""
+        return job_status(self.details)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job is over, or could not be followed any more."""
+        return self._ended.is_set()
+
+    @property
+    def details(self) -> pb.JobDetails:
+        """Everything about the job: vertices, subtasks, failures; as it is now, or was at its end."""
+        if not self._ended.is_set():
+            try:
+                self._latest = self._client.get_job(self.job_id)
+            except CoordinatorUnreachable:  # it is being stopped, or another one takes over
+                pass
+        return self._latest
+
+    @property
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """By task: rows and bytes in and out, and milliseconds busy, idle and back-pressured, of all its subtasks together."""
+        names = ("records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "idle_ms", "backpressured_ms")
+        return {
+            vertex.name: {name: sum(getattr(subtask, name) for subtask in vertex.subtasks) for name in names}
+            for vertex in self.details.vertices
+        }
+
+    @property
+    def checkpoints(self) -> list[pb.CheckpointOverview]:
+        """The latest ones, newest first."""
+        if not self._ended.is_set():
+            self._checkpoints = self._client.list_checkpoints(self.job_id)
+        return list(self._checkpoints.history)
+
+    # --- control ----------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Cancel the job and wait for its end; none if it has ended."""
+        if not self._ended.is_set():
+            self._client.cancel(self.job_id)
+            self._ended.wait(CANCEL_SECONDS)
+
+    def savepoint(self, directory: str = "") -> str:
+        """Take a savepoint; its path. Raises RequestRefused when that fails."""
+        return self._client.trigger_savepoint(self.job_id, directory)
+
+    def stop(self, directory: str = "", *, drain: bool = False) -> str:
+        """Stop the job with a savepoint; its path. `drain`: fire all windows and timers first."""
+        return self._client.stop_with_savepoint(self.job_id, directory, drain=drain)
+
+    def rescale(self, parallelism: int) -> None:
+        """Give all tasks another parallelism; returns when they run again. Raises RequestRefused."""
+        self._client.rescale(self.job_id, parallelism)
+
+    def wait(self, timeout_s: float | None = None) -> JobExecutionResult:
+        """Wait for the end of the job. Raises JobFailed unless it is FINISHED, TimeoutError after `timeout_s` seconds; Ctrl-C cancels the
+        job, if it cannot go on without this program."""
+        try:
+            if not self._ended.wait(timeout_s):
+                raise TimeoutError(f"job {self.name!r} is {self.status} after {timeout_s} s")
+        except KeyboardInterrupt:
+            if not self._ends_with_program:
+                raise
+            self.cancel()
+            raise KeyboardInterrupt(f"job {self.name!r} ({self.job_id}) was cancelled") from None
+        self._watcher.join()
+        if self._broke is not None:
+            raise self._broke
+        raise_unless_finished(self._latest, self._error())
+        return result_of(self._latest, self._rows.total)
+
+    def __await__(self) -> Generator[Any, None, JobExecutionResult]:
+        """`await job`: as `wait`, without holding up the event loop."""
+        import asyncio
+
+        return asyncio.to_thread(self.wait).__await__()
+
+    def __enter__(self) -> JobHandle:
+        """Cancel it at the end of the block, if it still runs."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Cancel and wait."""
+        self.cancel()
+        self._watcher.join(CANCEL_SECONDS)
+
+    def __repr__(self) -> str:
+        """For people."""
+        return f"<job {self.name!r} ({self.job_id}) {self.status}>"
+
+    def _watch(self) -> None:
+        try:
+            for details in self._client.watch_job(self.job_id):
+                self._latest = details
+                self._rows.note(details)
+            self._checkpoints = self._client.list_checkpoints(self.job_id)
+        except BaseException as error:  # whoever waits is told
+            self._broke = error
+        finally:
+            self._ended.set()
+            self._close()

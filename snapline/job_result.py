@@ -1,0 +1,51 @@
+"""How a job went: what `execute` and the wait for a job return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.protos import client_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class JobExecutionResult:
+    """How a job went (Flink: JobExecutionResult).
+
+    >>> sl.JobExecutionResult("0f3a", "flights", "FINISHED", 1_500, 1, 3, 1_000).summary
+    'FINISHED in 1.5 s: 1,000 rows read, 3 checkpoints, 1 restarts'
+    """
+
+    job_id: JobID
+    name: str
+    status: str
+    duration_ms: int
+    restarts: int
+    checkpoints_completed: int
+    rows_read: int
+    """Rows that sources emitted, those read again after restarts included."""
+
+    @property
+    def summary(self) -> str:
+        """Return how the job went, in one line."""
+        if self.status == "CREATED":
+            return f"submitted as {self.job_id}"
+        return (
+            f"{self.status} in {self.duration_ms / 1000:.1f} s: {self.rows_read:,} rows read, "
+            f"{self.checkpoints_completed} checkpoints, {self.restarts} restarts"
+        )
+
+
+def result_of(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
+    """How the job went."""
+    overview = details.overview
+    return JobExecutionResult(
+        job_id=JobID(overview.job_id),
+        name=overview.name,
+        status=decode_job_status(overview.status).value,
+        duration_ms=max(0, overview.end_time_ms - overview.start_time_ms),
+        restarts=overview.restarts,
+        checkpoints_completed=details.checkpoint_counts.completed,
+        rows_read=rows_read,
+    )

@@ -1,0 +1,155 @@
+"""Results and jobs as values: rows of a stream, a table of them, a handle of a job that runs while the program goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.builtin.sinks import DiscardingSink
+
+ROWS = [{"k": i % 3, "v": i} for i in range(30)]
+
+
+def environment(tmp_path, **settings):
+    """Checkpoints lie in the test's directory."""
+    return sl.StreamExecutionEnvironment.get_execution_environment(
+        {"execution.checkpointing.dir": str(tmp_path / "checkpoints"), **settings}
+    )
+
+
+def endless(env, rate=2000.0):
+    """A source that does not end."""
+    return env.from_source(GeneratorSource(keys=5, rows_per_second=rate), uid="endless")
+
+
+def test_rows_batches_and_frames(tmp_path):
+    """The same rows in every form; the environment stays as it was."""
+    env = environment(tmp_path)
+    stream = env.from_collection(ROWS)
+    before = len(env.graph.nodes)
+    assert list(stream.execute_and_collect(local=True)) == ROWS
+    assert [row for batch in stream.execute_and_collect(local=True).batches() for row in batch.to_pylist()] == ROWS
+    assert stream.execute_and_collect(local=True).to_arrow() == pa.Table.from_pylist(ROWS)
+    assert stream.execute_and_collect(local=True).to_polars().equals(pl.DataFrame(ROWS))
+    assert stream.execute_and_collect(local=True).to_pandas().to_dict("records") == ROWS
+    assert len(env.graph.nodes) == before
+
+
+def test_only_what_the_stream_needs_runs(tmp_path):
+    """Another branch fails when it runs."""
+    env = environment(tmp_path)
+    stream = env.from_collection(ROWS)
+    stream.map(lambda row: 1 / 0).sink_to(DiscardingSink())
+    assert len(list(stream.execute_and_collect(local=True))) == len(ROWS)
+
+
+def test_an_empty_stream_has_its_schema(tmp_path):
+    """No row came."""
+    env = environment(tmp_path)
+    table = env.from_collection(ROWS).filter_rows(lambda row: False).execute_and_collect(local=True).to_arrow()
+    assert (table.num_rows, table.schema.names) == (0, ["k", "v"])
+
+
+def test_a_stream_without_end_needs_a_limit(tmp_path):
+    """And ends with it."""
+    stream = endless(environment(tmp_path))
+    with pytest.raises(sl.JobDefinitionError, match=r"source 'endless' never ends.*give limit="):
+        stream.execute_and_collect(local=True)
+    assert len(list(stream.execute_and_collect(local=True, limit=50))) == 50
+    assert list(stream.execute_and_collect(local=True, limit=0)) == []
+
+
+def test_who_takes_no_more_ends_the_job(tmp_path):
+    """At the end of the block."""
+    before = threading.active_count()
+    with endless(environment(tmp_path)).execute_and_collect(local=True, limit=10**9, threads=2) as rows:
+        assert next(rows)
+    assert threading.active_count() == before
+
+
+class FailsOnce:
+    """Fails at one row, unless a file says that it has."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __call__(self, row):
+        """Pass it on."""
+        if row["v"] == 20 and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            raise ValueError("once")
+        return row
+
+
+def test_no_row_comes_twice_after_a_restart(tmp_path):
+    """With checkpoints rows come with theirs."""
+    env = environment(tmp_path, **{"execution.checkpointing.interval": "10 ms"})
+    stream = env.from_collection(ROWS).map(FailsOnce(tmp_path / "marker"), uid="once")
+    assert list(stream.execute_and_collect(local=True)) == ROWS
+
+
+def test_a_failure_comes_out_of_the_iterator(tmp_path):
+    """With what the function has raised as its cause."""
+    rows = (
+        environment(tmp_path).from_collection(ROWS).map(lambda row: {"x": 1 / row["v"]}).execute_and_collect(local=True)
+    )
+    with pytest.raises(sl.JobFailed, match="ZeroDivisionError") as caught:
+        list(rows)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_show_prints_a_table(tmp_path, capsys):
+    """With types, and a mark when there are more rows."""
+    stream = environment(tmp_path).from_collection([{"x": 1, "name": "one"}, {"x": None, "name": "a" * 40}])
+    stream.show(local=True)
+    stream.show(1, local=True)
+    table = "x      name\nint64  string\n1      one\n"
+    cut = f"null   {'a' * 29}...\n2 rows\n"
+    assert capsys.readouterr().out == table + cut + table + "...\n"
+
+
+def test_a_job_is_a_value(tmp_path):
+    """It is looked at, saved, rescaled, stopped with a savepoint, and started again from it."""
+    env = environment(tmp_path, **{"execution.checkpointing.interval": "50 ms"})
+    endless(env).sink_to(DiscardingSink(), uid="out")
+    with env.execute_async("endless", local=True) as job:
+        while job.status != "RUNNING" or not job.checkpoints:
+            assert not job.has_ended
+        assert Path(job.savepoint(str(tmp_path / "savepoints")), "_metadata").exists()
+        job.rescale(2)
+        assert [len(vertex.subtasks) for vertex in job.details.vertices] == [2]
+        while not any(task["records_out"] or task["records_in"] for task in job.metrics.values()):
+            assert not job.has_ended
+        path = job.stop(str(tmp_path / "savepoints"))
+        assert job.wait().status == "FINISHED"
+    with pytest.raises(sl.SnaplineError, match="is FINISHED"):
+        job.savepoint()
+    env.restore_from(path)
+    with env.execute_async("again", local=True, threads=2) as job:
+        while job.status != "RUNNING":
+            assert not job.has_ended
+        job.cancel()
+        assert job.status == "CANCELED"
+        with pytest.raises(sl.JobFailed, match="was cancelled"):
+            job.wait()
+
+
+def test_a_job_can_be_awaited(tmp_path):
+    """Beside others."""
+
+    async def both():
+        jobs = []
+        for number in range(2):
+            env = environment(tmp_path)
+            env.from_collection(ROWS).sink_to(DiscardingSink(), uid="out")
+            jobs.append(env.execute_async(f"job {number}", local=True))
+        return [(await job).rows_read for job in jobs]
+
+    assert asyncio.run(both()) == [30, 30]
