@@ -11,6 +11,7 @@ RUNS = (
     ["benchmarks.keyed_sum", "--keys", "100000", "--rows"],
     ["benchmarks.windows"],
     ["benchmarks.latency"],
+    ["benchmarks.connectors"],
     ["benchmarks.branches"],
     ["benchmarks.backpressure"],
     ["benchmarks.coordinator", "--subtasks", "1000", "10000"],

@@ -59,13 +59,15 @@ class AvroFormat(RowFormat):
         import fastavro
 
         parsed = self._parsed_schema()
-        rows = []
+        data, end = io.BytesIO(b"".join(values)), 0
+        rows: list[Any] = []
         for value in values:
-            data = io.BytesIO(value)
+            end += len(value)
             rows.append(fastavro.schemaless_reader(data, parsed, None))
-            if data.tell() != len(value):
-                raise ValueError(f"{len(value) - data.tell()} bytes are left behind the Avro datum")
-        return pa.RecordBatch.from_pylist(rows, self._schema)
+            if data.tell() != end:
+                raise ValueError(f"the Avro datum is {end - data.tell()} bytes shorter than the value")
+        columns = [pa.array([row[field.name] for row in rows], field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         import fastavro

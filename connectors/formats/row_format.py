@@ -17,6 +17,8 @@ import pyarrow as pa
 from snapline.dataflow.errors import ConnectorError
 
 REASON_LENGTH_MAX = 300
+UNREADABLE = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError)
+"""What decoders raise for a value that is no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ class RowFormat(ABC):
         >>> rows.column("n").to_pylist(), [row.index for row in bad]
         ([1, None, None], [1])
         """
+        if values and None not in values:
+            try:
+                return self.decode_all(values), []  # type: ignore[arg-type]  # none of them is null
+            except UNREADABLE:
+                pass
         there = [index for index, value in enumerate(values) if value is not None]
         bad: list[BadRow] = []
         good: list[int] = []
@@ -79,7 +86,7 @@ class RowFormat(ABC):
             return []
         try:
             batch = self.decode_all(values)
-        except (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError) as error:
+        except UNREADABLE as error:
             if len(values) == 1:
                 reason = " ".join(str(error).split())[:REASON_LENGTH_MAX] or type(error).__name__
                 bad.append(BadRow(indices[0], reason))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from snapline.connectors.formats import BadRow
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
-from snapline.connectors.kafka.message_columns import PartitionRows, Place, partition_rows
+from snapline.connectors.kafka.message_columns import PartitionRows, Place, by_partition, partition_rows
 from snapline.connectors.kafka.offsets import CheckpointedOffsets
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceContextInfo, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
@@ -151,21 +151,24 @@ class KafkaReader(SourceReader):
             self._watch(now_ms)
             return
         self._health.down, self._silent_since_ms = False, None
-        rows = []
-        for message in messages:
-            if message.error() is not None:
-                self._on_event(message)
-            elif self._is_wanted(message):
-                rows.append(message)
-        if rows:
-            self._decode(rows)
-        for message in messages:
-            place = (message.topic(), message.partition())
-            if place in self._splits and message.offset() is not None and message.offset() >= 0:
-                ended_at = message.offset() + (message.error() is None)
-                self._maybe_finish(place, ended_at)
+        events = [message for message in messages if message.error() is not None]
+        if events:
+            for event in events:
+                self._on_event(event)
+            messages = [message for message in messages if message.error() is None]
+        if messages:
+            grouped = by_partition(messages, len(self._source.topics))
+            ends = {place: group[-1].offset() + 1 for place, group in grouped.items()}
+            wanted = {place: kept for place, group in grouped.items() if (kept := self._wanted(place, group))}
+            if wanted:
+                self._decode(wanted)
+            for place, end in ends.items():
+                self._maybe_finish(place, end)
+        for event in events:
+            if event.offset() is not None and event.offset() >= 0:
+                self._maybe_finish((event.topic(), event.partition()), event.offset())
 
-    def _decode(self, messages: list[Any]) -> None:
+    def _decode(self, messages: Mapping[Place, list[Any]]) -> None:
         source = self._source
         found, bad = partition_rows(messages, source.format, source.metadata, source.on_error)
         if bad and source.on_error == "fail":
@@ -180,10 +183,14 @@ class KafkaReader(SourceReader):
             )  # fmt: skip
         self._ready.extend(found)
 
-    def _is_wanted(self, message: Any) -> bool:
-        place = (message.topic(), message.partition())
+    def _wanted(self, place: Place, messages: list[Any]) -> list[Any]:
+        """Those before the partition's stop."""
         stop = self._splits[place].description["stop"]
-        return place not in self._finished and (stop is None or message.offset() < stop)
+        if place in self._finished:
+            return []
+        if stop is None or messages[-1].offset() < stop:
+            return messages
+        return [message for message in messages if message.offset() < stop]
 
     def _maybe_finish(self, place: Place, offset: int) -> None:
         """A bounded partition ends when nothing below its stop is left."""

@@ -1,14 +1,13 @@
 """Messages of one poll as columns: the value by its format, and what Kafka knows of each message.
 
-Decides the types of the metadata columns and what becomes of values that the format cannot read. Sorted by partition,
-so that one decoding serves all and each partition's rows are a slice.
+Decides the types of the metadata columns and what becomes of values that the format cannot read. They are grouped by
+partition, so that one decoding serves all and each partition's rows are a slice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,17 +46,28 @@ class BadMessage:
     bad: BadRow
 
 
+def by_partition(messages: Sequence[Any], topics: int) -> dict[Place, list[Any]]:
+    """Messages of each partition, in order. `topics`: how many there are to tell apart."""
+    if topics == 1:
+        topic, numbers = messages[0].topic(), [message.partition() for message in messages]
+        if numbers.count(numbers[0]) == len(numbers):
+            return {(topic, numbers[0]): list(messages)}
+        by_number: dict[int, list[Any]] = {number: [] for number in set(numbers)}
+        for number, message in zip(numbers, messages, strict=True):
+            by_number[number].append(message)
+        return {(topic, number): found for number, found in by_number.items()}
+    found: dict[Place, list[Any]] = {}
+    for message in messages:
+        found.setdefault((message.topic(), message.partition()), []).append(message)
+    return found
+
+
 def partition_rows(
-    messages: Sequence[Any], row_format: RowFormat, metadata: Mapping[str, str], on_error: str
+    grouped: Mapping[Place, Sequence[Any]], row_format: RowFormat, metadata: Mapping[str, str], on_error: str
 ) -> tuple[list[PartitionRows], list[BadMessage]]:
     """The rows of each partition in order, and the messages that are none. With `keep` these are rows too, with `drop`
-    they are not, and with `fail` the caller raises."""
-    first = (messages[0].topic(), messages[0].partition())
-    places = [(message.topic(), message.partition()) for message in messages]
-    if any(place != first for place in places):
-        order = sorted(range(len(messages)), key=places.__getitem__)  # stable: offsets keep their order
-        messages = [messages[index] for index in order]
-        places = [places[index] for index in order]
+    they are not, and with `fail` the caller raises. One decoding serves all partitions."""
+    messages = [message for group in grouped.values() for message in group]
     values = [message.value() for message in messages]
     decoded, bad = row_format.decode(values)
     columns = [*decoded.columns, *(_column(name, messages) for name in metadata)]
@@ -73,14 +83,16 @@ def partition_rows(
     keep = np.ones(len(values), bool)
     if on_error == "drop":
         keep[[row.index for row in bad]] = False
-    starts = [0, *(at for at in range(1, len(places)) if places[at] != places[at - 1]), len(places)]
     found = []
-    for start, end in pairwise(starts):
+    end = 0
+    for place, group in grouped.items():
+        start, end = end, end + len(group)
         rows = batch.slice(start, end - start)
         if not keep[start:end].all():
             rows = rows.filter(pa.array(keep[start:end]))
-        found.append(PartitionRows(places[start], rows, messages[end - 1].offset() + 1))
-    return found, [BadMessage(places[row.index], messages[row.index].offset(), row) for row in bad]
+        found.append(PartitionRows(place, rows, group[-1].offset() + 1))
+    places = [(messages[row.index].topic(), messages[row.index].partition()) for row in bad]
+    return found, [BadMessage(place, messages[row.index].offset(), row) for place, row in zip(places, bad, strict=True)]
 
 
 def _column(name: str, messages: Sequence[Any]) -> pa.Array:
