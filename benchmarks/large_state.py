@@ -37,7 +37,7 @@ from snapline.protos import checkpoint_pb2 as pb
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
-from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.restore import SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
 from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
@@ -127,7 +127,7 @@ def restore(options: argparse.Namespace) -> dict[str, Any]:
     """Take the state back, and compare some of it."""
     message = pb.TaskStateSnapshot.FromString((Path(options.directory) / "handles").read_bytes())
     handles: TaskStateSnapshot = decode_task_state(message)
-    reader = StateReader(str(Path(options.directory) / "checkpoints"), StateStorages(open_storage))
+    reader = SnapshotReader(str(Path(options.directory) / "checkpoints"), StateStorages(open_storage))
     backend = open_backend(options)
     began = time.perf_counter()
     backend.restore([reader.open_state(part.handle) for part in handles.operators[OPERATOR].managed_keyed])

@@ -34,7 +34,7 @@ from snapline.runtime.storage.storage_port import Buffer
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 from snapline.taskmanager.snapshots.local_directories import LocalDirectories
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
-from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.restore import SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 
 JOB, OPERATOR = JobID(f"{1:032x}"), OperatorID(f"{7:032x}")
@@ -81,7 +81,7 @@ def snapshot(options: argparse.Namespace, storages: StateStorages, base: str, lo
     return answer, seconds
 
 
-def restore(options: argparse.Namespace, reader: StateReader, state: TaskStateSnapshot) -> dict[str, float]:
+def restore(options: argparse.Namespace, reader: SnapshotReader, state: TaskStateSnapshot) -> dict[str, float]:
     """Once, into a new backend."""
     backend = open_backend("hashmap", "", "")
     began = time.perf_counter()
@@ -117,8 +117,8 @@ def main(arguments: list[str] | None = None) -> int:
         second = local_recovery(directory, "tm-2")
         found: dict[str, list[dict[str, float]]] = {"storage": [], "local disk": []}
         for _ in range(options.trials):
-            found["storage"].append(restore(options, StateReader(base, storages), state))
-            reader = StateReader(base, storages, second.of_job(JOB))
+            found["storage"].append(restore(options, SnapshotReader(base, storages), state))
+            reader = SnapshotReader(base, storages, second.of_job(JOB))
             found["local disk"].append(restore(options, reader, state))
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -86,7 +86,7 @@ from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import Storage
 from snapline.runtime.storage.storage_probe import probe_storage
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 from snapline.runtime.version import VERSION
 
 ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
@@ -119,7 +119,7 @@ class ClusterEntrypoint:
         configuration = config.configuration
         security = Security.from_configuration(configuration)
         self._clock = SystemClock()
-        self._timers = TimerService(self._clock)
+        self._timers = TimerScheduler(self._clock)
         self._io = IoExecutor(self._timers, self._clock, logger, on_leadership_lost=self._does_not_lead)
         self._deletions = Deletions(self._io, self._timers, self._clock)
         self._dialer = Dialer(security, self._timers, self._clock, logger)

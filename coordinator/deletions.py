@@ -31,7 +31,7 @@ class SlowWork(Protocol):
 
 
 class Timers(Protocol):
-    """Calls back at a given time (implemented by TimerService)."""
+    """Calls back at a given time (implemented by TimerScheduler)."""
 
     def schedule(self, at_ms: int, callback: Callable[[], None]) -> object:
         """Call back at `at_ms`, in milliseconds since the epoch."""

@@ -19,7 +19,7 @@ from typing import Any
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
-from snapline.runtime.timers import ScheduledTimer, TimerService
+from snapline.runtime.timers import ScheduledTimer, TimerScheduler
 
 DEFAULT_THREADS = 8
 DEFAULT_LIMIT_MS = 300_000
@@ -59,7 +59,7 @@ class IoExecutor:
 
     def __init__(
         self,
-        timers: TimerService,
+        timers: TimerScheduler,
         clock: Clock,
         logger: Logger,
         threads: int = DEFAULT_THREADS,

@@ -25,7 +25,7 @@ from snapline.runtime.cores.connections import MessageReceived
 from snapline.runtime.cores.inbox import Events, Inbox
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, Machine, StartTimer
 from snapline.runtime.logs import Logger, logs_debug
-from snapline.runtime.timers import TimerDue, TimerService, TimerTable
+from snapline.runtime.timers import TimerDue, TimerScheduler, TimerTable
 
 ResultT = TypeVar("ResultT")
 Performer = Callable[[Any], None]
@@ -80,7 +80,7 @@ class MachineActor(pykka.ThreadingActor):
         name: str,
         machine: Machine[Any, Any],
         performers: Mapping[type, Performer],
-        timers: TimerService,
+        timers: TimerScheduler,
         clock: Clock,
         logger: Logger,
         on_crash: Callable[[ActorCrashed], None],

@@ -30,7 +30,7 @@ class ScheduledTimer:
 
     __slots__ = ("_service", "at_ms", "callback", "cancelled")
 
-    def __init__(self, service: TimerService, at_ms: int, callback: Callable[[], None]) -> None:
+    def __init__(self, service: TimerScheduler, at_ms: int, callback: Callable[[], None]) -> None:
         self._service = service
         self.at_ms = at_ms
         self.callback = callback
@@ -41,7 +41,7 @@ class ScheduledTimer:
         self._service.forget(self)
 
 
-class TimerService:
+class TimerScheduler:
     """Calls back at a time of `clock`, in order of due time, then of scheduling. One daemon thread, started at first
     use."""
 
@@ -135,7 +135,7 @@ class TimerDue:
 class TimerTable:
     """The timers of one core, used on its shell's thread only."""
 
-    def __init__(self, service: TimerService, tell: Callable[[TimerDue], None]) -> None:
+    def __init__(self, service: TimerScheduler, tell: Callable[[TimerDue], None]) -> None:
         self._service = service
         self._tell = tell
         self._running: dict[Hashable, tuple[int, ScheduledTimer]] = {}

@@ -216,8 +216,7 @@ class Checkpointing:
         """
         return self._flag(LOCAL_RECOVERY, enabled)
 
-    # --- inner
-    # ---------------------------------------------------------------------------------------------------------
+    # --- inner --------------------------------------------------------------------------------------------------------
 
     def _set(self, option: ConfigOption[Any], value: str) -> Checkpointing:
         if not isinstance(value, str):

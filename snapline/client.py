@@ -153,8 +153,7 @@ class ClusterClient:
         """
         self._channel.close()
 
-    # --- jobs
-    # ----------------------------------------------------------------------------------------------------------
+    # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def submit(self, job_graph: JobGraph) -> str:
         """Submit; returns the job id once the coordinator has accepted the job."""
@@ -231,8 +230,7 @@ class ClusterClient:
         """
         self._call(self._stub.Rescale, pb.RescaleRequest(job_id=job_id, parallelism=parallelism), SAVEPOINT_TIMEOUT_S)
 
-    # --- checkpoints and cluster
-    # ---------------------------------------------------------------------------------------
+    # --- checkpoints and cluster --------------------------------------------------------------------------------------
 
     def list_checkpoints(self, job_id: str) -> pb.ListCheckpointsResponse:
         """Return the counts, the history and the summary of the job's checkpoints."""
@@ -277,8 +275,7 @@ class ClusterClient:
         """Return what the coordinator says about itself."""
         return self._call(self._stub.GetClusterOverview, pb.GetClusterOverviewRequest())
 
-    # --- waiting
-    # -------------------------------------------------------------------------------------------------------
+    # --- waiting ------------------------------------------------------------------------------------------------------
 
     def watch_job(
         self, job_id: str, patience_s: float = 60.0, timeout_s: float | None = None
@@ -324,8 +321,7 @@ class ClusterClient:
         raise_unless_finished(last)
         return last
 
-    # --- inner
-    # ---------------------------------------------------------------------------------------------------------
+    # --- inner --------------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _savepoint(response: pb.SavepointResponse) -> str:

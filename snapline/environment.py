@@ -93,8 +93,7 @@ class StreamExecutionEnvironment:
             )
         return environment
 
-    # --- settings
-    # ------------------------------------------------------------------------------------------------------
+    # --- settings -----------------------------------------------------------------------------------------------------
 
     @property
     def configuration(self) -> Configuration:
@@ -186,8 +185,7 @@ class StreamExecutionEnvironment:
         self.python_modules.append(module)
         return self
 
-    # --- sources
-    # -------------------------------------------------------------------------------------------------------
+    # --- sources ------------------------------------------------------------------------------------------------------
 
     def from_source(
         self,
@@ -258,8 +256,7 @@ class StreamExecutionEnvironment:
         stream.check_event_time(strategy.column, f"watermark strategy of {label!r}")
         return DataStream(stream.environment, stream.edges, stream.schema, strategy.column)
 
-    # --- running
-    # -------------------------------------------------------------------------------------------------------
+    # --- running ------------------------------------------------------------------------------------------------------
 
     def translate(
         self, job_name: str = "snapline job", job_id: str = "", configuration: Configuration | None = None

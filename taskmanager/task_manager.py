@@ -37,7 +37,7 @@ from snapline.runtime.rpc.dialing import Dialer, relay_for
 from snapline.runtime.rpc.grpc_channels import Security
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 from snapline.runtime.version import VERSION
 from snapline.taskmanager.actors.running_tasks import RunningTasks
 from snapline.taskmanager.executor.effects import (
@@ -86,7 +86,7 @@ class TaskManager:
         host = config.bind_host or host_towards(towards)
         self._exchange = FlightExchange(ExchangeSettings.from_configuration(configuration, bind_host=host))
         self._clock = SystemClock()
-        self._timers = TimerService(self._clock)
+        self._timers = TimerScheduler(self._clock)
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
         roots = [root.strip() for root in configuration.get_option(LOCAL_STATE_ROOTS).split(",") if root.strip()]
         self._local = LocalRecovery(

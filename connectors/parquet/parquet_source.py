@@ -278,8 +278,7 @@ def _changed(split: SourceSplit) -> str:
     )
 
 
-# --- which files a path means
-# ------------------------------------------------------------------------------------------
+# --- which files a path means -----------------------------------------------------------------------------------------
 
 
 def _expand(location: Location) -> Sequence[Location]:
@@ -341,8 +340,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-# --- which columns
-# -----------------------------------------------------------------------------------------------------
+# --- which columns ----------------------------------------------------------------------------------------------------
 
 
 def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.Schema:

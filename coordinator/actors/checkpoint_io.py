@@ -48,7 +48,7 @@ from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError, StorageNotFound
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 VERIFY_PAUSE_MS = 1_000
 STATISTICS_PAUSE_MS = 1_000
@@ -65,7 +65,7 @@ class CheckpointIo:
         storages: StateStorages,
         stores: JobStores,
         io: IoExecutor,
-        timers: TimerService,
+        timers: TimerScheduler,
         clock: Clock,
         tell: Callable[[Any], object],
         logger: Logger,

@@ -61,7 +61,7 @@ from snapline.runtime.leaders.leader_retrieval import LeaderAddress
 from snapline.runtime.logs import Logger
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 STORE_RETRY_MS = 1_000
 """Pause before durable stores that do not answer are asked again."""
@@ -82,7 +82,7 @@ class JobServices:
     storages: StateStorages
     high_availability: HighAvailability
     io: IoExecutor
-    timers: TimerService
+    timers: TimerScheduler
     clock: Clock
     switchboard: Switchboard
     leaders: LeaderPublisher
@@ -117,7 +117,7 @@ class JobMasterRunner:
 
     @property
     def job_directory(self) -> str:
-        """See `job_directory`. Raises StorageError."""
+        """Return the directory of the job's checkpoints (see the function `job_directory`). Raises StorageError."""
         return job_directory(self._job_graph, self._services.storages, self._services.checkpoint_base)
 
     def start(self) -> None:

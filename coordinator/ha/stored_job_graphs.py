@@ -42,7 +42,7 @@ class StoredFile:
 
     name: str
     place: str
-    """For people."""
+    """Where the file lies, in words for people."""
     submitted: bytes = b""
     data: bytes | None = None
     """None: there is nothing to read."""

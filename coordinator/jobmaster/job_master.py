@@ -75,7 +75,7 @@ from snapline.coordinator.jobmaster.identity import (
     round_of,
 )
 from snapline.coordinator.jobmaster.pending_operations import refused
-from snapline.coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
+from snapline.coordinator.jobmaster.reconciliation import Adoptable, AdoptionRefused, Reconciliation, Waiting
 from snapline.coordinator.jobmaster.rescaling import (
     RescaleTimer,
 )
@@ -505,7 +505,7 @@ class JobMaster:
         match reconciliation.decide(self.scheduler.pool.has_slot, latest_id, self._had_finished):
             case Waiting(missing):
                 self._reconciling_note = f"waiting for reports of {missing} of {len(self.scheduler.graph)} subtasks"
-            case Refused(reason):
+            case AdoptionRefused(reason):
                 self._give_up_reconciling(reason)
             case Adoptable() as adoptable:
                 self._adopt(adoptable, latest_id)

@@ -46,7 +46,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AdoptionRefused:
     """What runs cannot be taken over."""
 
     reason: str
@@ -136,12 +136,12 @@ class Reconciliation:
         has_slot: Callable[[ResourceID, AllocationID], bool],
         latest_id: CheckpointID,
         finished: Collection[ExecutionVertexID] = (),
-    ) -> Waiting | Refused | Adoptable:
+    ) -> Waiting | AdoptionRefused | Adoptable:
         """What to do now. `has_slot`: the slot was offered to us by this TaskManager. `latest_id`: the latest completed
         checkpoint, 0 for none. `finished`: subtasks that had finished in it."""
         graphs = dict.fromkeys(attempt_id.execution_graph_id for attempt_id in self._reported)
         fewest_missing = len(self._subtasks)
-        refusal: Refused | None = None
+        refusal: AdoptionRefused | None = None
         complete: list[Adoptable] = []
         for graph_id in graphs:
             newest = self._newest_of(graph_id, latest_id)
@@ -158,7 +158,7 @@ class Reconciliation:
         if len(complete) == 1:
             return complete[0]
         if complete:
-            return Refused("the job runs twice")
+            return AdoptionRefused("the job runs twice")
         # an execution graph that is beyond adoption does not matter while another one may still become complete
         if refusal is not None and fewest_missing == len(self._subtasks):
             return refusal
@@ -190,15 +190,15 @@ class Reconciliation:
             or reported.report.attempt_id.attempt_number == of_region[self._region_of(subtask)]
         }
 
-    def _why_not(self, newest: dict[ExecutionVertexID, ReportedExecution]) -> Refused | None:
+    def _why_not(self, newest: dict[ExecutionVertexID, ReportedExecution]) -> AdoptionRefused | None:
         for subtask, reported in newest.items():
             report = reported.report
             if subtask not in self._subtasks:
-                return Refused(f"{report.attempt_id} is no subtask of the job: it ran with another parallelism")
+                return AdoptionRefused(f"{report.attempt_id} is no subtask of the job: it ran with another parallelism")
             if report.stopping:
-                return Refused(f"{report.attempt_id} was being stopped with a savepoint")
+                return AdoptionRefused(f"{report.attempt_id} was being stopped with a savepoint")
             if report.state not in ADOPTABLE:
-                return Refused(f"{report.attempt_id} is {report.state.value}", report.failure)
+                return AdoptionRefused(f"{report.attempt_id} is {report.state.value}", report.failure)
         return None
 
     def _known_to_have_finished(self, finished: Collection[ExecutionVertexID]) -> frozenset[ExecutionVertexID]:

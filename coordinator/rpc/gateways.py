@@ -33,7 +33,7 @@ from snapline.runtime.rpc.rpc_server import retrieve_exception
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, bytes]
 
 
-class Refused(Exception):
+class StreamRefused(Exception):
     """The stream ends with a status."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
@@ -58,7 +58,7 @@ class ServedStream:
         self.ending = False
         """No more will be put in; what waits is still written."""
         self.closed_by_core = False
-        self.refusal: Refused | None = None
+        self.refusal: StreamRefused | None = None
         """Why it is ended by the server."""
 
     def say(self, message: Fenced[Any]) -> None:
@@ -68,14 +68,14 @@ class ServedStream:
             self.wake()
         else:
             reason = f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
-            self.refuse(Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
+            self.refuse(StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
 
     def end(self) -> None:
         """Write what waits, then end."""
         self.ending = True
         self.wake()
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse(self, refusal: StreamRefused) -> None:
         """End it with a status."""
         self.refusal = self.refusal or refusal
         self.end()
@@ -106,13 +106,13 @@ class ServedStreams:
         self._streams[stream.connection] = stream
 
     def received(self, stream: ServedStream, envelope: cluster_pb2.Envelope) -> None:
-        """Tell the stream's actor, soon and in order; nothing, once the stream is ending. Raises Refused."""
+        """Tell the stream's actor, soon and in order; nothing, once the stream is ending. Raises StreamRefused."""
         if stream.ending:
             return
         try:
             session, messages = decode_envelope(envelope)
         except WireError as error:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         if stream.owner is None:
             stream.owner = self._owner_of(stream.kind, messages)
         self._tell(stream.owner, Incoming(stream.connection, session, messages))
@@ -128,16 +128,16 @@ class ServedStreams:
         job_id = JobID("")
         if kind is PeerKind.JOB_MASTER:
             if not messages or type(messages[0]) is not RegisterTaskExecutorAtJobMaster:
-                raise Refused(
+                raise StreamRefused(
                     grpc.StatusCode.INVALID_ARGUMENT,
                     "the first message to a JobMaster has to be RegisterTaskExecutorAtJobMaster",
                 )
             job_id = messages[0].job_id
         owner = self._switchboard.owner_of(kind, job_id)
         if owner is None and job_id:
-            raise Refused(grpc.StatusCode.NOT_FOUND, f"no job {job_id} runs here")
+            raise StreamRefused(grpc.StatusCode.NOT_FOUND, f"no job {job_id} runs here")
         if owner is None:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "this coordinator does not lead")
+            raise StreamRefused(grpc.StatusCode.UNAVAILABLE, "this coordinator does not lead")
         return owner
 
     def _tell(self, owner: Tell, event: Any) -> None:
@@ -154,7 +154,7 @@ class ServedStreams:
 
     def _refuse_all_of(self, owner: Tell) -> None:
         for stream in [stream for stream in self._streams.values() if stream.owner == owner and not stream.ending]:
-            stream.refuse(Refused(grpc.StatusCode.UNAVAILABLE, f"the {stream.kind.value} has stopped"))
+            stream.refuse(StreamRefused(grpc.StatusCode.UNAVAILABLE, f"the {stream.kind.value} has stopped"))
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class _Gateway:
         try:
             async for envelope in requests:
                 self._streams.received(stream, envelope)
-        except Refused as refusal:
+        except StreamRefused as refusal:
             stream.refuse(refusal)
         finally:
             stream.end()

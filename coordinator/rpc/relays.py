@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from snapline.coordinator.rpc.gateways import Refused, ServedStream, ServedStreams
+from snapline.coordinator.rpc.gateways import ServedStream, ServedStreams, StreamRefused
 from snapline.dataflow.wire.codec import WireError
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
@@ -64,7 +64,7 @@ class _RelayConnection:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def take(self, frames: relay_pb2.RelayFrames) -> None:
-        """All that came in together. Raises Refused for what no relay says."""
+        """All that came in together. Raises StreamRefused for what no relay says."""
         for frame in frames.frames:
             kind = frame.WhichOneof("kind")
             stream = self._streams.get(frame.stream)
@@ -76,8 +76,8 @@ class _RelayConnection:
                 try:
                     self._served.received(stream, cluster_pb2.Envelope.FromString(frame.envelope))
                 except DecodeError as error:
-                    stream.refuse(Refused(grpc.StatusCode.INVALID_ARGUMENT, f"not an Envelope: {error}"))
-                except Refused as refusal:
+                    stream.refuse(StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, f"not an Envelope: {error}"))
+                except StreamRefused as refusal:
                     stream.refuse(refusal)
             elif kind == "ended":
                 self._over(stream, frame.ended.reason)
@@ -85,12 +85,12 @@ class _RelayConnection:
     def _open(self, number: int, stream: _RelayedStream | None, opened: relay_pb2.RelayStreamOpened) -> None:
         kind = _KINDS.get(opened.gateway)
         if kind is None:
-            raise Refused(
+            raise StreamRefused(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"RelayStreamOpened.gateway has to be one of two, got {opened.gateway}",
             )
         if stream is not None:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"RelayFrame.stream {number} is open already")
+            raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, f"RelayFrame.stream {number} is open already")
         stream = self._streams[number] = _RelayedStream(number, kind, self._served.draw_id(), self._has_to_say)
         self._served.add(stream)
         self._logger.info(
@@ -169,7 +169,7 @@ class _RelayConnection:
         if not reason:
             return envelope
         stream.waiting.clear()
-        stream.refuse(Refused(grpc.StatusCode.INTERNAL, reason))
+        stream.refuse(StreamRefused(grpc.StatusCode.INTERNAL, reason))
         return b""
 
 
@@ -192,7 +192,7 @@ class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
             reading.add_done_callback(retrieve_exception)
             await relay.write(context)
             await reading
-        except Refused as refusal:
+        except StreamRefused as refusal:
             reason = str(refusal)
             await context.abort(refusal.code, reason)
         finally:

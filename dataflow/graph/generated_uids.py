@@ -18,7 +18,7 @@ class GeneratedUids:
     """Of one job; operators in topological order."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Begin without any uid that was given or generated."""
         self._drawn: Counter[tuple[str, ...]] = Counter()
 
     def draw(self, name: str, inputs: Sequence[str]) -> str:

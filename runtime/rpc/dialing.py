@@ -45,7 +45,7 @@ from snapline.runtime.rpc.grpc_channels import (
     open_channel,
     reason_of,
 )
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 MAX_QUEUED_MESSAGES = 200_000
 MAX_MESSAGES_PER_ENVELOPE = 1_000
@@ -122,7 +122,7 @@ def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
 class _RelayInUse:
     """The relay of a process, if it has one."""
 
-    def __init__(self, address: str, timers: TimerService, clock: Clock) -> None:
+    def __init__(self, address: str, timers: TimerScheduler, clock: Clock) -> None:
         self._address = address
         self._timers = timers
         self._clock = clock
@@ -247,7 +247,9 @@ class _Connection:
 class Dialer:
     """All connections that a process dialed. Methods may be called from any thread and never wait."""
 
-    def __init__(self, security: Security, timers: TimerService, clock: Clock, logger: Logger, relay: str = "") -> None:
+    def __init__(
+        self, security: Security, timers: TimerScheduler, clock: Clock, logger: Logger, relay: str = ""
+    ) -> None:
         """`relay`: host:port of the one that connections are dialed through while it is there; empty: none."""
         self._security = security
         self._relay = _RelayInUse(relay, timers, clock)

@@ -69,8 +69,7 @@ class Expr:
     arguments: tuple[Any, ...] = ()
     """What is no column: a name, a literal, a type, a pattern."""
 
-    # --- arithmetic
-    # -----------------------------------------------------------------------------------------------------
+    # --- arithmetic ---------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Expr:
         return _infix("+", self, other)
@@ -114,8 +113,7 @@ class Expr:
     def __neg__(self) -> Expr:
         return Expr("negate", (self,))
 
-    # --- comparison and logic
-    # -------------------------------------------------------------------------------------------
+    # --- comparison and logic -----------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]  # as in Polars and PySpark: an expression, not an answer
         return _infix("==", self, other)
@@ -164,11 +162,10 @@ class Expr:
         """Raises TypeError: `==` makes an expression, so expressions are no keys of dictionaries."""
         raise TypeError(f"{self!r} is no key of a dictionary: == between expressions makes an expression")
 
-    # --- names and types
-    # ------------------------------------------------------------------------------------------------
+    # --- names and types ----------------------------------------------------------------------------------------------
 
     def alias(self, name: Text) -> Expr:
-        """Call the result `name`."""
+        """Return the same expression, whose result is called `name`."""
         return Expr("alias", (self,), (name,))
 
     def cast(self, data_type: pa.DataType) -> Expr:
@@ -177,8 +174,7 @@ class Expr:
             raise JobDefinitionError(f"cast takes an Arrow type such as pyarrow.int64(), not {data_type!r}")
         return Expr("cast", (self,), (data_type,))
 
-    # --- nulls and choices
-    # ----------------------------------------------------------------------------------------------
+    # --- nulls and choices --------------------------------------------------------------------------------------------
 
     def is_null(self) -> Expr:
         """Whether there is no value."""
@@ -208,8 +204,7 @@ class Expr:
         below = self <= upper if closed in ("both", "right") else self < upper
         return above & below
 
-    # --- numbers
-    # --------------------------------------------------------------------------------------------------------
+    # --- numbers ------------------------------------------------------------------------------------------------------
 
     def abs(self) -> Expr:
         """The value without its sign."""
@@ -228,7 +223,7 @@ class Expr:
         return Expr("ceil", (self,))
 
     def sqrt(self) -> Expr:
-        """The square root, float64."""
+        """Return the square root of each value, as float64."""
         return Expr("sqrt", (self,))
 
     def exp(self) -> Expr:
@@ -236,11 +231,10 @@ class Expr:
         return Expr("exp", (self,))
 
     def log(self) -> Expr:
-        """The natural logarithm, float64."""
+        """Return the natural logarithm of each value, as float64."""
         return Expr("log", (self,))
 
-    # --- kinds of values
-    # ------------------------------------------------------------------------------------------------
+    # --- kinds of values ----------------------------------------------------------------------------------------------
 
     @property
     def str(self) -> TextExpr:
@@ -260,8 +254,7 @@ class Expr:
         """The number of elements of a list."""
         return Expr("list.len", (self,))
 
-    # --- what it is
-    # -----------------------------------------------------------------------------------------------------
+    # --- what it is ---------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> Text:
@@ -356,21 +349,21 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 class TextExpr:
-    """Operations on text: `sl.col("name").str.to_uppercase()`."""
+    """The operations on columns of text: `sl.col("name").str.to_uppercase()`."""
 
     def __init__(self, of: Expr) -> None:
         self._of = of
 
     def to_uppercase(self) -> Expr:
-        """Upper case."""
+        """Return each text in upper case."""
         return Expr("str.to_uppercase", (self._of,))
 
     def to_lowercase(self) -> Expr:
-        """Lower case."""
+        """Return each text in lower case."""
         return Expr("str.to_lowercase", (self._of,))
 
     def len_chars(self) -> Expr:
-        """The number of characters."""
+        """Return the number of characters of each text."""
         return Expr("str.len_chars", (self._of,))
 
     def starts_with(self, prefix: str) -> Expr:
@@ -390,7 +383,7 @@ class TextExpr:
         return Expr("str.replace", (self._of,), (pattern, value, literal, False))
 
     def replace_all(self, pattern: str, value: str, *, literal: bool = False) -> Expr:
-        """Every match replaced."""
+        """Return each text with every match replaced."""
         return Expr("str.replace", (self._of,), (pattern, value, literal, True))
 
     def slice(self, offset: int, length: int | None = None) -> Expr:
@@ -413,7 +406,7 @@ class TimeExpr:
         self._of = of
 
     def year(self) -> Expr:
-        """The year."""
+        """Return the year of each date or timestamp."""
         return Expr("dt.year", (self._of,))
 
     def month(self) -> Expr:
@@ -445,7 +438,7 @@ class TimeExpr:
         return Expr("dt.second", (self._of,))
 
     def date(self) -> Expr:
-        """The date alone."""
+        """Return the date of each timestamp, without its time."""
         return Expr("dt.date", (self._of,))
 
     def truncate(self, every: str) -> Expr:

@@ -76,7 +76,7 @@ class Predicate:
     condition: Expr
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
-        """Which rows stay."""
+        """Return for each row whether it stays."""
         return self.condition.evaluate(batch)
 
     def check_over(self, schema: pa.Schema) -> None:

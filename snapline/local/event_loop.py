@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from snapline.runtime.clock import Clock
-from snapline.runtime.timers import ScheduledTimer, TimerService
+from snapline.runtime.timers import ScheduledTimer, TimerScheduler
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
 
 QUANTUM_MS = 5
@@ -25,7 +25,7 @@ QUANTUM_MS = 5
 LONGEST_WAIT_MS = 60_000
 
 
-class EventLoop(TimerService):
+class EventLoop(TimerScheduler):
     """One thread's worth of actors, timers and tasks."""
 
     def __init__(self, clock: Clock) -> None:
@@ -42,8 +42,7 @@ class EventLoop(TimerService):
         self.is_waiting = False
         """Nothing runs: it can be interrupted."""
 
-    # --- from any thread
-    # ------------------------------------------------------------------------------------------------
+    # --- from any thread ----------------------------------------------------------------------------------------------
 
     def call_soon(self, action: Callable[[], None]) -> None:
         """Call it in one of the next turns, in order."""
@@ -76,8 +75,7 @@ class EventLoop(TimerService):
         """Whether nothing is to be done but what timers bring."""
         return not self._called and not self._ready
 
-    # --- on the loop's thread
-    # -------------------------------------------------------------------------------------------
+    # --- on the loop's thread -----------------------------------------------------------------------------------------
 
     def turn(self, wait_ms: int = LONGEST_WAIT_MS) -> None:
         """Do what is there to do; when that is nothing, wait for it, at most so long."""

@@ -111,8 +111,7 @@ class LocalJob:
         """Close the job at the end of the block."""
         self.close()
 
-    # --- looking
-    # ----------------------------------------------------------------------------------------------------------
+    # --- looking ------------------------------------------------------------------------------------------------------
 
     @property
     def has_ended(self) -> bool:
@@ -133,8 +132,7 @@ class LocalJob:
         """Its checkpoints as they are now."""
         return self._on_loop(self._coordinator.checkpoints)
 
-    # --- driving
-    # ----------------------------------------------------------------------------------------------------------
+    # --- driving ------------------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -209,8 +207,7 @@ class LocalJob:
         if stuck:
             sys.stderr.write(f"snapline: these tasks are still in a function of the user: {', '.join(stuck)}\n")
 
-    # --- inner
-    # --------------------------------------------------------------------------------------------------------------
+    # --- inner --------------------------------------------------------------------------------------------------------
 
     def _on_loop(self, read: Callable[[], Any]) -> Any:
         """What is read off the cores between two events."""

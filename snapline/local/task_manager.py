@@ -138,8 +138,7 @@ class LocalTaskManager:
             self._loop.ring()
         self.actor.tell(event)
 
-    # --- performers
-    # -------------------------------------------------------------------------------------------------------
+    # --- performers ---------------------------------------------------------------------------------------------------
 
     def _terminate(self, effect: TerminateTaskManager) -> None:
         raise InvariantViolation(f"the TaskManager of a local run ends: {effect.reason}")

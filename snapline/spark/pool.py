@@ -109,8 +109,7 @@ class TaskManagerPool:
         with self._condition:
             return self._started
 
-    # --- what the coordinator is told, and says
-    # ----------------------------------------------------------------------------
+    # --- what the coordinator is told, and says -----------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
         """What there can be, as far as Spark shows it now. Asks Spark."""
@@ -170,8 +169,7 @@ class TaskManagerPool:
             self._log.debug("Spark does not say what runs", group=group, error=str(error))
             return False
 
-    # --- up and down
-    # -------------------------------------------------------------------------------------------------------
+    # --- up and down --------------------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = 15.0) -> None:
         """Cancel all Spark jobs of the pool and wait for their threads."""

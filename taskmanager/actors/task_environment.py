@@ -27,7 +27,7 @@ from snapline.taskmanager.executor.events import TaskEnteredState, TaskSaid
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
 from snapline.taskmanager.operators.sources.push_source_operator import PushSourceRunner
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery
-from snapline.taskmanager.snapshots.restore import BytesRead, StateReader
+from snapline.taskmanager.snapshots.restore import BytesRead, SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
@@ -59,7 +59,7 @@ class TaskEnvironment:
         self._snapshot_sink = uploader.for_task(
             descriptor.checkpoint_directory, local, None if threshold is None else FILE_THRESHOLD.read(threshold)
         )
-        self._state = StateReader(descriptor.checkpoint_directory, storages, local)
+        self._state = SnapshotReader(descriptor.checkpoint_directory, storages, local)
         if local is not None and descriptor.restore_checkpoint_id > 0:
             local.refer(descriptor.restore_checkpoint_id, descriptor.restore_state)
         self._clock = clock

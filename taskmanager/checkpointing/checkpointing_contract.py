@@ -28,8 +28,7 @@ from snapline.taskmanager.operators.base.operator_contract import OperatorSnapsh
 FrozenState = tuple[OperatorID, OperatorSnapshot]
 """What one operator froze, and which."""
 
-# --- effects of barrier handlers on the input gates
-# --------------------------------------------------------------------
+# --- effects of barrier handlers on the input gates -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,7 @@ GateEffect = (
     | CheckpointStopped
 )
 
-# --- effects of barrier handlers on the task
-# ---------------------------------------------------------------------------
+# --- effects of barrier handlers on the task --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +170,7 @@ TaskEffect = (
 )
 BarrierHandlerEffect = GateEffect | TaskEffect
 
-# --- what the subtask checkpoint coordinator works with
-# ------------------------------------------------------------------
+# --- what the subtask checkpoint coordinator works with ---------------------------------------------------------------
 
 InputState = Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]
 OutputState = Mapping[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]

@@ -83,8 +83,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._now_ms = 0
         self._effects: list[BarrierHandlerEffect] = []
 
-    # --- events
-    # ---------------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def process_barrier(
         self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int
@@ -176,8 +175,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             self.stop_inputs_checkpoint(self._started_id, completed=False)
         return self._take_effects()
 
-    # --- what can be seen from outside
-    # ------------------------------------------------------------------------------------
+    # --- what can be seen from outside --------------------------------------------------------------------------------
 
     @property
     def latest_checkpoint_id(self) -> CheckpointID:
@@ -201,8 +199,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         """Return the state that the handler is in."""
         return self._state
 
-    # --- what states may ask for (barrier_states.Controller)
-    # --------------------------------------------------------------
+    # --- what states may ask for (barrier_states.Controller) ----------------------------------------------------------
 
     @property
     def all_barriers_received(self) -> bool:
@@ -281,8 +278,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._announced.clear()
         self._blocked.clear()
 
-    # --- inside
-    # -----------------------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _is_obsolete(self, checkpoint_id: CheckpointID) -> bool:
         return self._current_id > checkpoint_id or (

@@ -99,8 +99,7 @@ class SubtaskCheckpointCoordinator:
         self._highest_aborted_id = CheckpointID(-1)
         self._pending: dict[CheckpointID, _PendingSnapshot] = {}
 
-    # --- triggers
-    # ---------------------------------------------------------------------------------------------------------
+    # --- triggers -----------------------------------------------------------------------------------------------------
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, now_ms: int, *, is_running: bool = True) -> None:
         """The JobMaster wants a checkpoint of a source, or of a task whose inputs have all ended. Raises
@@ -198,8 +197,7 @@ class SubtaskCheckpointCoordinator:
         for operator in reversed(self._operators):
             pending.frozen.append(operator.snapshot_state(barrier, is_final=pending.is_task_finished))
 
-    # --- what becomes of a triggered checkpoint
-    # -----------------------------------------------------------------------------
+    # --- what becomes of a triggered checkpoint -----------------------------------------------------------------------
 
     def all_barriers_received(
         self, checkpoint_id: CheckpointID, alignment_duration_ms: int, bytes_processed_during_alignment: int
@@ -257,8 +255,7 @@ class SubtaskCheckpointCoordinator:
         state = replace(result, is_task_finished=pending.is_task_finished)
         self._task.acknowledge(checkpoint_id, metrics, state)
 
-    # --- aborts and notifications
-    # -------------------------------------------------------------------------------------------
+    # --- aborts and notifications -------------------------------------------------------------------------------------
 
     def abort_checkpoint_on_barrier(
         self,
@@ -303,8 +300,7 @@ class SubtaskCheckpointCoordinator:
         for checkpoint_id in list(self._pending):
             self._drop(checkpoint_id)
 
-    # --- what can be seen from outside
-    # ----------------------------------------------------------------------------------------
+    # --- what can be seen from outside --------------------------------------------------------------------------------
 
     @property
     def last_checkpoint_id(self) -> CheckpointID:
@@ -321,8 +317,7 @@ class SubtaskCheckpointCoordinator:
         """Number of aborts whose trigger has not come."""
         return len(self._aborted)
 
-    # --- inside
-    # -----------------------------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _finish_output(self, pending: _PendingSnapshot, batches: OutputState) -> None:
         """What the barrier has overtaken in the outputs is known."""

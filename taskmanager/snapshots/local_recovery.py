@@ -27,11 +27,11 @@ from snapline.taskmanager.snapshots.planning.local_state_retention import (
     InheritedTimedOut,
     JobArrived,
     JobGone,
+    LocalSnapshotCompleted,
     LocalStateRetention,
     OriginalDeleted,
     RetentionEvent,
     SnapshotAborted,
-    SnapshotCompleted,
     SnapshotReferred,
 )
 
@@ -117,7 +117,7 @@ class LocalRecovery:
         self._logger.warning("a local copy of state is not used, the storage is read", path=path, reason=str(error))
         self._tell(OriginalDeleted(job_id, path))
 
-    def tell(self, event: SnapshotReferred | SnapshotCompleted | SnapshotAborted | OriginalDeleted) -> None:
+    def tell(self, event: SnapshotReferred | LocalSnapshotCompleted | SnapshotAborted | OriginalDeleted) -> None:
         """What has become of a snapshot or file."""
         self._tell(event)
 
@@ -186,7 +186,7 @@ class JobLocalRecovery:
 
     def complete(self, checkpoint_id: CheckpointID) -> None:
         """Keep the copies of this checkpoint, which is durable."""
-        self.recovery.tell(SnapshotCompleted(self.job_id, checkpoint_id))
+        self.recovery.tell(LocalSnapshotCompleted(self.job_id, checkpoint_id))
 
     def abort(self, checkpoint_id: CheckpointID) -> None:
         """Delete the copies of this checkpoint, which will never complete."""

@@ -99,7 +99,7 @@ class SegmentBlob:
         return data
 
 
-class StateReader:
+class SnapshotReader:
     """Opens the blobs of one job's snapshots."""
 
     def __init__(

@@ -66,8 +66,8 @@ _EVOLVED_AT_ONCE = 1 << 16
 StateT = TypeVar("StateT", bound=KeyedState)
 
 
-class KeyedStateInput(Protocol):
-    """A keyed state file to restore from (as operators.contract.KeyedStateInput)."""
+class StateFile(Protocol):
+    """A keyed state file to restore from (the part of operator_contract.KeyedStateInput that a backend needs)."""
 
     def read_range(self, offset: int, size: int) -> bytes:
         """Read these bytes of the file."""
@@ -316,7 +316,7 @@ class KeyedStateBackend:
             self.key_group_range, self.max_parallelism, is_delta=True,
         )  # fmt: skip
 
-    def restore(self, inputs: Iterable[KeyedStateInput]) -> None:
+    def restore(self, inputs: Iterable[StateFile]) -> None:
         """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before
         the first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build
         on."""

@@ -109,8 +109,7 @@ class CheckpointExecution:
         for writer in self._writers:
             writer.broadcast(EndOfChannelState(is_last))
 
-    # --- the background
-    # ---------------------------------------------------------------------------------------------------
+    # --- the background -----------------------------------------------------------------------------------------------
 
     def start_async_snapshot(
         self,
@@ -136,8 +135,7 @@ class CheckpointExecution:
         """The snapshot sink keeps local copies, and what was acknowledged."""
         self._environment.snapshot_sink.settled(checkpoint_id, completed=completed)
 
-    # --- the JobMaster
-    # ----------------------------------------------------------------------------------------------------
+    # --- the JobMaster ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, checkpoint_id: CheckpointID, metrics: CheckpointMetrics, state: TaskStateSnapshot) -> None:
         """What was written belongs to the checkpoint from now on."""

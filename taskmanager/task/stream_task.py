@@ -133,8 +133,7 @@ class StreamTask:
         """Triggers that wait: for the end of data (stop with savepoint), or for the end of all inputs."""
         self._last_completed_id = CheckpointID(0)
 
-    # --- mail: from any thread
-    # ------------------------------------------------------------------------------------------
+    # --- mail: from any thread ----------------------------------------------------------------------------------------
 
     def deliver(self, message: TaskMessage) -> None:
         """The JobMaster said this to the attempt."""
@@ -157,8 +156,7 @@ class StreamTask:
         if source is not None:
             source.cancel()
 
-    # --- seen from outside
-    # ----------------------------------------------------------------------------------------------
+    # --- seen from outside --------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ExecutionState:
@@ -169,8 +167,7 @@ class StreamTask:
         """Counters, cumulative since the start. From any thread."""
         return self._meter.metrics(self._parts)
 
-    # --- the loop
-    # -------------------------------------------------------------------------------------------------------
+    # --- the loop -----------------------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> Progress:
         """Do one piece of work. Raises InvariantViolation only: a defect of ours, after which the shell fails the task
@@ -286,8 +283,7 @@ class StreamTask:
             case _:
                 return ProgressKind.IDLE, source.wake_at_ms
 
-    # --- input
-    # ----------------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------------
 
     def _poll(self, parts: TaskParts, now_ms: int, *, priority_only: bool = False) -> bool:
         """Take one element from the gates. Returns whether there was one."""
@@ -364,8 +360,7 @@ class StreamTask:
             if not drain:
                 self._send_end_of_data(parts, drain=False)
 
-    # --- the end
-    # --------------------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     def _end_source_data(self, parts: TaskParts, *, drain: bool) -> None:
         """The source has no more, or is not to emit any more."""
@@ -421,8 +416,7 @@ class StreamTask:
             TaskStateChanged(self.descriptor.job_id, self.descriptor.attempt_id, state, failure)
         )
 
-    # --- the beginning
-    # --------------------------------------------------------------------------------------------------
+    # --- the beginning ------------------------------------------------------------------------------------------------
 
     def _initialize(self) -> Progress:
         self._become(ExecutionState.INITIALIZING)
@@ -445,8 +439,7 @@ class StreamTask:
     def _wired(self) -> TaskParts:
         return check(self._parts, "a task is wired before it runs")
 
-    # --- mail
-    # -----------------------------------------------------------------------------------------------------------
+    # --- mail ---------------------------------------------------------------------------------------------------------
 
     def _check_for_stop(self) -> None:
         """End the task as CANCELED when that was asked before it began."""

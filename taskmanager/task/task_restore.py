@@ -101,8 +101,7 @@ class TaskRestore:
                 tuple(_reading(uid, lambda o=offset, s=size: blob.read_range(o, s)) for offset, size in entry.offsets),  # type: ignore[misc]
             )
 
-    # --- data in flight
-    # -------------------------------------------------------------------------------------------------
+    # --- data in flight -----------------------------------------------------------------------------------------------
 
     def input_channels(self) -> dict[tuple[int, int], list[pa.RecordBatch]]:
         """(gate, channel) to the batches that were in flight there, in order."""

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from snapline.runtime.clock import Clock
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 QUANTUM_MS = 5
 """As long as Python lets a thread run on while another one waits for its lock (`sys.getswitchinterval`)."""
@@ -138,7 +138,7 @@ class Turns:
     """The turns of a process. Methods may be called from any thread."""
 
     def __init__(
-        self, least: int, timers: TimerService, clock: Clock, cpu_seconds: Callable[[], float] = time.process_time
+        self, least: int, timers: TimerScheduler, clock: Clock, cpu_seconds: Callable[[], float] = time.process_time
     ) -> None:
         """`least`: as TurnTable's. `cpu_seconds`: what the process has computed by now."""
         self._table: TurnTable[Turn] = TurnTable(least, os.cpu_count() or 1)

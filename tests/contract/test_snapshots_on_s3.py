@@ -17,7 +17,7 @@ from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
-from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.restore import SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from tests.services.s3 import BUCKET, S3Server
 
@@ -64,7 +64,7 @@ def test_state_comes_back_by_ranges(uploader: SnapshotUploader, s3_server: S3Ser
     state = answers.get(timeout=60).operators[OPERATOR]
 
     assert len(open_storage(base, s3_server.configuration).list("chk-3")) == 1
-    reader = StateReader(base, StateStorages(lambda url: open_storage(url, s3_server.configuration)))
+    reader = SnapshotReader(base, StateStorages(lambda url: open_storage(url, s3_server.configuration)))
     blob = reader.open_state(state.managed_keyed[0].handle)
     assert blob.size == len(keyed) and blob.read_range(len(keyed) - 5000, 5000) == keyed[-5000:]
     lists = reader.open_state(state.managed_operator[0].handle)

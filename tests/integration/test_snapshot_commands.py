@@ -156,8 +156,7 @@ def test_a_plan_reaches_an_object_store_with_the_settings_of_the_script(savepoin
     assert (run.returncode, run.stderr) == (1, f"snapline: {nothing}\n")
 
 
-# --- snapshots that cannot be started from
-# ------------------------------------------------------------------------------
+# --- snapshots that cannot be started from ----------------------------------------------------------------------------
 
 
 def missing(copy: Path) -> None:

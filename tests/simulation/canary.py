@@ -19,7 +19,7 @@ from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from snapline.coordinator.ha.zookeeper import FencedNodes
-from snapline.coordinator.jobmaster.reconciliation import Reconciliation, Refused
+from snapline.coordinator.jobmaster.reconciliation import AdoptionRefused, Reconciliation
 from snapline.coordinator.jobmaster.rescaling import Rescaling
 from snapline.coordinator.jobmaster.speakers import Speakers
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
@@ -106,7 +106,7 @@ def _leaders_die(options: Options) -> Options:
 
 @contextmanager
 def _adopt_nothing() -> Iterator[None]:
-    with patch.object(Reconciliation, "decide", lambda *_: Refused("planted")):
+    with patch.object(Reconciliation, "decide", lambda *_: AdoptionRefused("planted")):
         yield
 
 

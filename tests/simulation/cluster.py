@@ -342,8 +342,7 @@ class SimulatedCluster:
         if status.is_globally_terminal:
             self.outcomes[job_id] = (status, failure)
 
-    # --- coordinators that do not know that they are replaced
-    # -----------------------------------------------------------
+    # --- coordinators that do not know that they are replaced ---------------------------------------------------------
 
     def replace_coordinator(self, frozen_ms: int) -> str:
         """Another coordinator takes over while this one is frozen. Name of the replaced one, empty: there is none."""

@@ -367,8 +367,7 @@ class CoordinatorProcess(Process):
             lambda own, reason: tell(ConnectionLost(own, reason)),
         )
 
-    # --- performers of the Dispatcher
-    # -----------------------------------------------------------------------------------
+    # --- performers of the Dispatcher ---------------------------------------------------------------------------------
 
     def _store_job_graph(self, effect: dispatching.StoreJobGraph) -> None:
         graph = effect.job_graph

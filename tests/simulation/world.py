@@ -221,7 +221,7 @@ class SilentLogger:
 
 
 class WorldClock:
-    """`snapline.runtime.clock.Clock` and the part of `TimerService` that shells use, on simulated time."""
+    """`snapline.runtime.clock.Clock` and the part of `TimerScheduler` that shells use, on simulated time."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -119,3 +119,76 @@ def test_every_test_tells_its_story() -> None:
     ]
 
     assert not found, "no docstring:\n" + "\n".join(found)
+
+
+ROOMS = ("dataflow", "runtime", "connectors", "coordinator", "taskmanager", "snapline")
+"""The rooms of the product whose names and prose people read; protos/ has generated code."""
+LONGEST_LINE = 120
+FEWEST_WORDS = 5
+"""A docstring with fewer has no subject and verb, and is a riddle without its neighbour (CONTRIBUTING.md)."""
+
+
+def product_files() -> list[Path]:
+    """Python files of the product's rooms."""
+    return [path for path in python_files() if path.relative_to(ROOT).parts[0] in ROOMS]
+
+
+def docstrings(path: Path) -> list[tuple[int, int, str]]:
+    """First line, last line and text of each docstring, those of attributes and constants included."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found.append((value.lineno, value.end_lineno or value.lineno, value.value))
+    return found
+
+
+def test_docstrings_are_sentences() -> None:
+    """No docstring of the product has four words or fewer."""
+    found = [
+        f"{shown(path)}:{first}: {text.strip()}"
+        for path in product_files()
+        for first, _, text in docstrings(path)
+        if len(text.split()) < FEWEST_WORDS
+    ]
+
+    assert not found, "say it in a sentence with a subject and a verb, see CONTRIBUTING.md:\n" + "\n".join(found)
+
+
+def is_of_a_doctest(lines: list[str], number: int) -> bool:
+    """Whether a line of a docstring is an example or what an example prints, which cannot be broken."""
+    while lines[number - 1].strip():
+        if lines[number - 1].lstrip().startswith(">>>"):
+            return True
+        number -= 1
+    return False
+
+
+def test_prose_ends_with_the_column_that_code_ends_with() -> None:
+    """Docstrings and comments have lines of at most 120 columns; ruff's E501 would also find long texts in code."""
+    found = []
+    for path in python_files():
+        lines = path.read_text().splitlines()
+        prose = {number for first, last, _ in docstrings(path) for number in range(first, last + 1)}
+        prose |= {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
+        found += [
+            f"{shown(path)}:{number}: {len(lines[number - 1])} columns"
+            for number in sorted(prose)
+            if len(lines[number - 1]) > LONGEST_LINE and not is_of_a_doctest(lines, number)
+        ]
+
+    assert not found, f"break these lines of prose at {LONGEST_LINE} columns:\n" + "\n".join(found)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """A class is found by its name, whatever the room."""
+    places: dict[str, list[str]] = {}
+    for path in product_files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{shown(path)}:{node.lineno}")
+    found = [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
+
+    assert not found, "give each its own name:\n" + "\n".join(found)

@@ -250,8 +250,7 @@ class InputGate:
                 channel.checkpoint_stopped(checkpoint_id)
         return remembered
 
-    # --- ends
-    # -----------------------------------------------------------------------------------------------------------
+    # --- ends ---------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Close all channels of the gate, because its task is over."""

@@ -43,7 +43,7 @@ class ExchangeSecurity:
 
     @property
     def server_options(self) -> dict[str, Any]:
-        """Of FlightServerBase."""
+        """Return the keyword arguments that a FlightServerBase is created with."""
         if not self.ca:
             return {}
         pair = (self.certificate, self.key)
@@ -51,7 +51,7 @@ class ExchangeSecurity:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """Of FlightClient."""
+        """Return the keyword arguments that a FlightClient is created with."""
         if not self.ca:
             return {}
         name = {"override_hostname": self.hostname} if self.hostname else {}

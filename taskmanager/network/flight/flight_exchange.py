@@ -26,7 +26,7 @@ from snapline.taskmanager.network.channels.local_exchange import LocalExchange, 
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_server import ExchangeError, ExchangeServer
 from snapline.taskmanager.network.flight.frames import OpenChannel
-from snapline.taskmanager.network.flight.inbound_stream import InboundStream, Peer
+from snapline.taskmanager.network.flight.inbound_stream import ExchangePeer, InboundStream
 from snapline.taskmanager.network.flight.pending_requests import PendingRequests
 
 CLOSE_SECONDS = 2.0
@@ -158,7 +158,9 @@ class FlightExchange:
             self._check_open()
             stream = self._streams.get(key)
             if stream is None or stream.is_closing:
-                peer = Peer(key.address, key.edge_id, self._settings.security, self._settings.request_backoff_max_ms)
+                peer = ExchangePeer(
+                    key.address, key.edge_id, self._settings.security, self._settings.request_backoff_max_ms
+                )
                 stream = self._streams[key] = InboundStream(peer, lambda ended: self._stream_ended(key, ended))
                 self._running = [other for other in self._running if not other.has_ended]
                 self._running.append(stream)

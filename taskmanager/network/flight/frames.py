@@ -75,7 +75,7 @@ class AddCredit:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeConsumption:
+class ResumeChannel:
     """Consumer -> producer: the aligned barrier has been processed (Flink: ResumeConsumption)."""
 
     channel_id: int
@@ -89,7 +89,7 @@ class ReleaseChannel:
 
 
 DownstreamFrame = ElementFrame | ChannelFailed | ExchangeClosed
-UpstreamFrame = OpenChannel | AddCredit | ResumeConsumption | ReleaseChannel
+UpstreamFrame = OpenChannel | AddCredit | ResumeChannel | ReleaseChannel
 
 # --- layout -----------------------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ def encode_upstream(frame: UpstreamFrame) -> bytes:
     """Encode a message from a consumer to its producer."""
     if isinstance(frame, AddCredit):
         return _CREDIT.pack(_Kind.CREDIT, frame.channel_id, frame.credits)
-    if isinstance(frame, ResumeConsumption):
+    if isinstance(frame, ResumeChannel):
         return _CHANNEL.pack(_Kind.RESUME, frame.channel_id)
     if isinstance(frame, ReleaseChannel):
         return _CHANNEL.pack(_Kind.RELEASE, frame.channel_id)
@@ -322,7 +322,7 @@ def decode_upstream(metadata: pa.Buffer | bytes | None) -> UpstreamFrame:
             case _Kind.CREDIT:
                 return AddCredit(*_CREDIT.unpack(data)[1:])
             case _Kind.RESUME:
-                return ResumeConsumption(_CHANNEL.unpack(data)[1])
+                return ResumeChannel(_CHANNEL.unpack(data)[1])
             case _Kind.RELEASE:
                 return ReleaseChannel(_CHANNEL.unpack(data)[1])
     except (struct.error, ValueError) as error:

@@ -31,7 +31,7 @@ _LONGEST_CAUSE = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ExchangePeer:
     """Where to connect and how."""
 
     address: str
@@ -52,7 +52,7 @@ class Peer:
 class InboundStream:
     """One stream. All public methods may be called from any thread."""
 
-    def __init__(self, peer: Peer, on_ended: Callable[[InboundStream], None]) -> None:
+    def __init__(self, peer: ExchangePeer, on_ended: Callable[[InboundStream], None]) -> None:
         self._peer = peer
         self._on_ended = on_ended
         self._lock = threading.Lock()

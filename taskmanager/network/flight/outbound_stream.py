@@ -19,7 +19,7 @@ from snapline.dataflow.elements import EndOfPartition
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelListener
 from snapline.taskmanager.network.flight import frames
-from snapline.taskmanager.network.flight.partition_request_queue import PartitionRequestQueue, Turn
+from snapline.taskmanager.network.flight.partition_request_queue import ChannelTurn, PartitionRequestQueue
 
 
 class ServedChannel(Protocol):
@@ -169,7 +169,7 @@ class OutboundStream:
             writer.write_metadata(frames.exchange_closed_frame(frames.ExchangeClosed(cause)))
             raise
 
-    def _next_step(self) -> Turn | bytes | None:
+    def _next_step(self) -> ChannelTurn | bytes | None:
         """Wait for the next thing to send; None when the stream is over."""
         with self._changed:
             while True:
@@ -182,7 +182,7 @@ class OutboundStream:
                     return turn
                 self._changed.wait()
 
-    def _send_one(self, turn: Turn, writer: Any) -> None:
+    def _send_one(self, turn: ChannelTurn, writer: Any) -> None:
         channel_id = turn.channel_id
         channel = self._channels.get(channel_id)
         polled = channel.poll(has_credit=turn.has_credit) if channel is not None else None

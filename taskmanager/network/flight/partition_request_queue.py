@@ -23,7 +23,7 @@ class _Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChannelTurn:
     """Poll this channel now; a batch only with credit."""
 
     channel_id: int
@@ -69,12 +69,12 @@ class PartitionRequestQueue:
         if had_none:
             self.notify_available(channel_id, priority=False)
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> ChannelTurn | None:
         """Take the first channel out of the line, None when nobody waits."""
         while (reader := self._line.poll()) is not None:
             reader.in_line = False
             if self._readers.get(reader.channel_id) is reader:
-                return Turn(reader.channel_id, reader.credit.can_send(is_data=True))
+                return ChannelTurn(reader.channel_id, reader.credit.can_send(is_data=True))
         return None
 
     def batch_sent(self, channel_id: int) -> None:

@@ -21,7 +21,7 @@ from snapline.taskmanager.network.flight.frames import (
     AddCredit,
     OpenChannel,
     ReleaseChannel,
-    ResumeConsumption,
+    ResumeChannel,
     UpstreamFrame,
 )
 
@@ -97,7 +97,7 @@ class RemoteInputChannel:
         """The barrier behind which the producer stopped has been processed."""
         with self._lock:
             self._core.resume_consumption()
-        self._send(ResumeConsumption(self.channel_id))
+        self._send(ResumeChannel(self.channel_id))
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Nothing: the core knows the last polled barrier."""

@@ -49,8 +49,7 @@ class KeyedOperator(StreamOperator):
         """A user's function with `open` and `close`, if the operator calls one."""
         self._function_opened = False
 
-    # --- for subclasses
-    # -------------------------------------------------------------------------------------------------
+    # --- for subclasses -----------------------------------------------------------------------------------------------
 
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
@@ -60,8 +59,7 @@ class KeyedOperator(StreamOperator):
     def backend_restored(self, backend: KeyedStateBackend) -> None:
         """All of the state is there again."""
 
-    # --- life
-    # -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         self.operator_state = OperatorStateBackend(restored.operator_lists)

@@ -83,8 +83,7 @@ class TimedRows(AdoptedState):
         self._calendar.forget(rows)
         self._store.remove(rows)
 
-    # --- AdoptedState
-    # ---------------------------------------------------------------------------------------------------
+    # --- AdoptedState -------------------------------------------------------------------------------------------------
 
     def due_times(self, values: pa.Array) -> Int64Array:
         if self._due_of is None:

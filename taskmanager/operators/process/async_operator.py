@@ -87,8 +87,7 @@ class AsyncOperator(FunctionOperator):
         self._next_number = 0
         self._finishing = False
 
-    # --- life
-    # -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -127,8 +126,7 @@ class AsyncOperator(FunctionOperator):
         batches = [batch.take(pa.array(indexes, pa.int64())) for batch, indexes in chosen]
         return batches + [batch.slice(begin) for batch, begin in self._waiting if begin < batch.num_rows]
 
-    # --- rows
-    # -----------------------------------------------------------------------------------------------------------
+    # --- rows ---------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if batch.num_rows:
@@ -171,8 +169,7 @@ class AsyncOperator(FunctionOperator):
         request.done = True
         request.result = [] if produced is None else list(produced)
 
-    # --- results
-    # --------------------------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------------
 
     def _release(self) -> None:
         """Let go what may leave: from the front, or, without order, all that is done up to the first watermark."""

@@ -147,8 +147,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         self._state: _State | None = None
         self._due: Watermark | None = None
 
-    # --- life
-    # -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -185,8 +184,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
             self._function.snapshot_state(SnapshotContext(checkpoint_id, timestamp_ms))
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
-    # --- rows
-    # -----------------------------------------------------------------------------------------------------------
+    # --- rows ---------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
@@ -206,8 +204,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         state.slots, state.row_slots, state.event_times_ms = distinct[:count], slots, times
         return _Keys(backend, distinct[:count], rows), state
 
-    # --- timers
-    # ---------------------------------------------------------------------------------------------------------
+    # --- timers -------------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms <= self.watermark_ms:

@@ -177,8 +177,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         """The watermark whose timers are firing."""
         self._timer = EarliestTimer(self._on_processing_time)
 
-    # --- life
-    # -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -220,8 +219,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
             closer()
         super().close()
 
-    # --- rows
-    # -----------------------------------------------------------------------------------------------------------
+    # --- rows ---------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         process = check(self._process, "there is no process, although the function of one input has it")
@@ -278,8 +276,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                     self.output.emit_side(tag, side)
             side_rows.clear()
 
-    # --- timers
-    # ---------------------------------------------------------------------------------------------------------
+    # --- timers -------------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms <= self.watermark_ms:
@@ -346,8 +343,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
             self._fire(self._timers.processing, PROCESSING_TIME, self.context.processing_time.now_ms())
             self._arm()
 
-    # --- snapshots
-    # ------------------------------------------------------------------------------------------------------
+    # --- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         if isinstance(self.function, CheckpointedFunction):

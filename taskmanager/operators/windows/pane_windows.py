@@ -68,8 +68,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         """With processing time: until when windows were fired."""
         self._timer = EarliestTimer(self._on_timer)
 
-    # --- state
-    # ----------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     def make_state(self, contents: WindowContents) -> WindowState:
         """Create empty state for windows of this geometry."""
@@ -115,8 +114,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         elif self._is_due(self.watermark_ms):
             self._work = _Work(Watermark(self.watermark_ms))
 
-    # --- rows
-    # -----------------------------------------------------------------------------------------------------------
+    # --- rows ---------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
@@ -220,8 +218,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             self._emit(windows, grouped, offsets, np.full(len(offsets) - 1, start, np.int64))
             windows.set_fired(grouped, np.maximum(windows.fired[grouped], start))
 
-    # --- watermarks
-    # -----------------------------------------------------------------------------------------------------
+    # --- watermarks ---------------------------------------------------------------------------------------------------
 
     def _last_due_start(self, watermark_ms: int) -> int:
         return watermark_ms - self._geometry.size_ms + 1

@@ -161,8 +161,7 @@ class SessionState(ContentsState):
         self._calendar.forget(entries)
         self._allocator.release(entries)
 
-    # --- what is due
-    # ----------------------------------------------------------------------------------------------------
+    # --- what is due --------------------------------------------------------------------------------------------------
 
     def _deadlines(self, ends: Int64Array, fired: BoolArray) -> Int64Array:
         return ends - 1 + np.where(fired, self._lateness_ms, 0)
@@ -182,8 +181,7 @@ class SessionState(ContentsState):
             time_ms, lambda entries: self._deadlines(self.ends[entries], self.fired[entries]) <= time_ms
         )
 
-    # --- AdoptedState
-    # ---------------------------------------------------------------------------------------------------
+    # --- AdoptedState -------------------------------------------------------------------------------------------------
 
     def due_times(self, values: pa.Array) -> Int64Array:
         _, items = elements_of(values)

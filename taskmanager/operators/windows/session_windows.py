@@ -47,8 +47,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         """The watermark whose sessions are being emitted."""
         self._due: Slots = _NO_ENTRIES
 
-    # --- state
-    # ----------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     def make_state(self, contents: WindowContents) -> SessionState:
         """Create empty state for sessions of this gap."""
@@ -68,8 +67,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         if self._may_be_due(self.watermark_ms):
             self._begin(Watermark(self.watermark_ms))
 
-    # --- rows
-    # -----------------------------------------------------------------------------------------------------------
+    # --- rows ---------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
@@ -127,8 +125,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
             self._emit(sessions, changed[passed])
         sessions.remind(changed)
 
-    # --- watermarks
-    # -----------------------------------------------------------------------------------------------------
+    # --- watermarks ---------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark.timestamp_ms <= self.watermark_ms:

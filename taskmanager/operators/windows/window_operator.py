@@ -42,8 +42,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
         self._state: StateT | None = None
         self._checked: dict[int, pa.Schema] = {}
 
-    # --- for subclasses
-    # -------------------------------------------------------------------------------------------------
+    # --- for subclasses -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def make_state(self, contents: WindowContents) -> StateT:
@@ -57,8 +56,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     def refusal(self, windows: str) -> str:
         """That a snapshot holds other windows than the job asks for; `windows` as in the name of the state."""
 
-    # --- state
-    # ----------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)

@@ -129,8 +129,7 @@ class WindowState(ContentsState):
         entry_type = pa.struct([*self.contents.fields, pa.field(FIRED, pa.int64())])
         self.descriptor: MapStateDescriptor = MapStateDescriptor(self._name, pa.int64(), entry_type)
 
-    # --- windows
-    # --------------------------------------------------------------------------------------------------------
+    # --- windows ------------------------------------------------------------------------------------------------------
 
     @property
     def window_starts(self) -> list[int]:
@@ -176,8 +175,7 @@ class WindowState(ContentsState):
         for start_ms in starts_ms:
             self._free_numbers.append(self._numbers.pop(start_ms))
 
-    # --- entries
-    # --------------------------------------------------------------------------------------------------------
+    # --- entries ------------------------------------------------------------------------------------------------------
 
     def entries_of_rows(self, slots: Slots, windows: Slots, fired_until: int = NEVER_FIRED) -> Slots:
         """The entry of each row; new ones are made, too late for windows that start at or before `fired_until`."""
@@ -236,8 +234,7 @@ class WindowState(ContentsState):
         self._index.remove(entries)
         self.contents.clear(entries)
 
-    # --- AdoptedState
-    # ---------------------------------------------------------------------------------------------------
+    # --- AdoptedState -------------------------------------------------------------------------------------------------
 
     def due_times(self, values: pa.Array) -> Int64Array:
         starts, items = elements_of(values)

@@ -52,7 +52,7 @@ class SnapshotReferred:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotCompleted:
+class LocalSnapshotCompleted:
     """No checkpoint before this one will be restored."""
 
     job_id: JobID
@@ -92,7 +92,7 @@ RetentionEvent = (
     | JobArrived
     | CopyWritten
     | SnapshotReferred
-    | SnapshotCompleted
+    | LocalSnapshotCompleted
     | SnapshotAborted
     | OriginalDeleted
     | JobGone
@@ -164,7 +164,7 @@ class LocalStateRetention:
                 if job is not None and checkpoint_id >= job.completed:
                     job.referred.setdefault(checkpoint_id, set()).update(paths)
                 return []
-            case SnapshotCompleted(job_id, checkpoint_id):
+            case LocalSnapshotCompleted(job_id, checkpoint_id):
                 return self._completed(job_id, checkpoint_id)
             case SnapshotAborted(job_id, checkpoint_id):
                 job = self._jobs.get(job_id)

@@ -38,7 +38,7 @@ from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import (
     FIRST_SWEEP_KEYS,
     KeyedStateBackend,
-    KeyedStateInput,
+    StateFile,
     is_alike,
     timers_field,
 )
@@ -371,7 +371,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             fields += [timers_field(timers.name, domain) for domain, _ in timers.queues()]
         return pa.schema(fields)
 
-    def restore(self, inputs: Iterable[KeyedStateInput]) -> None:
+    def restore(self, inputs: Iterable[StateFile]) -> None:
         """Into memory if it fits, else to where it lies when memory is full."""
         files = list(inputs)
         headers = [read_header(file.read_range) for file in files]

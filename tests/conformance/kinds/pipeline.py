@@ -110,8 +110,7 @@ def replay(scenario: dict[str, Any]) -> list[str]:
     return failures
 
 
-# --- list state at another parallelism
-# ------------------------------------------------------------------------------------
+# --- list state at another parallelism --------------------------------------------------------------------------------
 
 
 def _rescale(old: int, new: int) -> tuple[list[int], list[list[int]], list[list[int]]]:
@@ -157,8 +156,7 @@ def _union(config: dict[str, Any]) -> list[str]:
     return failures
 
 
-# --- a record in flight between source and sink
-# ---------------------------------------------------------------------------
+# --- a record in flight between source and sink -----------------------------------------------------------------------
 
 
 def _source_and_sink(*, chained: bool, restored: Completed | None, pause_after: int | None) -> LocalJob:
@@ -218,8 +216,7 @@ def _no_record_between(config: dict[str, Any]) -> list[str]:
     return failures
 
 
-# --- a whole job
-# ------------------------------------------------------------------------------------------------------------
+# --- a whole job ------------------------------------------------------------------------------------------------------
 
 
 def _keyed_sums(parallelism: int, unaligned: bool, restored: Completed | None) -> LocalJob:

@@ -11,12 +11,12 @@ from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 
 class Desk:
     def __init__(self, threads=2):
-        self.timers = TimerService(SystemClock())
+        self.timers = TimerScheduler(SystemClock())
         self.lost: list[LeadershipLost] = []
         self.io = IoExecutor(self.timers, SystemClock(), silent_logger(), threads, self.lost.append)
         self.told: queue.Queue[object] = queue.Queue()

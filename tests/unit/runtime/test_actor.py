@@ -24,7 +24,7 @@ from snapline.runtime.cores.connections import ConnectionID, MessageReceived, Me
 from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, TimerFired
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cage:
         self.said: queue.Queue[str] = queue.Queue()
         self.crashes: list[ActorCrashed] = []
         self.clock = clock or SystemClock()
-        self.timers = TimerService(self.clock)
+        self.timers = TimerScheduler(self.clock)
         self.actor = MachineActor.start(
             "parrot", self.core, {Say: lambda effect: self.said.put(effect.text)}, self.timers, self.clock,
             silent_logger(), self.crashes.append, lambda: self.said.put("flush"),
@@ -225,7 +225,7 @@ def test_the_core_gets_the_time_of_the_clock():
             return []
 
     clock = ManualClock(1234)
-    timers = TimerService(clock)
+    timers = TimerScheduler(clock)
     actor = MachineActor.start("watch", Watch(), {}, timers, clock, silent_logger(), seen.append)
     actor.ask("event")
     actor.stop()

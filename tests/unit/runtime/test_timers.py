@@ -9,12 +9,12 @@ import pytest
 
 from snapline.runtime.clock import ManualClock, SystemClock
 from snapline.runtime.cores.machine import TimerFired
-from snapline.runtime.timers import MIN_CANCELLED_TO_COMPACT, TimerDue, TimerService, TimerTable
+from snapline.runtime.timers import MIN_CANCELLED_TO_COMPACT, TimerDue, TimerScheduler, TimerTable
 
 
 @pytest.fixture
 def service():
-    service = TimerService(SystemClock())
+    service = TimerScheduler(SystemClock())
     yield service
     service.close()
 
@@ -23,7 +23,7 @@ class HandTimers:
     """A service whose time never comes by itself; tests call the callbacks."""
 
     def __init__(self):
-        self.service = TimerService(ManualClock(0))
+        self.service = TimerScheduler(ManualClock(0))
         self.told: list[TimerDue] = []
         self.table = TimerTable(self.service, self.told.append)
 
@@ -83,7 +83,7 @@ def test_cancelled_timers_do_not_pile_up(service):
 
 def test_close_ends_the_thread_and_refuses_new_timers():
     """Nothing fires after it; closing twice is no error."""
-    service = TimerService(SystemClock(), name="to-be-closed")
+    service = TimerScheduler(SystemClock(), name="to-be-closed")
     service.schedule(SystemClock().now_ms() + 100_000, lambda: None)
     service.close()
     service.close()

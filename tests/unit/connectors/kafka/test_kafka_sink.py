@@ -315,8 +315,7 @@ def test_columns_become_keys_times_headers_and_partitions(kafka, headers):
     assert [(b"a", b"7", 1_577_836_800_000, expected, 2), (b"b", None, 1_577_836_800_000, None, 0)] == found
 
 
-# --- wrong input
-# ----------------------------------------------------------------------------------------------------------
+# --- wrong input ------------------------------------------------------------------------------------------------------
 
 
 def sink_of(kafka, topic, **options):

@@ -41,7 +41,7 @@ from snapline.runtime.logs import silent_logger
 from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 JOB = JobID("a" * 32)
 REQUEST = CheckpointRequestID("request")
@@ -50,7 +50,7 @@ REQUEST = CheckpointRequestID("request")
 class Desk:
     def __init__(self, name: str):
         self.clock = SystemClock()
-        self.timers = TimerService(self.clock)
+        self.timers = TimerScheduler(self.clock)
         self.io = IoExecutor(self.timers, self.clock, silent_logger(), 1)
         self.files = named_memory_storage(name)
         self.store = MemoryStorage()

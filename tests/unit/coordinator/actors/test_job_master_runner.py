@@ -28,7 +28,7 @@ from snapline.runtime.logs import silent_logger
 from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 from tests.simulation.jobs import keyed_job
 
 GRAPH = keyed_job()
@@ -40,7 +40,7 @@ class Running:
 
     def __init__(self) -> None:
         clock, logger = SystemClock(), silent_logger()
-        self.timers = TimerService(clock)
+        self.timers = TimerScheduler(clock)
         self.io = IoExecutor(self.timers, clock, logger)
         self.high_availability = EmbeddedHighAvailability(MemoryStorage(), None, durable=True)
         self.high_availability.job_graphs.put(GRAPH)

@@ -31,7 +31,7 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import MasterState
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 
 ONE = CheckpointID(1)
 
@@ -77,7 +77,7 @@ class Function(WithMasterCheckpointHook):
 class Desk:
     def __init__(self, *hooks: MasterTriggerRestoreHook[Any], limit_ms: int = 60_000) -> None:
         clock = SystemClock()
-        self.timers = TimerService(clock)
+        self.timers = TimerScheduler(clock)
         self.told: queue.Queue[Any] = queue.Queue()
         io = IoExecutor(self.timers, clock, silent_logger(), threads=1)
         self.runner = MasterHookRunner(hooks, limit_ms, io, self.told.put)

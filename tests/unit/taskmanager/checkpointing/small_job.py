@@ -417,8 +417,7 @@ class Job:
         self.next_checkpoint = 1
         self.to_trigger: list[tuple[Task, CheckpointBarrier]] = []
 
-    # --- one random step
-    # ------------------------------------------------------------------------------------------------
+    # --- one random step ----------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Anything that may happen next."""
@@ -508,8 +507,7 @@ class Job:
                 if task.gate is not None and not task.ended:
                     task.coordinator.perform(task.gate.abort_notified(checkpoint_id, self.now_ms), self.now_ms)
 
-    # --- the oracle
-    # -----------------------------------------------------------------------------------------------------
+    # --- the oracle ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, task: Task, checkpoint_id: CheckpointID, snapshot: Snapshot) -> None:
         """A task's snapshot is durable."""

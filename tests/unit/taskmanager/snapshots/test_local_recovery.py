@@ -23,7 +23,7 @@ from snapline.taskmanager.snapshots import local_directories
 from snapline.taskmanager.snapshots.local_copy import CHUNK_BYTES, DamagedCopy, checksums, open_part
 from snapline.taskmanager.snapshots.local_directories import LocalDirectories
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
-from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.restore import SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 
 JOB, OPERATOR, BASE = JobID("job"), OperatorID("op"), "memory://local"
@@ -99,9 +99,9 @@ class TaskManagerOnDisk:
     def complete(self, number: int) -> None:
         self.sink.settled(CheckpointID(number), completed=True)
 
-    def read(self, state: TaskStateSnapshot) -> tuple[bytes, list[bytes], StateReader]:
+    def read(self, state: TaskStateSnapshot) -> tuple[bytes, list[bytes], SnapshotReader]:
         """Keyed state, list elements, and who read them."""
-        reader = StateReader(BASE, StateStorages(lambda _: self.storage), self.recovery.of_job(JOB))
+        reader = SnapshotReader(BASE, StateStorages(lambda _: self.storage), self.recovery.of_job(JOB))
         parts = state.operators[OPERATOR]
         blob = reader.open_state(parts.managed_keyed[0].handle)
         half = blob.size // 2
@@ -202,7 +202,7 @@ def test_a_copy_that_goes_while_it_is_read(start: Callable[[str], TaskManagerOnD
     manager = start("tm-1")
     state = manager.checkpoint(1)
     path = copy_of(manager, state)
-    reader = StateReader(BASE, StateStorages(lambda _: manager.storage), manager.recovery.of_job(JOB))
+    reader = SnapshotReader(BASE, StateStorages(lambda _: manager.storage), manager.recovery.of_job(JOB))
     blob = reader.open_state(state.operators[OPERATOR].managed_keyed[0].handle)
     assert blob.read_range(0, 1000) == LARGE[:1000]
     path.unlink()
@@ -217,7 +217,7 @@ def test_a_copy_that_changes_hands_while_it_is_read(start: Callable[[str], TaskM
     first, survivor = start("tm-1"), start("tm-2")
     state = first.checkpoint(1)
     first.die()
-    reader = StateReader(BASE, StateStorages(lambda _: survivor.storage), survivor.recovery.of_job(JOB))
+    reader = SnapshotReader(BASE, StateStorages(lambda _: survivor.storage), survivor.recovery.of_job(JOB))
     blob = reader.open_state(state.operators[OPERATOR].managed_keyed[0].handle)
     assert blob.read_range(0, 1000) == LARGE[:1000]
     start("tm-3")

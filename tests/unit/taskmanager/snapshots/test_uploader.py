@@ -29,7 +29,7 @@ from snapline.taskmanager.checkpointing.checkpointing_contract import ChannelSta
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
 from snapline.taskmanager.snapshots import restore
-from snapline.taskmanager.snapshots.restore import StateReader
+from snapline.taskmanager.snapshots.restore import SnapshotReader
 from snapline.taskmanager.snapshots.uploader import MAX_UNSETTLED, SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.task_restore import decode_channel_state
 
@@ -125,7 +125,7 @@ def answer(answers: queue.Queue[Any]) -> Any:
 
 
 def read(memory: MemoryStorage, handle: Any) -> bytes:
-    blob = StateReader(BASE, StateStorages(lambda _: memory)).open_state(handle)
+    blob = SnapshotReader(BASE, StateStorages(lambda _: memory)).open_state(handle)
     return blob.read_range(0, blob.size)
 
 
@@ -195,7 +195,7 @@ def test_a_flipped_byte_of_list_state_or_data_in_flight_is_noticed(
             damaged = bytearray(whole)
             damaged[handle.offset + position] ^= 0x08
             memory.put(path, bytes(damaged))
-            blob = StateReader(BASE, StateStorages(lambda _: memory)).open_state(handle)
+            blob = SnapshotReader(BASE, StateStorages(lambda _: memory)).open_state(handle)
             with pytest.raises(StorageError, match=rf"{path} is damaged: the checksum of its bytes {handle.offset} to"):
                 blob.read_range(0, 1)
     memory.put(path, whole)
@@ -414,7 +414,7 @@ def test_savepoints_go_where_they_are_asked_to(tmp_path: Path) -> None:
     handle = state.operators[HEAD].managed_keyed[0].handle
     assert handle.path == f"{target}/segment-tm-1-7-0"
     assert [path.name for path in tmp_path.iterdir()] == ["savepoints"]
-    assert StateReader("memory://elsewhere", storages).open_state(handle).read_range(0, 3) == b"kkk"
+    assert SnapshotReader("memory://elsewhere", storages).open_state(handle).read_range(0, 3) == b"kkk"
 
 
 class CountingMemory(MemoryStorage):
@@ -433,7 +433,7 @@ def test_small_blobs_are_fetched_once_and_large_ones_by_range() -> None:
     """Many list elements make one request; a rescale reads only its key groups."""
     storage = CountingMemory()
     storage.put("chk-1/s", bytes(3 << 20))
-    reader = StateReader(BASE, StateStorages(lambda _: storage))
+    reader = SnapshotReader(BASE, StateStorages(lambda _: storage))
     small, large = (
         reader.open_state(SegmentStateHandle("chk-1/s", offset, size)) for offset, size in ((10, 1000), (2000, 2 << 20))
     )
@@ -451,7 +451,7 @@ def test_what_has_a_checksum_is_fetched_whole_unless_it_is_very_large(monkeypatc
     monkeypatch.setattr(restore, "CHECKED_WHOLE_BYTES", 2 << 20)
     storage = CountingMemory()
     storage.put("chk-1/s", bytes(4 << 20))
-    reader = StateReader(BASE, StateStorages(lambda _: storage))
+    reader = SnapshotReader(BASE, StateStorages(lambda _: storage))
     checksum = xxhash.xxh64_intdigest(bytes(2 << 20))
     large = reader.open_state(SegmentStateHandle("chk-1/s", 7, 2 << 20, checksum))
     very_large = reader.open_state(SegmentStateHandle("chk-1/s", 7, 3 << 20, checksum))
@@ -467,7 +467,7 @@ def test_reading_beyond_a_blob_is_refused(handle: Any) -> None:
     """A neighbour's bytes are never handed out."""
     storage = MemoryStorage("reading")
     storage.put("chk-1/s", b"1234567890")
-    blob = StateReader(BASE, StateStorages(lambda _: storage)).open_state(handle)
+    blob = SnapshotReader(BASE, StateStorages(lambda _: storage)).open_state(handle)
 
     assert blob.read_range(3, 2) == b"45" and blob.read_range(5, 0) == b""
     for offset, size in ((3, 3), (-1, 2), (0, -1)):

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from snapline.runtime.clock import SystemClock
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 from snapline.taskmanager.task.stream_task import Progress, ProgressKind, StreamTask
 from snapline.taskmanager.threads.task_thread import TaskThread
 from snapline.taskmanager.threads.turns import Turns
@@ -38,7 +38,7 @@ class Script:
 
 def thread_of_a_task(limit=2):
     clock = SystemClock()
-    return TaskThread("task", clock, Turns(limit, TimerService(clock), clock))
+    return TaskThread("task", clock, Turns(limit, TimerScheduler(clock), clock))
 
 
 def run(*steps):
@@ -89,7 +89,7 @@ def test_a_task_that_never_rests_lets_others_work():
     """The only turn goes round, in the middle of its work: the restless one would go on until the other one has
     ended."""
     clock = SystemClock()
-    turns = Turns(1, TimerService(clock), clock)
+    turns = Turns(1, TimerScheduler(clock), clock)
     threads = [TaskThread("restless", clock, turns), TaskThread("other", clock, turns)]
     has_begun, other_has_ended = threading.Event(), threading.Event()
 

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapline.runtime.clock import ManualClock, SystemClock
-from snapline.runtime.timers import TimerService
+from snapline.runtime.timers import TimerScheduler
 from snapline.taskmanager.threads.turns import LATE_MS, LONG_MS, LOOK_MS, Turn, Turns, TurnTable
 
-# --- the core
-# ---------------------------------------------------------------------------------------------------------------
+# --- the core ---------------------------------------------------------------------------------------------------------
 
 IDLE, BUSY = 0.3, 1.2
 """What a process computes, in cores."""
@@ -182,11 +181,10 @@ def test_no_turn_is_lost_and_none_is_given_twice(least, cores, steps):
         assert not waiting or len(since) >= turns.limit
 
 
-# --- the shell, by hand
-# -----------------------------------------------------------------------------------------------------
+# --- the shell, by hand -----------------------------------------------------------------------------------------------
 
 
-class HandTimers(TimerService):
+class HandTimers(TimerScheduler):
     """Calls back when it is told to."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -265,8 +263,7 @@ def test_looks_end_when_there_is_no_reason_for_them():
     assert not third.is_alive()
 
 
-# --- the shell, with threads
-# --------------------------------------------------------------------------------------------------
+# --- the shell, with threads ------------------------------------------------------------------------------------------
 
 
 def test_one_works_at_a_time():
@@ -295,7 +292,7 @@ def test_one_works_at_a_time():
 def test_one_that_waits_for_another_does_not_stop_it():
     """All of them wait for the last one, each in its turn: no deadlock, whatever functions do to each other."""
     clock = SystemClock()
-    timers = TimerService(clock)
+    timers = TimerScheduler(clock)
     turns = Turns(1, timers, clock)
     has_turn, done, ended = threading.Event(), threading.Event(), []
 

@@ -103,7 +103,7 @@ def test_the_header_moves_a_large_body_to_aligned_memory(body_bytes: int) -> Non
     [
         frames.OpenChannel(5, 6, 7, "graph_vertex_0_1", "graph_ünï_3_0"),
         frames.AddCredit(2**32 - 1, 4),
-        frames.ResumeConsumption(9),
+        frames.ResumeChannel(9),
         frames.ReleaseChannel(0),
     ],
 )

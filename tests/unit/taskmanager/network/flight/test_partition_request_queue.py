@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from snapline.runtime.cores.machine import InvariantViolation
-from snapline.taskmanager.network.flight.partition_request_queue import PartitionRequestQueue, Turn
+from snapline.taskmanager.network.flight.partition_request_queue import ChannelTurn, PartitionRequestQueue
 
 
 def queue_of(*credit: int) -> PartitionRequestQueue:
@@ -15,7 +15,7 @@ def queue_of(*credit: int) -> PartitionRequestQueue:
     return queue
 
 
-def turns(queue: PartitionRequestQueue) -> list[Turn]:
+def turns(queue: PartitionRequestQueue) -> list[ChannelTurn]:
     found = []
     while (turn := queue.next_turn()) is not None:
         found.append(turn)
@@ -29,7 +29,7 @@ def test_each_channel_stands_in_line_once() -> None:
     for channel_id in (0, 1, 0, 0, 1):
         queue.notify_available(channel_id, priority=False)
 
-    assert turns(queue) == [Turn(0, has_credit=True), Turn(1, has_credit=True)]
+    assert turns(queue) == [ChannelTurn(0, has_credit=True), ChannelTurn(1, has_credit=True)]
 
 
 def test_a_channel_that_has_sent_goes_to_the_end() -> None:
@@ -65,13 +65,13 @@ def test_credit_is_used_up_and_comes_back() -> None:
     """Without credit a turn is for events; new credit gives a turn when there was none."""
     queue = queue_of(1)
     queue.notify_available(0, priority=False)
-    assert turns(queue) == [Turn(0, has_credit=True)]
+    assert turns(queue) == [ChannelTurn(0, has_credit=True)]
     queue.batch_sent(0)
     queue.notify_available(0, priority=False)
-    assert turns(queue) == [Turn(0, has_credit=False)]
+    assert turns(queue) == [ChannelTurn(0, has_credit=False)]
 
     queue.add_credit(0, 2)
-    assert turns(queue) == [Turn(0, has_credit=True)]
+    assert turns(queue) == [ChannelTurn(0, has_credit=True)]
     queue.add_credit(0, 1)
     assert turns(queue) == []
 
@@ -98,7 +98,7 @@ def test_a_removed_channel_gets_no_turn() -> None:
     queue.notify_available(0, priority=True)
 
     assert queue.channel_ids == (1,)
-    assert turns(queue) == [Turn(1, has_credit=True)]
+    assert turns(queue) == [ChannelTurn(1, has_credit=True)]
     queue.add_reader(0, 1)
     with pytest.raises(InvariantViolation, match="channel 0 is open already"):
         queue.add_reader(0, 1)

@@ -16,7 +16,7 @@ from snapline.taskmanager.network.flight.frames import (
     AddCredit,
     OpenChannel,
     ReleaseChannel,
-    ResumeConsumption,
+    ResumeChannel,
     UpstreamFrame,
 )
 from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
@@ -126,6 +126,6 @@ def test_resume_and_release_are_said_to_the_producer() -> None:
     said.arrive(batch(1))
     said.channel.on_failed("too late")
 
-    assert said.upstream[1:] == [ResumeConsumption(7), ReleaseChannel(7)]
+    assert said.upstream[1:] == [ResumeChannel(7), ReleaseChannel(7)]
     assert said.task == [(2, False)]
     assert said.polled() == []

@@ -242,8 +242,7 @@ def test_old_rows_of_joins_are_forgotten() -> None:
         assert sum(len(side) for side in operator._rows) <= 3
 
 
-# --- connected streams
-# ----------------------------------------------------------------------------------------------------
+# --- connected streams ------------------------------------------------------------------------------------------------
 
 
 class Balance(KeyedCoProcessFunction):
@@ -388,8 +387,7 @@ def test_rows_cannot_change_rules() -> None:
         harness.process(pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "a": 1}], schema=LEFT))
 
 
-# --- batch functions
-# ------------------------------------------------------------------------------------------------------
+# --- batch functions --------------------------------------------------------------------------------------------------
 
 
 class Tally(KeyedBatchProcessFunction):
@@ -444,8 +442,7 @@ def test_a_column_of_another_length_is_refused() -> None:
         )
 
 
-# --- tables
-# ---------------------------------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def lookup(table: pa.Table, how: str = "left") -> Harness:

@@ -11,12 +11,12 @@ from snapline.taskmanager.snapshots.planning.local_state_retention import (
     InheritedTimedOut,
     JobArrived,
     JobGone,
+    LocalSnapshotCompleted,
     LocalStateRetention,
     OriginalDeleted,
     RetentionEffect,
     RetentionEvent,
     SnapshotAborted,
-    SnapshotCompleted,
     SnapshotReferred,
 )
 
@@ -45,8 +45,8 @@ def test_a_completed_checkpoint_takes_the_place_of_the_ones_before() -> None:
             SnapshotReferred(JOB, n(number), (f"chk-{number}/a",)),
         )
 
-    assert told(retention, SnapshotCompleted(JOB, n(2))) == [DeleteCopies(JOB, ("chk-1/a",))]
-    assert told(retention, SnapshotCompleted(JOB, n(1))) == []
+    assert told(retention, LocalSnapshotCompleted(JOB, n(2))) == [DeleteCopies(JOB, ("chk-1/a",))]
+    assert told(retention, LocalSnapshotCompleted(JOB, n(1))) == []
     assert retention.copies_of(JOB) == ("chk-2/a", "chk-3/a")
 
 
@@ -56,9 +56,9 @@ def test_a_shared_file_stays_as_long_as_a_checkpoint_refers_to_it() -> None:
     told(retention, JobArrived(JOB), CopyWritten(JOB, n(1), "shared/a"), SnapshotReferred(JOB, n(1), ("shared/a",)))
     told(retention, CopyWritten(JOB, n(2), "shared/b"), SnapshotReferred(JOB, n(2), ("shared/a", "shared/b")))
 
-    assert told(retention, SnapshotCompleted(JOB, n(2))) == []
+    assert told(retention, LocalSnapshotCompleted(JOB, n(2))) == []
     told(retention, CopyWritten(JOB, n(3), "shared/c"), SnapshotReferred(JOB, n(3), ("shared/c",)))
-    assert told(retention, SnapshotCompleted(JOB, n(3))) == [DeleteCopies(JOB, ("shared/a", "shared/b"))]
+    assert told(retention, LocalSnapshotCompleted(JOB, n(3))) == [DeleteCopies(JOB, ("shared/a", "shared/b"))]
 
 
 def test_an_aborted_checkpoint_leaves_nothing() -> None:
@@ -69,14 +69,14 @@ def test_an_aborted_checkpoint_leaves_nothing() -> None:
 
     assert told(retention, SnapshotAborted(JOB, n(1))) == [DeleteCopies(JOB, ("chk-1/a",))]
     assert told(retention, CopyWritten(JOB, n(1), "chk-1/late")) == [DeleteCopies(JOB, ("chk-1/late",))]
-    assert told(retention, SnapshotCompleted(JOB, n(2))) == []
+    assert told(retention, LocalSnapshotCompleted(JOB, n(2))) == []
     assert retention.copies_of(JOB) == ("shared/a",)
 
 
 def test_a_copy_that_comes_late() -> None:
     """The disk was slower than the coordinator: kept when it is still needed."""
     retention = LocalStateRetention()
-    told(retention, JobArrived(JOB), SnapshotReferred(JOB, n(5), ("chk-5/a",)), SnapshotCompleted(JOB, n(5)))
+    told(retention, JobArrived(JOB), SnapshotReferred(JOB, n(5), ("chk-5/a",)), LocalSnapshotCompleted(JOB, n(5)))
 
     assert told(retention, CopyWritten(JOB, n(5), "chk-5/a")) == []
     assert told(retention, CopyWritten(JOB, n(4), "chk-4/a")) == [DeleteCopies(JOB, ("chk-4/a",))]
@@ -105,7 +105,7 @@ def test_what_was_taken_over_waits_for_its_job() -> None:
     assert told(retention, InheritedTimedOut()) == [DeleteJobCopies(OTHER)]
     assert told(retention, InheritedTimedOut()) == []
     assert retention.copies_of(JOB) == ("chk-6/a", "chk-7/a")
-    assert told(retention, SnapshotReferred(JOB, n(8), ()), SnapshotCompleted(JOB, n(8))) == [
+    assert told(retention, SnapshotReferred(JOB, n(8), ()), LocalSnapshotCompleted(JOB, n(8))) == [
         DeleteCopies(JOB, ("chk-7/a", "chk-6/a"))
     ]
 
@@ -115,7 +115,7 @@ def test_of_a_job_that_is_not_known_nothing_is_said() -> None:
     retention = LocalStateRetention()
 
     for event in (
-        SnapshotCompleted(JOB, n(1)),
+        LocalSnapshotCompleted(JOB, n(1)),
         SnapshotAborted(JOB, n(1)),
         SnapshotReferred(JOB, n(1), ("a",)),
         JobGone(JOB),
