@@ -33,8 +33,8 @@ class Ended:
     @property
     def errors(self) -> list[str]:
         """Lines of standard error that are ours to answer for: Java announces on its own that a module is in
-        incubation, PySpark 4.0.0 ends with an empty line, and on a slow machine it is true for a while that Spark gives too
-        few slots."""
+        incubation, PySpark 4.0.0 ends with an empty line, and on a slow machine it is true for a while that Spark gives
+        too few slots."""
         not_ours = ("Using incubator modules", '"msg":"jobs need more slots than Spark gives"')
         return [line for line in self.err.splitlines() if line and not any(text in line for text in not_ours)]
 

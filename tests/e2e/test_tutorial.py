@@ -1,4 +1,5 @@
-"""docs/tutorial.md does what it says: its programs run, one of them is killed with signal 9, and they print what the page shows."""
+"""docs/tutorial.md does what it says: its programs run, one of them is killed with signal 9, and they print what the
+page shows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SOME_FILES = 8
 
 
 def plain(text: str) -> str:
-    """Numbers that differ from run to run are one letter: ids of processes, durations, and how far a job was when it was killed."""
+    """Numbers that differ from run to run are one letter: ids of processes, durations, and how far a job was when it
+    was killed."""
     lines = text.splitlines()
     varying = ("process ", "FINISHED ")
     return "\n".join(

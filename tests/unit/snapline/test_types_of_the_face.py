@@ -1,4 +1,5 @@
-"""An editor knows the types of what a job is written with: the figure of `basedpyright --verifytypes`, for public names."""
+"""An editor knows the types of what a job is written with: the figure of `basedpyright --verifytypes`, for public
+names."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LEAST = 0.97
 
 @pytest.mark.slow
 def test_types_of_public_names_are_known():
-    """Parameters, results and attributes of public classes and functions, counted each; types of other packages are not ours."""
+    """Parameters, results and attributes of public classes and functions, counted each; types of other packages are not
+    ours."""
     command = [sys.executable, "-m", "basedpyright", "--verifytypes", "snapline", "--ignoreexternal", "--outputjson"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
