@@ -81,7 +81,8 @@ class MessagesReceived:
 
 @dataclass(frozen=True, slots=True)
 class TogetherReceived:
-    """Event: messages of one kind that the core takes together, of one or several connections, in the order in which they came."""
+    """Event: messages of one kind that the core takes together, of one or several connections, in the order in which
+    they came."""
 
     parts: tuple[MessagesReceived, ...]
 

@@ -1,9 +1,10 @@
-"""What one actor is told, as events for its core: one by one, or together where the core takes a kind of message together.
+"""What one actor is told, as events for its core: one by one, or together where the core takes a kind of message
+together.
 
-Decides order (that of arrival) and what is one event: neighbours of one kind, of one envelope or of many, from whatever connections,
-when the core takes that kind together; a checkpoint of ten thousand tasks is ten thousand acknowledgements. It does not know
-streams, threads or actors: those say `Incoming` for an envelope and `Events` for several things at once, as they came. Flink has no
-such thing: there every message of the RPC is a call of its own.
+Decides order (that of arrival) and what is one event: neighbours of one kind, of one envelope or of many, from whatever
+connections, when the core takes that kind together; a checkpoint of ten thousand tasks is ten thousand
+acknowledgements. It does not know streams, threads or actors: those say `Incoming` for an envelope and `Events` for
+several things at once, as they came. Flink has no such thing: there every message of the RPC is a call of its own.
 """
 
 from __future__ import annotations
