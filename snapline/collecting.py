@@ -43,14 +43,14 @@ class CollectedRows:
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None, limit: int | None) -> None:
-        """Made by `execute_and_collect`."""
+        """The constructor is called by `execute_and_collect` alone."""
         self._source = batches
         self._batches = _limited(batches, limit)
         self._schema = schema
         self._rows = (row for batch in self._batches for row in batch.to_pylist())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Itself."""
+        """Return the rows themselves, which are their own iterator."""
         return self
 
     def __next__(self) -> dict[str, Any]:
@@ -91,13 +91,13 @@ class CollectedRows:
             close()
 
     def __enter__(self) -> CollectedRows:
-        """Itself."""
+        """Return the rows themselves, which are their own iterator."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the rows, and with them the job, at the end of the block."""
         self.close()
 
 
@@ -175,13 +175,13 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:
 def _locally(
     environment: StreamExecutionEnvironment, end: DataStream, job_name: str, threads: int
 ) -> Iterator[pa.RecordBatch]:
-    from snapline.local.collect_sink import CollectSink, close_collected, open_collected
+    from snapline.local.collect_sink import ProcessCollectSink, close_collected, open_collected
     from snapline.local.local_execution import open_local_job, result_of_local
     from snapline.rows_read import RowsRead
 
     number, collected = open_collected()
     has_checkpoints = bool(environment.configuration.get_option(CHECKPOINTING_INTERVAL))
-    end.sink_to(CollectSink(number, has_checkpoints=has_checkpoints), uid=COLLECT_UID)
+    end.sink_to(ProcessCollectSink(number, has_checkpoints=has_checkpoints), uid=COLLECT_UID)
     job: LocalJob = open_local_job(environment, job_name, threads)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -249,7 +249,7 @@ def _as_they_come(job: JobHandle, directory: Path) -> Iterator[pa.RecordBatch]:
 # --- for people ---------------------------------------------------------------------------------------------------------------
 
 WIDEST = 32
-"""Characters of a cell."""
+"""The most characters that a cell of a printed table has."""
 
 
 def as_text(table: pa.Table, *, more: bool) -> str:

@@ -144,12 +144,12 @@ class JobHandle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Cancel and wait."""
+        """Cancel the job at the end of the block, and wait for its end."""
         self.cancel()
         self._watcher.join(CANCEL_SECONDS)
 
     def __repr__(self) -> str:
-        """For people."""
+        """Show the job with its name, its id and its status."""
         return f"<job {self.name!r} ({self.job_id}) {self.status}>"
 
     def _watch(self) -> None:

@@ -38,7 +38,7 @@ class JobExecutionResult:
 
 
 def result_of(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
-    """How the job went."""
+    """Return how the job went, from what the coordinator says of it."""
     overview = details.overview
     return JobExecutionResult(
         job_id=JobID(overview.job_id),

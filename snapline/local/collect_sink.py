@@ -43,7 +43,7 @@ def close_collected(number: int) -> None:
     _collected.pop(number, None)
 
 
-class CollectSink(Sink):
+class ProcessCollectSink(Sink):
     """Hands batches over in this process."""
 
     def __init__(self, number: int, *, has_checkpoints: bool) -> None:

@@ -27,7 +27,7 @@ class LocalClient:
         self._job = job
 
     def get_job(self, job_id: str) -> pb.JobDetails:
-        """Vertices, subtasks, failures, counts."""
+        """Return the job's vertices, subtasks, failures and counts."""
         return self._job.details()
 
     def watch_job(self, job_id: str) -> Iterator[pb.JobDetails]:
@@ -46,7 +46,7 @@ class LocalClient:
             raise self._job.crash
 
     def cancel(self, job_id: str) -> None:
-        """Begin to cancel."""
+        """Begin to cancel the job; it ends as CANCELED."""
         self._job.operate(CancelJob())
 
     def trigger_savepoint(self, job_id: str, directory: str = "") -> str:
@@ -68,7 +68,7 @@ class LocalClient:
         self._job.operate(RescaleJob({JobVertexID(vertex.vertex_id): parallelism for vertex in vertices}))
 
     def list_checkpoints(self, job_id: str) -> pb.ListCheckpointsResponse:
-        """Counts, history, summary."""
+        """Return the counts, the history and the summary of the job's checkpoints."""
         return self._job.checkpoints()
 
     def close(self) -> None:
