@@ -236,7 +236,9 @@ class CheckpointCoordinator:
                 self._ask_decider = False
                 self._decided(self._decider.poll(self._inputs()))
             elif self._restoration.can_proceed and not in_flight.is_deciding:
-                in_flight.forget_final_states(self._restoration.proceed(self.executions, self._now_ms, self._out))
+                kept, effects = self._restoration.proceed(self.executions, self._now_ms)
+                self._out += effects
+                in_flight.forget_final_states(kept)
             else:
                 break
         if self._shutdown_status is not None:
@@ -485,7 +487,7 @@ class CheckpointCoordinator:
             self._in_flight.abort(pending, reason, self._now_ms, self._out, detail=detail)
 
     def _hook_restored(self, event: MasterHookRestored | MasterHookFailed) -> None:
-        self._restoration.hook_answered(event, self._out)
+        self._out += self._restoration.hook_answered(event)
 
     # --- messages of tasks --------------------------------------------------------------------------------------------
 
@@ -582,7 +584,7 @@ class CheckpointCoordinator:
         self._check_storing(event.checkpoint_id)
         pending = self._in_flight.stored(self._now_ms, self._out)
         if pending is None:
-            self._restoration.adopted(self.executions, self._now_ms, self._out)
+            self._out += self._restoration.adopted(self.executions, self._now_ms)
         elif not pending.properties.is_savepoint:
             self._restoration.force_full_snapshot = False
             if self._restoration.sweeps_next:
@@ -592,7 +594,7 @@ class CheckpointCoordinator:
     def _store_failed(self, event: CheckpointStoreFailed) -> None:
         self._check_storing(event.checkpoint_id)
         if self._in_flight.store_failed(event, self._now_ms, self._out):
-            self._restoration.adoption_failed(event.detail, self._out)
+            self._out += self._restoration.adoption_failed(event.detail)
 
     def _check_storing(self, checkpoint_id: CheckpointID) -> None:
         check(self.publication.is_storing(checkpoint_id), f"checkpoint {checkpoint_id} was not being stored")
@@ -608,22 +610,22 @@ class CheckpointCoordinator:
             self._out.append(RestoreFailed(event.request_id, "the checkpoint coordinator is shut down"))
             return
         self._replace_tasks("Tasks are being restored.")
-        self._restoration.request(event, self._out)
+        self._out += self._restoration.request(event)
 
     def _recovered(self, event: CompletedCheckpointsRecovered) -> None:
         if not self._store_is_shut_down:
             self._restoration.recovered(event)
 
     def _recovery_failed(self, event: CompletedCheckpointsRecoveryFailed) -> None:
-        self._restoration.recovery_failed(event, self._out)
+        self._out += self._restoration.recovery_failed(event)
         if self._shutdown_status is not None:
             self._restoration.is_store_read = True  # what cannot be read now stays for its user
 
     def _id_count_set(self, event: CheckpointIdCountSet) -> None:
         if self._shutdown_status is None:
-            self._restoration.id_count_set(event, self._out)
+            self._out += self._restoration.id_count_set(event)
         else:
-            self._restoration.adoption_failed("the checkpoint coordinator was shut down", self._out)
+            self._out += self._restoration.adoption_failed("the checkpoint coordinator was shut down")
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -633,7 +635,7 @@ class CheckpointCoordinator:
         self._shutdown_status = event.status
         self._out += self._periodic.stop()
         self._abort_queued_and_pending(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
-        self._restoration.shut_down(self._out)
+        self._out += self._restoration.shut_down()
         self._out += [CloseMasterHook(hook_id) for hook_id in self.hooks.hook_ids]
 
     def _finish_shutdown(self, status: JobStatus) -> None:
@@ -641,7 +643,7 @@ class CheckpointCoordinator:
         of former leaders too."""
         if not self._store_is_shut_down and not self._in_flight.is_deciding:
             if self._store_survives_suspension and status.is_globally_terminal and not self._restoration.is_store_read:
-                self._restoration.read_store(self._out)
+                self._out += self._restoration.read_store()
                 return
             self._store_is_shut_down = True
             self._out += self.publication.shutdown(status)

@@ -79,7 +79,7 @@ class _Adoption:
 
 
 class Restoration:
-    """Restores of one job. Methods append to `out` what has to be done."""
+    """Restores of one job. Methods return what has to be done."""
 
     def __init__(
         self,
@@ -123,76 +123,74 @@ class Restoration:
         """Whether the id counter is being moved behind a snapshot that a user named."""
         return self._adoption is not None and self._publication.storing is None
 
-    def request(self, event: RestoreLatest | RestoreSavepoint, out: Effects) -> None:
+    def request(self, event: RestoreLatest | RestoreSavepoint) -> Effects:
         """Somebody wants state. The store is read before the first restore; a job that starts from a snapshot is new,
         and has nothing in the store."""
         self._waiting.append(event)
         if isinstance(event, RestoreSavepoint):
             self.is_store_read = True
         elif not self.is_store_read:
-            self.read_store(out)
+            return self.read_store()
+        return []
 
-    def read_store(self, out: Effects) -> None:
+    def read_store(self) -> Effects:
         """Find out what former leaders completed, unless that is being done already."""
-        if not self._is_reading_store:
-            self._is_reading_store = True
-            out.append(RecoverCompletedCheckpoints())
+        if self._is_reading_store:
+            return []
+        self._is_reading_store = True
+        return [RecoverCompletedCheckpoints()]
 
     def recovered(self, event: CompletedCheckpointsRecovered) -> None:
         """Take the retained checkpoints that were read from the store of a former leader."""
         self._is_reading_store, self.is_store_read = False, True
         self._publication.recover(event.checkpoints)
 
-    def recovery_failed(self, event: CompletedCheckpointsRecoveryFailed, out: Effects) -> None:
+    def recovery_failed(self, event: CompletedCheckpointsRecoveryFailed) -> Effects:
         """The store cannot be read now; the next request tries again."""
         self._is_reading_store = False
-        self._refuse_all(event.detail, out, retryable=True)
+        return self._refuse_all(event.detail, retryable=True)
 
-    def shut_down(self, out: Effects) -> None:
+    def shut_down(self) -> Effects:
         """End all restores, because the coordinator shuts down."""
         why = "the checkpoint coordinator was shut down"
         held, self._held = self._held, None
-        if held is not None:
-            out.append(RestoreFailed(held.answer.request_id, why))
-        self._refuse_all(why, out, retryable=False)
+        refused: Effects = [] if held is None else [RestoreFailed(held.answer.request_id, why)]
+        return [*refused, *self._refuse_all(why, retryable=False)]
 
-    def proceed(self, executions: ExecutionTracker, now_ms: int, out: Effects) -> frozenset[JobVertexID] | None:
-        """Serve the first waiting request. Returns the vertices whose tasks stay as they are; None: everything is
-        replaced."""
+    def proceed(self, executions: ExecutionTracker, now_ms: int) -> tuple[frozenset[JobVertexID] | None, Effects]:
+        """Serve the first waiting request. Returns the vertices whose tasks stay as they are (None: everything is
+        replaced), and what has to be done."""
         event = self._waiting.pop(0)
         if isinstance(event, RestoreSavepoint):
-            self._adopt(event, executions, out)
-            return None
+            return None, self._adopt(event, executions)
         latest = self._publication.store.latest(prefer_checkpoint=self._configuration.prefer_checkpoint_for_recovery)
         if latest is None:
             self.tasks_as_finished, self.left_states = frozenset(), {}
             answer = _nothing_to_restore(event)
-            if isinstance(answer, RestoreFailed):
-                out.append(answer)
-            else:
-                self._answer_behind([ResetMasterHook(hook_id) for hook_id in self._hooks.hook_ids], answer, out)
+            effects: Effects = [answer]
+            if isinstance(answer, StateRestored):
+                effects = self._answer_behind([ResetMasterHook(hook_id) for hook_id in self._hooks.hook_ids], answer)
         else:
             prepared = self._prepare(
                 event.request_id, latest, executions, event.vertices, allow=event.allow_non_restored_state
             )
-            self._answer(prepared, executions, now_ms, out, restored=not event.for_running_tasks)
+            effects = self._answer(prepared, executions, now_ms, restored=not event.for_running_tasks)
         if event.vertices is None:
             is_first_start, self._has_started = latest is None and not self._has_started, True
             if not is_first_start:
                 self.sweeps_next = True
-            return None
-        return frozenset(vertex.vertex_id for vertex in executions.vertices) - frozenset(event.vertices)
+            return None, effects
+        return frozenset(vertex.vertex_id for vertex in executions.vertices) - frozenset(event.vertices), effects
 
     # --- from a snapshot that a user named
 
-    def _adopt(self, event: RestoreSavepoint, executions: ExecutionTracker, out: Effects) -> None:
+    def _adopt(self, event: RestoreSavepoint, executions: ExecutionTracker) -> Effects:
         checkpoint = self._completed_checkpoint_of(event)
         prepared = self._prepare(event.request_id, checkpoint, executions, None, allow=event.allow_non_restored_state)
         if isinstance(prepared, RestoreFailed):
-            out.append(prepared)
-            return
+            return [prepared]
         self._adoption = _Adoption(event, prepared)
-        out.append(SetCheckpointIdCount(event.request_id, CheckpointID(checkpoint.checkpoint_id + 1)))
+        return [SetCheckpointIdCount(event.request_id, CheckpointID(checkpoint.checkpoint_id + 1))]
 
     def _completed_checkpoint_of(self, event: RestoreSavepoint) -> CompletedCheckpoint:
         """CLAIM: the job owns it, like one of its own checkpoints."""
@@ -204,28 +202,25 @@ class Restoration:
         checkpoint = CompletedCheckpoint.from_metadata(metadata, properties, event.location)
         return replace(checkpoint, job_id=self._job_id)
 
-    def id_count_set(self, event: CheckpointIdCountSet, out: Effects) -> None:
+    def id_count_set(self, event: CheckpointIdCountSet) -> Effects:
         """The id counter stands behind the snapshot, or could not be moved."""
         adoption = self._adoption
         if adoption is None or adoption.event.request_id != event.request_id:
-            return
+            return []
         if event.error:
-            self.adoption_failed(event.error, out)
-        else:
-            out.append(self._publication.begin_adoption(adoption.prepared.checkpoint))
+            return self.adoption_failed(event.error)
+        return [self._publication.begin_adoption(adoption.prepared.checkpoint)]
 
-    def adopted(self, executions: ExecutionTracker, now_ms: int, out: Effects) -> None:
+    def adopted(self, executions: ExecutionTracker, now_ms: int) -> Effects:
         """Register the state of the snapshot that running tasks were adopted with."""
         adoption, self._adoption = self._adoption, None
         check(adoption is not None, "a snapshot was registered, and nobody restores from it")
-        if adoption is not None:
-            self._answer(adoption.prepared, executions, now_ms, out)
+        return [] if adoption is None else self._answer(adoption.prepared, executions, now_ms)
 
-    def adoption_failed(self, detail: str, out: Effects) -> None:
+    def adoption_failed(self, detail: str) -> Effects:
         """The snapshot could not be registered."""
         adoption, self._adoption = self._adoption, None
-        if adoption is not None:
-            out.append(RestoreFailed(adoption.event.request_id, detail, retryable=True))
+        return [] if adoption is None else [RestoreFailed(adoption.event.request_id, detail, retryable=True)]
 
     # --- what is answered
 
@@ -272,42 +267,37 @@ class Restoration:
 
     # --- master hooks
 
-    def _answer_behind(
-        self, calls: Sequence[RestoreMasterHook | ResetMasterHook], answer: StateRestored, out: Effects
-    ) -> None:
+    def _answer_behind(self, calls: Sequence[RestoreMasterHook | ResetMasterHook], answer: StateRestored) -> Effects:
         """The answer, once all hooks have done what they are called for."""
-        out += calls
-        if calls:
-            self._held = _HeldAnswer(answer, {call.hook_id: None for call in calls})
-        else:
-            out.append(answer)
+        if not calls:
+            return [answer]
+        self._held = _HeldAnswer(answer, {call.hook_id: None for call in calls})
+        return list(calls)
 
-    def hook_answered(self, event: MasterHookRestored | MasterHookFailed, out: Effects) -> None:
+    def hook_answered(self, event: MasterHookRestored | MasterHookFailed) -> Effects:
         """A hook is done, or cannot do it: then nobody starts, and the next attempt calls all of them again."""
         held = self._held
         if held is None or event.hook_id not in held.waiting:
-            return
+            return []
         del held.waiting[event.hook_id]
         if isinstance(event, MasterHookFailed):
             held.failure = held.failure or f"master hook {event.hook_id!r} failed: {event.detail}"
         if held.waiting:
-            return
+            return []
         self._held = None
-        out.append(RestoreFailed(held.answer.request_id, held.failure, retryable=True) if held.failure else held.answer)
+        return [RestoreFailed(held.answer.request_id, held.failure, retryable=True) if held.failure else held.answer]
 
     def _answer(
         self,
         prepared: _Prepared | RestoreFailed,
         executions: ExecutionTracker,
         now_ms: int,
-        out: Effects,
         *,
         restored: bool = True,
-    ) -> None:
+    ) -> Effects:
         """`restored` False: the tasks do not start from it."""
         if isinstance(prepared, RestoreFailed):
-            out.append(prepared)
-            return
+            return [prepared]
         checkpoint, assignment, replaced = prepared.checkpoint, prepared.assignment, prepared.vertices
         self.tasks_as_finished = frozenset(
             task
@@ -328,14 +318,12 @@ class Restoration:
             executions.use_max_parallelism(assignment.plan.max_parallelism)
         self.force_full_snapshot = checkpoint.properties.is_unclaimed
         if not restored:
-            out.append(prepared.answer)
-            return
+            return [prepared.answer]
         kind = checkpoint.properties.snapshot_type
         self._stats.report_restored(
             RestoredCheckpointStats(checkpoint.checkpoint_id, kind, now_ms, checkpoint.location)
         )
-        out.append(PersistStatistics())
-        self._answer_behind(prepared.hook_calls, prepared.answer, out)
+        return [PersistStatistics(), *self._answer_behind(prepared.hook_calls, prepared.answer)]
 
     def _tasks_that_may_end(self, executions: ExecutionTracker) -> frozenset[ExecutionVertexID]:
         """Of tasks that run already: one that ends without having taken another checkpoint has ended with one that a
@@ -355,9 +343,9 @@ class Restoration:
             replace(vertex, max_parallelism=known.get(vertex.vertex_id, vertex.max_parallelism)) for vertex in vertices
         )
 
-    def _refuse_all(self, detail: str, out: Effects, *, retryable: bool) -> None:
+    def _refuse_all(self, detail: str, *, retryable: bool) -> Effects:
         waiting, self._waiting = self._waiting, []
-        out += [RestoreFailed(event.request_id, detail, retryable=retryable) for event in waiting]
+        return [RestoreFailed(event.request_id, detail, retryable=retryable) for event in waiting]
 
 
 def _nothing_to_restore(event: RestoreLatest) -> StateRestored | RestoreFailed:
