@@ -1,8 +1,9 @@
 """`stream.execute_and_collect()` and `stream.show()`: the rows of a stream as values of the program.
 
-Runs what the stream is made of and nothing else of its environment, which stays as it is. In a local run batches are handed over as they
-come, on the caller's thread: who takes no rows makes the job wait. Elsewhere they come through Parquet files, in a directory that the
-executors and this program reach, as their checkpoints complete (`docs/decisions/0085`). Mirrors Flink's CollectResultIterator.
+Runs what the stream is made of and nothing else of its environment, which stays as it is. In a local run batches are
+handed over as they come, on the caller's thread: who takes no rows makes the job wait. Elsewhere they come through
+Parquet files, in a directory that the executors and this program reach, as their checkpoints complete
+(`docs/decisions/0085`). Mirrors Flink's CollectResultIterator.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ LOOK_SECONDS = 0.2
 
 
 class CollectedRows:
-    """The rows of a stream: an iterator of dictionaries, once; or all that are left as a table. The job is cancelled by `close`, at the
-    end of a `with` block, and once `limit` rows have come.
+    """The rows of a stream: an iterator of dictionaries, once; or all that are left as a table. The job is cancelled by
+    `close`, at the end of a `with` block, and once `limit` rows have come.
 
     >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
     >>> env.from_collection([{"x": 1}, {"x": 2}]).execute_and_collect(local=True).to_arrow().to_pydict()
@@ -169,7 +170,7 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:
             close()
 
 
-# --- in this process --------------------------------------------------------------------------------------------------------
+# --- in this process --------------------------------------------------------------------------------------------------
 
 
 def _locally(
@@ -198,7 +199,7 @@ def _locally(
     return batches()
 
 
-# --- on Spark and at a service ------------------------------------------------------------------------------------------------
+# --- on Spark and at a service ----------------------------------------------------------------------------------------
 
 
 def _from_files(environment: StreamExecutionEnvironment, end: DataStream, job_name: str) -> Iterator[pa.RecordBatch]:
@@ -246,7 +247,7 @@ def _as_they_come(job: JobHandle, directory: Path) -> Iterator[pa.RecordBatch]:
         time.sleep(LOOK_SECONDS)
 
 
-# --- for people ---------------------------------------------------------------------------------------------------------------
+# --- for people -------------------------------------------------------------------------------------------------------
 
 WIDEST = 32
 """The most characters that a cell of a printed table has."""

@@ -310,8 +310,8 @@ class StreamExecutionEnvironment:
     def execute_async(
         self, job_name: str = "snapline job", *, local: bool | None = None, threads: int | None = None
     ) -> JobHandle:
-        """Start the job and go on: the answer is a handle with `status`, `metrics`, `checkpoints`, `cancel`, `savepoint`, `rescale` and `wait`,
-        which `await` works on, too. Arguments and errors are those of `execute`.
+        """Start the job and go on: the answer is a handle with `status`, `metrics`, `checkpoints`, `cancel`,
+        `savepoint`, `rescale` and `wait`, which `await` works on, too. Arguments and errors are those of `execute`.
 
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
         >>> env.from_collection([{"x": 1}]).print()

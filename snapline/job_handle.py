@@ -1,7 +1,8 @@
 """A job that runs while the program goes on: `env.execute_async()`. Mirrors Flink's JobClient.
 
-The handle is the same wherever the job runs: in this process, beside it in its Spark application, or at a service. What was started
-for the job here (a coordinator, Spark, the local run) is stopped when the job has ended; a job at a service goes on without its handle.
+The handle is the same wherever the job runs: in this process, beside it in its Spark application, or at a service. What
+was started for the job here (a coordinator, Spark, the local run) is stopped when the job has ended; a job at a service
+goes on without its handle.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class JobHandle:
         error: Callable[[], BaseException | None] = lambda: None,
         ends_with_program: bool,
     ) -> None:
-        """`close`: stops what was started for the job. `error`: what a task of this process has raised. `ends_with_program`: it cannot
-        go on without this process."""
+        """`close`: stops what was started for the job. `error`: what a task of this process has raised.
+        `ends_with_program`: it cannot go on without this process."""
         self.job_id = job_id
         self.name = name
         self._client = client
@@ -56,7 +57,7 @@ class JobHandle:
         self._watcher = threading.Thread(target=self._watch, name=f"job-handle {name}", daemon=True)
         self._watcher.start()
 
-    # --- looking ----------------------------------------------------------------------------------------------------------
+    # --- looking ------------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> str:
@@ -80,7 +81,8 @@ class JobHandle:
 
     @property
     def metrics(self) -> dict[str, dict[str, int]]:
-        """By task: rows and bytes in and out, and milliseconds busy, idle and back-pressured, of all its subtasks together."""
+        """By task: rows and bytes in and out, and milliseconds busy, idle and back-pressured, of all its subtasks
+        together."""
         names = ("records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "idle_ms", "backpressured_ms")
         return {
             vertex.name: {name: sum(getattr(subtask, name) for subtask in vertex.subtasks) for name in names}
@@ -94,7 +96,7 @@ class JobHandle:
             self._checkpoints = self._client.list_checkpoints(self.job_id)
         return list(self._checkpoints.history)
 
-    # --- control ----------------------------------------------------------------------------------------------------------
+    # --- control ------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """Cancel the job and wait for its end; none if it has ended."""
@@ -115,8 +117,8 @@ class JobHandle:
         self._client.rescale(self.job_id, parallelism)
 
     def wait(self, timeout_s: float | None = None) -> JobExecutionResult:
-        """Wait for the end of the job. Raises JobFailed unless it is FINISHED, TimeoutError after `timeout_s` seconds; Ctrl-C cancels the
-        job, if it cannot go on without this program."""
+        """Wait for the end of the job. Raises JobFailed unless it is FINISHED, TimeoutError after `timeout_s` seconds;
+        Ctrl-C cancels the job, if it cannot go on without this program."""
         try:
             if not self._ended.wait(timeout_s):
                 raise TimeoutError(f"job {self.name!r} is {self.status} after {timeout_s} s")

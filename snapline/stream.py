@@ -91,8 +91,7 @@ class DataStream(StreamResults):
     schema: pa.Schema | None = None
     event_time_column: str = ""
 
-    # --- setting properties of the operator just added
-    # -----------------------------------------------------------------
+    # --- setting properties of the operator just added ----------------------------------------------------------------
 
     @property
     def node(self) -> StreamNode:
@@ -174,8 +173,7 @@ class DataStream(StreamResults):
         self.node.chainable = False
         return self
 
-    # --- transformations
-    # -----------------------------------------------------------------------------------------------
+    # --- transformations ----------------------------------------------------------------------------------------------
 
     def map_batches(
         self, function: BatchFunction, *, uid: str = "", name: str = "map_batches", schema: pa.Schema | None = None
@@ -402,8 +400,7 @@ class DataStream(StreamResults):
             self.event_time_column,
         )
 
-    # --- partitioning
-    # --------------------------------------------------------------------------------------------------
+    # --- partitioning -------------------------------------------------------------------------------------------------
 
     def key_by(self, *columns: str | Expr | KeyFunction, schema: pa.Schema | None = None) -> KeyedStream:
         """Partition by the values of columns, or by a function of a batch: rows with equal keys meet in one subtask.
@@ -498,8 +495,7 @@ class DataStream(StreamResults):
         """
         return self._partitioned(Partitioning.FORWARD)
 
-    # --- sinks
-    # ---------------------------------------------------------------------------------------------------------
+    # --- sinks --------------------------------------------------------------------------------------------------------
 
     def sink_to(self, sink: Sink, *, uid: str = "", name: str = "") -> DataStreamSink:
         """Write to a sink. Its `validate()` runs now, so a target that cannot work is an error here. Raises
@@ -541,7 +537,7 @@ class DataStream(StreamResults):
         )
         return DataStreamSink(stream)
 
-    # --- inner ---------------------------------------------------------------------------------------------------------
+    # --- inner --------------------------------------------------------------------------------------------------------
 
     def _partitioned(self, partitioning: Partitioning) -> DataStream:
         edges = tuple(replace(edge, partitioning=partitioning, key_columns=()) for edge in self.edges)

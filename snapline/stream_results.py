@@ -13,8 +13,8 @@ class StreamResults:
     """The part of DataStream that is about results."""
 
     def print(self, prefix: str = "") -> None:
-        """Print every row on the standard output of the process that runs the task, after the prefix, if there is one, and the number of the
-        subtask, if there are several.
+        """Print every row on the standard output of the process that runs the task, after the prefix, if there is one,
+        and the number of the subtask, if there are several.
 
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
         >>> env.from_collection([{"x": 1}]).print()
@@ -34,11 +34,11 @@ class StreamResults:
         local: bool | None = None,
         threads: int | None = None,
     ) -> CollectedRows:
-        """Run what this stream is made of, and nothing else of its environment, and hand out its rows: an iterator of dictionaries, or
-        `batches()`, `to_arrow()`, `to_polars()`, `to_pandas()`, `to_spark()`.
+        """Run what this stream is made of, and nothing else of its environment, and hand out its rows: an iterator of
+        dictionaries, or `batches()`, `to_arrow()`, `to_polars()`, `to_pandas()`, `to_spark()`.
 
-        `limit`: so many rows at most, after which the job is cancelled; a stream that never ends needs one. `local`, `threads`: as of
-        `execute`. Raises JobDefinitionError, and JobFailed while rows are taken.
+        `limit`: so many rows at most, after which the job is cancelled; a stream that never ends needs one. `local`,
+        `threads`: as of `execute`. Raises JobDefinitionError, and JobFailed while rows are taken.
 
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
         >>> list(env.from_collection([{"x": 1}, {"x": 2}]).execute_and_collect(local=True, limit=1))

@@ -27,7 +27,8 @@ BUCKETS = 40 * BUCKETS_PER_OCTAVE
 
 
 class PrintSink(Sink):
-    """Prints every row on the standard output of the task's process, after its subtask's number if there are several (Flink: print).
+    """Prints every row on the standard output of the task's process, after its subtask's number if there are several
+    (Flink: print).
 
     >>> _ = orders.sink_to(sl_connectors.PrintSink("orders"), uid="print")
     """

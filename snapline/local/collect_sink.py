@@ -1,7 +1,7 @@
 """The sink of `execute_and_collect` in a local run: batches go to whoever asked for them, in this process.
 
-With checkpoints rows are handed over when the checkpoint that holds them is complete, so that a restart hands none over twice; without,
-at once, and then a restart of the job is an error as soon as rows have been handed over.
+With checkpoints rows are handed over when the checkpoint that holds them is complete, so that a restart hands none over
+twice; without, at once, and then a restart of the job is an error as soon as rows have been handed over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """TaskManagers that lie: beside what they have to say, they speak for tasks that run elsewhere.
 
-Whenever one acknowledges a checkpoint, it may acknowledge it for others, too, without their state; or say that they have declined it,
-or have finished. Nobody may believe it: the oracles are those of honest runs. Only runs that ask for the fault `LIES` have liars.
+Whenever one acknowledges a checkpoint, it may acknowledge it for others, too, without their state; or say that they
+have declined it, or have finished. Nobody may believe it: the oracles are those of honest runs. Only runs that ask for
+the fault `LIES` have liars.
 """
 
 from __future__ import annotations

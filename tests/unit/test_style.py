@@ -123,6 +123,7 @@ def test_every_test_tells_its_story() -> None:
 
 ROOMS = ("dataflow", "runtime", "connectors", "coordinator", "taskmanager", "snapline")
 """The rooms of the product whose names and prose people read; protos/ has generated code."""
+LONGEST_LINE = 120
 FEWEST_WORDS = 5
 """A docstring with fewer has no subject and verb, and is a riddle without its neighbour (CONTRIBUTING.md)."""
 
@@ -154,6 +155,31 @@ def test_docstrings_are_sentences() -> None:
     ]
 
     assert not found, "say it in a sentence with a subject and a verb, see CONTRIBUTING.md:\n" + "\n".join(found)
+
+
+def is_of_a_doctest(lines: list[str], number: int) -> bool:
+    """Whether a line of a docstring is an example or what an example prints, which cannot be broken."""
+    while lines[number - 1].strip():
+        if lines[number - 1].lstrip().startswith(">>>"):
+            return True
+        number -= 1
+    return False
+
+
+def test_prose_ends_with_the_column_that_code_ends_with() -> None:
+    """Docstrings and comments have lines of at most 120 columns; ruff's E501 would also find long texts in code."""
+    found = []
+    for path in python_files():
+        lines = path.read_text().splitlines()
+        prose = {number for first, last, _ in docstrings(path) for number in range(first, last + 1)}
+        prose |= {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
+        found += [
+            f"{shown(path)}:{number}: {len(lines[number - 1])} columns"
+            for number in sorted(prose)
+            if len(lines[number - 1]) > LONGEST_LINE and not is_of_a_doctest(lines, number)
+        ]
+
+    assert not found, f"break these lines of prose at {LONGEST_LINE} columns:\n" + "\n".join(found)
 
 
 def test_no_two_public_classes_have_one_name() -> None:

@@ -1,4 +1,5 @@
-"""Results and jobs as values: rows of a stream, a table of them, a handle of a job that runs while the program goes on."""
+"""Results and jobs as values: rows of a stream, a table of them, a handle of a job that runs while the program goes
+on."""
 
 from __future__ import annotations
 
