@@ -202,7 +202,7 @@ class EmbeddedCluster:
             per_manager = configuration.get_option(TASKMANAGER_SLOTS)
             instances = min(cores, max(1, -(-slots // per_manager)))
         self.instances = instances
-        self.slots_each = max(configuration.get_option(TASKMANAGER_SLOTS), -(-slots // instances))
+        self.slots_each: int = max(configuration.get_option(TASKMANAGER_SLOTS), -(-slots // instances))
         if CHECKPOINTS_DIRECTORY.key not in configuration:
             self._directory: str | None = tempfile.mkdtemp(prefix="snapline-checkpoints-")
             configuration = configuration.with_values({CHECKPOINTS_DIRECTORY.key: self._directory})

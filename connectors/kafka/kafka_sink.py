@@ -80,13 +80,13 @@ class KafkaSink(Sink):
             raise ConnectorError("KafkaSink: transaction_timeout_ms must be positive")
         self.topic = topic
         self.bootstrap_servers = bootstrap_servers
-        self.format = format or RawFormat()
-        self.columns = MessageColumns(key, timestamp, headers, partition)
+        self.format: RowFormat = format or RawFormat()
+        self.columns: MessageColumns = MessageColumns(key, timestamp, headers, partition)
         self.guarantee = guarantee
         self.transactional_id_prefix = transactional_id_prefix
         self.transaction_timeout_ms = transaction_timeout_ms
         self.on_lost_transaction = on_lost_transaction
-        self.settings = checked(settings, RESERVED, "KafkaSink")
+        self.settings: dict[str, Any] = checked(settings, RESERVED, "KafkaSink")
         if guarantee == "exactly_once":
             converted(self.settings)
 

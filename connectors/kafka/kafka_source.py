@@ -74,12 +74,14 @@ class KafkaSource(Source):
         that the format cannot read fails the job, is dropped and counted, or is kept: null columns with its bytes in
         `bad_value` and the reason in `bad_reason`. `settings`: of librdkafka, such as `security.protocol`.
         `give_up_after_ms`: fail when no broker has answered for so long."""
-        self.topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        self.topics: tuple[str, ...] = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not self.topics or not all(self.topics):
             raise ConnectorError("KafkaSource: no topic given")
         self.bootstrap_servers = bootstrap_servers
-        self.format = format or RawFormat()
-        self.metadata = dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
+        self.format: RowFormat = format or RawFormat()
+        self.metadata: dict[str, str] = (
+            dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
+        )
         for name in self.metadata:
             if name not in METADATA_COLUMNS:
                 raise ConnectorError(f"KafkaSource: unknown metadata {name!r}; there are {', '.join(METADATA_COLUMNS)}")
@@ -101,7 +103,7 @@ class KafkaSource(Source):
         self.group_id = group_id
         self.commit_offsets = commit_offsets if group_id is not None else "disabled"
         self.on_error = on_error
-        self.settings = checked(settings, RESERVED, "KafkaSource")
+        self.settings: dict[str, Any] = checked(settings, RESERVED, "KafkaSource")
         self.batch_rows = batch_rows
         self.give_up_after_ms = give_up_after_ms
         names = self.schema().names
