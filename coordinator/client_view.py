@@ -72,19 +72,19 @@ class ClientView:
             overview = await self._registry.overview(job_id)
             if overview is not None:
                 found[job_id] = overview
-        for job in await self._of_dispatcher():
+        for job in await self._ask_dispatcher():
             if job.job_id not in found:
                 found[job.job_id] = _minimal(job).overview
         return sorted(found.values(), key=lambda overview: overview.start_time_ms, reverse=True)
 
     async def knows(self, job_id: JobID) -> bool:
-        return job_id in self._registry or any(job.job_id == job_id for job in await self._of_dispatcher())
+        return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())
 
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
         details = await self._registry.details(job_id)
         if details is not None:
             return details
-        jobs = {job.job_id: job for job in await self._of_dispatcher()}
+        jobs = {job.job_id: job for job in await self._ask_dispatcher()}
         # the Dispatcher has answered, so a JobMaster that it was about to start is there now
         details = await self._registry.details(job_id)
         return details if details is not None or job_id not in jobs else _minimal(jobs[job_id])
@@ -137,7 +137,7 @@ class ClientView:
     async def changed(self, job_id: JobID | None, timeout_seconds: float) -> None:
         await self._registry.changed(job_id, timeout_seconds)
 
-    async def _of_dispatcher(self) -> tuple[JobOverview, ...]:
+    async def _ask_dispatcher(self) -> tuple[JobOverview, ...]:
         def read(dispatcher: Dispatcher) -> tuple[JobOverview, ...]:
             return dispatcher.jobs()
 

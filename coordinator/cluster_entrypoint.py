@@ -391,7 +391,9 @@ class ClusterEntrypoint:
 
     def _start_job_master(self, effect: dispatching.StartJobMaster) -> None:
         job_id = effect.job_graph.job_id
-        runner = JobMasterRunner(effect.job_graph, self._services, self._of_job_master, recovered=effect.recovered)
+        runner = JobMasterRunner(
+            effect.job_graph, self._services, self._forward_to_dispatcher, recovered=effect.recovered
+        )
         self._no_runners.clear()
         self._runners[job_id] = runner
         runner.start()
@@ -401,8 +403,8 @@ class ClusterEntrypoint:
         if runner is not None:
             runner.suspend("the coordinator stops")
 
-    def _of_job_master(self, event: Any) -> None:
-        """What a JobMaster tells the Dispatcher."""
+    def _forward_to_dispatcher(self, event: Any) -> None:
+        """Tell the Dispatcher what a JobMaster says, and forget the JobMaster when its job has ended."""
         self._tell_dispatcher(event)
         if isinstance(event, JobMasterEnded) and event.status in ENDED:
             self._runners.pop(event.job_id, None)

@@ -20,15 +20,15 @@ FOR_USERS = ("snapline/", "connectors/", "dataflow/api/", "dataflow/config.py", 
 
 CALLED_BY_LIBRARIES = """
     on_receive on_stop on_failure use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
-    disable_wal align typingctx pushFilters overwrite exc __getattr__ __dir__ dispose taskmanagers list_states
+    disable_wal align typingctx pushFilters FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose taskmanagers list_states
     restored_checkpoint_id restored_timestamp_ms restored_path define_messages define_services
 """
 """pykka, grpc, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or read these by name."""
 
 CALLED_BY_USERS = """
-    get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle get_checkpoint_lock
+    get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle
     current_processing_time put_entries delete_event_time_timers get_broadcast_state add_all put_all
-    add_python_module
+    add_python_module to_spark len_list
 """
 """A user's function calls them on a context or a state of ours, or a user's sink is called with them."""
 

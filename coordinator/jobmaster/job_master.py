@@ -250,7 +250,7 @@ class JobMaster:
         self._take(event)
         self._perform_queue()
         self._reconcile()
-        self._of_clients(self._clients.advance(self._now_ms))
+        self._perform_client_effects(self._clients.advance(self._now_ms))
         self._perform_queue()
         self._declare_required_slots()
         self._watch_idle_slots()
@@ -276,12 +276,14 @@ class JobMaster:
             case ResourceManagerLeaderChanged(address, session):
                 if self._is_closed:
                     return
-                self._of_resource_manager(self._resource_manager.leader_changed(address, session, self._now_ms))
+                self._perform_registration_effects(
+                    self._resource_manager.leader_changed(address, session, self._now_ms)
+                )
             case OperationRequested(request_id, operation):
                 if self._is_closed:
                     self._out.append(refused(request_id, f"the job is {self.scheduler.status.value}"))
                 else:
-                    self._of_clients(self._clients.operate(request_id, operation, self._now_ms))
+                    self._perform_client_effects(self._clients.operate(request_id, operation, self._now_ms))
             case SavepointLoaded(metadata, location):
                 self._savepoint_loaded(metadata, location)
             case JobGraphUpdated():
@@ -289,7 +291,7 @@ class JobMaster:
                 self._forget_job_graph()
             case JobGraphForgotten():
                 self._report(self.scheduler.status, self.scheduler.root_failure)
-                self._of_clients(self._clients.job_is_forgotten())
+                self._perform_client_effects(self._clients.job_is_forgotten())
                 self._checkpoint(Shutdown(self.scheduler.status))
             case SavepointLoadFailed(detail, retryable):
                 self._restore_failed(self._loading_round, detail, retryable=retryable)
@@ -304,7 +306,7 @@ class JobMaster:
                 self._acknowledges_received(parts)
             case ConnectionOpened() | ConnectionLost() | MessageReceived():
                 if self._resource_manager.owns(event):
-                    self._of_resource_manager(self._resource_manager.handle(event, self._now_ms))
+                    self._perform_registration_effects(self._resource_manager.handle(event, self._now_ms))
                 elif isinstance(event, MessageReceived):
                     self._message_received(event.connection, event.envelope)
                 elif isinstance(event, ConnectionLost):
@@ -321,7 +323,7 @@ class JobMaster:
             case CancellationTimer(resource_id):
                 self._schedule(self.scheduler.cancellation_timer_fired(resource_id, self._now_ms))
             case RescaleTimer():
-                self._of_clients(self._clients.rescale_timer_fired(self._now_ms))
+                self._perform_client_effects(self._clients.rescale_timer_fired(self._now_ms))
             case IdleSlotTimer():
                 self._release_idle_slots()
             case ReconciliationTimer():
@@ -329,7 +331,7 @@ class JobMaster:
             case _ if self._heartbeats.owns(key):
                 self._heartbeats_due(key)
             case _ if self._resource_manager.owns(event):
-                self._of_resource_manager(self._resource_manager.handle(event, self._now_ms))
+                self._perform_registration_effects(self._resource_manager.handle(event, self._now_ms))
             case _:
                 self._checkpoint(event)
 
@@ -360,9 +362,9 @@ class JobMaster:
             case ForTasks():
                 self._tell_tasks(effect)
             case CheckpointRequestCompleted():
-                self._of_clients(self._clients.snapshot_completed(effect, self._now_ms))
+                self._perform_client_effects(self._clients.snapshot_completed(effect, self._now_ms))
             case CheckpointRequestFailed():
-                self._of_clients(self._clients.snapshot_failed(effect))
+                self._perform_client_effects(self._clients.snapshot_failed(effect))
             case StateRestored():
                 self._state_restored(effect)
             case RestoreFailed(request_id, detail, retryable):
@@ -384,7 +386,7 @@ class JobMaster:
             case _:
                 self._out.append(effect)
 
-    def _of_clients(self, effects: list[ClientOperationsEffect]) -> None:
+    def _perform_client_effects(self, effects: list[ClientOperationsEffect]) -> None:
         for effect in effects:
             match effect:
                 case AskForSnapshot(event):
@@ -399,7 +401,7 @@ class JobMaster:
         # waits for that goes on from its last checkpoint, or takes its output.
         if not status.is_globally_terminal:
             self._report(status, failure)
-        self._of_clients(self._clients.job_status_changed(status))
+        self._perform_client_effects(self._clients.job_status_changed(status))
         if status.is_globally_terminal or status is JobStatus.SUSPENDED:
             self._close(status)
 
@@ -422,7 +424,7 @@ class JobMaster:
         self.scheduler.pool.set_required(0)
         self._declare_required_slots()
         self._out += self._resource_manager.send(Disconnect(f"the job is {status.value}"))
-        self._of_resource_manager(self._resource_manager.stop(self._now_ms))
+        self._perform_registration_effects(self._resource_manager.stop(self._now_ms))
         if status.is_globally_terminal:
             self._forget_job_graph()
         else:
@@ -735,7 +737,7 @@ class JobMaster:
 
     # --- slots and the ResourceManager --------------------------------------------------------------------------------
 
-    def _of_resource_manager(self, effects: list[ResourceManagerConnectionEffect]) -> None:
+    def _perform_registration_effects(self, effects: list[ResourceManagerConnectionEffect]) -> None:
         for effect in effects:
             match effect:
                 case NotifyTaskManagerLost(resource_id, reason, terminated):

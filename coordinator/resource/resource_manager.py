@@ -251,10 +251,10 @@ class ResourceManager:
         stale = envelope.leader_session_id != self.session
         if connection in self._task_manager_on:
             if not stale:
-                self._of_task_manager(self._task_manager_on[connection], message)
+                self._handle_task_manager(self._task_manager_on[connection], message)
         elif connection in self._job_on:
             if not stale:
-                self._of_job_master(self._job_on[connection], message)
+                self._handle_job_master(self._job_on[connection], message)
         elif stale:
             self._out.append(CloseConnection(connection))
         elif isinstance(message, RegisterTaskExecutor):
@@ -264,7 +264,7 @@ class ResourceManager:
         else:
             self._out.append(CloseConnection(connection))
 
-    def _of_task_manager(self, resource_id: ResourceID, message: Any) -> None:
+    def _handle_task_manager(self, resource_id: ResourceID, message: Any) -> None:
         self._task_manager_heartbeats.receive_heartbeat(resource_id, self._now_ms)
         match message:
             case SlotReport():
@@ -288,7 +288,7 @@ class ResourceManager:
         if report.resource_id == resource_id:
             self.slot_manager.report_slot_status(report, self._now_ms)
 
-    def _of_job_master(self, job_id: JobID, message: Any) -> None:
+    def _handle_job_master(self, job_id: JobID, message: Any) -> None:
         self._job_master_heartbeats.receive_heartbeat(job_id, self._now_ms)
         match message:
             case DeclareRequiredSlots(_, required, held):

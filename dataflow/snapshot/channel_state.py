@@ -121,7 +121,7 @@ def redistribute_input_channel_state(
     reader (`snapline.taskmanager.checkpointing.channel_state.own_rows`). Raises ChannelStateNotRescalable."""
     plan: list[list[ChannelStateHandle]] = [[] for _ in range(new_parallelism)]
     for gate_index, edge in enumerate(gates):
-        mine = _of_part(old_states, gate_index)
+        mine = _select_part(old_states, gate_index)
         if not mine:
             continue
         if not edge.is_rescaled:
@@ -149,7 +149,7 @@ def redistribute_output_channel_state(
     ChannelStateNotRescalable."""
     plan: list[list[ChannelStateHandle]] = [[] for _ in range(new_parallelism)]
     for partition_index, edge in enumerate(partitions):
-        mine = _of_part(old_states, partition_index)
+        mine = _select_part(old_states, partition_index)
         if not mine:
             continue
         if not edge.is_rescaled:
@@ -167,7 +167,7 @@ def redistribute_output_channel_state(
     return [tuple(handles) for handles in plan]
 
 
-def _of_part(
+def _select_part(
     old_states: Mapping[int, Sequence[ChannelStateHandle]], part: int
 ) -> dict[int, tuple[ChannelStateHandle, ...]]:
     """The handles of one gate or partition, by old subtask; subtasks without any are absent."""

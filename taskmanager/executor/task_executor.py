@@ -350,7 +350,7 @@ class TaskExecutor:
                 case Registered():
                     self._tell_resource_manager(self.slots.report())
                 case LeaderSaid(message):
-                    self._of_resource_manager(message)
+                    self._handle_resource_manager(message)
                 case RegistrationFailed(reason):
                     self._terminate(f"the ResourceManager rejected this TaskManager: {reason}", CANNOT_GO_ON)
                 case RegistrationTimedOut(reason):
@@ -363,7 +363,7 @@ class TaskExecutor:
                 case _:
                     pass  # also RegistrationLost: tasks go on, the connection is being made again
 
-    def _of_resource_manager(self, message: Any) -> None:
+    def _handle_resource_manager(self, message: Any) -> None:
         match message:
             case HeartbeatRequest():
                 self._tell_resource_manager(HeartbeatResponse(report=self.slots.report()))
@@ -454,7 +454,7 @@ class TaskExecutor:
                 case Registered():
                     self._registered_at_job_master(job_id, entry)
                 case LeaderSaid(message):
-                    self._of_job_master(job_id, message)
+                    self._handle_job_master(job_id, message)
                 case RegistrationLost(_, reason, silent):
                     if silent:
                         self._release_job(job_id, f"its JobMaster is lost: {reason}")
@@ -491,7 +491,7 @@ class TaskExecutor:
             due_ms = self._now_ms + self._settings.job_master_timeout_ms
             self._out.append(StartTimer(JobMasterTimeout(job_id), due_ms))
 
-    def _of_job_master(self, job_id: JobID, message: Any) -> None:
+    def _handle_job_master(self, job_id: JobID, message: Any) -> None:
         match message:
             case HeartbeatRequest(allocations):
                 self._reconcile_slots(job_id, allocations)

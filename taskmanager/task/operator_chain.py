@@ -167,8 +167,8 @@ class _OperatorProcessingTime:
         self.activity_ms = service.activity_ms
 
     @property
-    def dry_looks(self) -> int:
-        return self._service.dry_looks
+    def empty_polls(self) -> int:
+        return self._service.empty_polls
 
     def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> object:
         owner = self._owner

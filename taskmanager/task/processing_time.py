@@ -27,7 +27,7 @@ class TaskProcessingTime:
     def __init__(self) -> None:
         self._now_ms = 0
         self._hindered_ms = 0
-        self._dry_looks = 0
+        self._empty_polls = 0
         self._heap: list[tuple[int, int, TimerToken]] = []
         self._registered = 0
 
@@ -36,17 +36,17 @@ class TaskProcessingTime:
         return self._now_ms
 
     def activity_ms(self) -> int:
-        """As `now_ms`, less the time in which no row could be taken in."""
+        """Return `now_ms` less the time in which no row could be taken in: back-pressure does not count as idleness."""
         return self._now_ms - self._hindered_ms
 
     @property
-    def dry_looks(self) -> int:
-        """How often there was nothing to take in."""
-        return self._dry_looks
+    def empty_polls(self) -> int:
+        """Return how often the task has looked for rows and found none."""
+        return self._empty_polls
 
     def found_nothing(self) -> None:
-        """There is nothing to take in."""
-        self._dry_looks += 1
+        """Note that the task has looked for rows and found none."""
+        self._empty_polls += 1
 
     def advance(self, now_ms: int, *, hindered: bool = False) -> None:
         """A step begins. Time that goes back stands still here. `hindered`: the step before took no row, for want of

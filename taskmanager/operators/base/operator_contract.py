@@ -55,7 +55,7 @@ class ProcessingTimeService(Protocol):
         ...
 
     @property
-    def dry_looks(self) -> int:
+    def empty_polls(self) -> int:
         """How often the task has looked for rows and found none."""
         ...
 

@@ -95,7 +95,7 @@ class RowStore:
     def get(self, owners: Slots) -> pa.Array:
         """The rows of each owner, a column of `type`."""
         offsets, rows = self._chains.entries(owners)
-        return _lists(self.type, offsets, [column.get(rows) for column in self._columns])
+        return _make_lists(self.type, offsets, [column.get(rows) for column in self._columns])
 
     def column(self, name: str, rows: Slots) -> pa.Array:
         """Return one column of the rows with these numbers."""
@@ -151,13 +151,13 @@ class _FrozenRows:
 
     def get(self, slots: Slots) -> pa.Array:
         offsets, rows = self._chains.entries(slots)
-        return _lists(self._type, offsets, [column.get(rows) for column in self._columns])
+        return _make_lists(self._type, offsets, [column.get(rows) for column in self._columns])
 
     def occupied(self) -> BoolArray:
         return self._chains.occupied()
 
 
-def _lists(data_type: pa.DataType, offsets: Int64Array, columns: Sequence[pa.Array]) -> pa.Array:
+def _make_lists(data_type: pa.DataType, offsets: Int64Array, columns: Sequence[pa.Array]) -> pa.Array:
     structs = pa.StructArray.from_arrays(list(columns), fields=list(data_type.value_type))
     buffers = [bitmap_of(np.diff(offsets) > 0), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(data_type, len(offsets) - 1, buffers, children=[structs])

@@ -45,7 +45,7 @@ class WatermarkCadence:
         self._next_ms: int | None = None
         self._active_ms: int | None = None
         self._idle = False
-        self._doubt: tuple[int, int] | None = None
+        self._quiet_since: tuple[int, int] | None = None
         """(when, dry looks by then): the idle timeout was over, and there may have been rows that nobody had looked
         for."""
         self._dirty = False
@@ -81,21 +81,21 @@ class WatermarkCadence:
                 self._idle = True
                 output.emit_watermark_status(WatermarkStatus.IDLE)
             else:
-                self._doubt = self._doubt or (activity_ms, self._time.dry_looks)
+                self._quiet_since = self._quiet_since or (activity_ms, self._time.empty_polls)
                 self._active_ms = activity_ms - self._idle_timeout_ms + max(1, self._interval_ms)  # look again then
 
     def _is_certain(self, activity_ms: int) -> bool:
         """Since the doubt began the task has once found nothing to take in, or has taken in for as long again what
         others dropped."""
-        if self._doubt is None:
+        if self._quiet_since is None:
             return False
-        since_ms, dry_looks = self._doubt
-        return self._time.dry_looks > dry_looks or activity_ms - since_ms >= self._idle_timeout_ms
+        since_ms, empty_polls = self._quiet_since
+        return self._time.empty_polls > empty_polls or activity_ms - since_ms >= self._idle_timeout_ms
 
     def keep_active(self) -> None:
         """There are rows, or there are none because the source may not read: that is not idle."""
         self._active_ms = self._time.activity_ms()
-        self._doubt = None
+        self._quiet_since = None
 
     @property
     def is_idle(self) -> bool:

@@ -264,10 +264,12 @@ class AccumulatorMaker(ContentsMaker):
                 check_widens(one.column, types.get(one.name, one.column_type), one.column_type)
             return AccumulatorContents(self._plan, needed)
         known = {accumulator.column: accumulator.column_type for accumulator in written if accumulator.aggregates}
-        return AccumulatorContents(self._plan, [self._of_known(shape, known) for shape in self.shapes], may_widen=True)
+        return AccumulatorContents(
+            self._plan, [self._accumulator_of(shape, known) for shape in self.shapes], may_widen=True
+        )
 
     @staticmethod
-    def _of_known(shape: Shape, known: Mapping[str, pa.DataType]) -> Accumulator:
+    def _accumulator_of(shape: Shape, known: Mapping[str, pa.DataType]) -> Accumulator:
         if not shape.aggregates:
             return Accumulator(shape.name, shape.column, pa.int64(), ())
         if shape.column not in known:
