@@ -28,7 +28,13 @@ LOGICAL = {
 
 
 class AvroFormat(RowFormat):
-    """One Avro datum a row."""
+    """One Avro datum a row.
+
+    >>> record = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
+    >>> avro = sl_connectors.AvroFormat(record)
+    >>> avro.decode_all(avro.encode(pa.RecordBatch.from_pydict({"n": [1, 2]}))).to_pydict(), avro.schema.names
+    ({'n': [1, 2]}, ['n'])
+    """
 
     def __init__(self, schema: str | Mapping[str, Any]) -> None:
         """`schema`: Avro's, of a record, as JSON text or what it parses to. Raises ConnectorError when it is none, or

@@ -17,7 +17,14 @@ from snapline.connectors.formats.row_format import RowFormat
 
 
 class CsvFormat(RowFormat):
-    """Reads and writes CSV with one line for each row."""
+    """Reads and writes CSV with one line for each row.
+
+    >>> csv = sl_connectors.CsvFormat(pa.schema([("word", pa.string()), ("n", pa.int64())]))
+    >>> csv.decode_all([b"a,1", b"b,"]).to_pydict(), csv.schema.names
+    ({'word': ['a', 'b'], 'n': [1, None]}, ['word', 'n'])
+    >>> len(csv.encode(pa.RecordBatch.from_pydict({"word": ["a"], "n": [1]})))
+    1
+    """
 
     def __init__(self, schema: pa.Schema, *, delimiter: str = ",") -> None:
         """`schema`: of the columns, in the order of the line. An empty field is null, unless the column is a string."""

@@ -23,7 +23,14 @@ CONTROL_CHARACTERS = r"[\x00-\x1f]"
 
 
 class JsonFormat(RowFormat):
-    """One JSON object a row."""
+    """One JSON object a row.
+
+    >>> json = sl_connectors.JsonFormat(pa.schema([("n", pa.int64())]))
+    >>> json.decode_all([b'{"n": 1}', b'{"n": 2, "m": 3}']).to_pydict(), json.schema.names
+    ({'n': [1, 2]}, ['n'])
+    >>> len(json.encode(pa.RecordBatch.from_pydict({"n": [1]})))
+    1
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         """`schema`: columns that are read and written; other fields of an object are not looked at."""

@@ -32,7 +32,17 @@ class BadRow:
 
 
 class RowFormat(ABC):
-    """Rows to values and back; pickled into the job."""
+    """Rows to values and back; pickled into the job.
+
+    >>> class Upper(sl_connectors.RowFormat):
+    ...     schema = pa.schema([("word", pa.string())])
+    ...     def decode_all(self, values):
+    ...         return pa.RecordBatch.from_pydict({"word": [value.decode().upper() for value in values]}, self.schema)
+    ...     def encode(self, batch):
+    ...         return [word.encode() for word in batch["word"].to_pylist()]
+    >>> Upper().decode_all([b"a", b"b"]).to_pydict()
+    {'word': ['A', 'B']}
+    """
 
     @property
     @abstractmethod
@@ -99,7 +109,12 @@ class RowFormat(ABC):
 
 
 class RawFormat(RowFormat):
-    """The value as it is, in one column."""
+    """The value as it is, in one column.
+
+    >>> raw = sl_connectors.RawFormat("word", text=True)
+    >>> raw.encode(raw.decode_all([b"a", b"b"])), raw.schema.names
+    ([b'a', b'b'], ['word'])
+    """
 
     def __init__(self, column: str = "value", *, text: bool = False) -> None:
         """`text`: the column is a string, in UTF-8, instead of bytes."""
