@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from snapline.connectors.builtin.generator import GeneratorSource
     from snapline.connectors.builtin.rate_limit import RateLimiter
     from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
-    from snapline.connectors.formats import AvroFormat, CsvFormat, JsonFormat, RawFormat, RowFormat
+    from snapline.connectors.formats import AvroFormat, ConfluentAvroFormat, CsvFormat, JsonFormat, RawFormat, RowFormat
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
 
@@ -22,6 +22,7 @@ __all__ = [
     "AvroFormat",
     "CollectSink",
     "CollectionSource",
+    "ConfluentAvroFormat",
     "CsvFormat",
     "DiscardingSink",
     "GeneratorSource",
@@ -41,7 +42,7 @@ _PLACES = {
     "snapline.connectors.builtin.generator": "GeneratorSource",
     "snapline.connectors.builtin.rate_limit": "RateLimiter",
     "snapline.connectors.builtin.sinks": "DiscardingSink PrintSink",
-    "snapline.connectors.formats": "AvroFormat CsvFormat JsonFormat RawFormat RowFormat",
+    "snapline.connectors.formats": "AvroFormat ConfluentAvroFormat CsvFormat JsonFormat RawFormat RowFormat",
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
 }

@@ -5,5 +5,6 @@ from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.csv_lines import CsvFormat
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import BadRow, RawFormat, RowFormat
+from snapline.connectors.formats.schema_registry import ConfluentAvroFormat
 
-__all__ = ["AvroFormat", "BadRow", "CsvFormat", "JsonFormat", "RawFormat", "RowFormat"]
+__all__ = ["AvroFormat", "BadRow", "ConfluentAvroFormat", "CsvFormat", "JsonFormat", "RawFormat", "RowFormat"]

@@ -1,0 +1,127 @@
+"""Avro in Confluent's wire format: each value names the schema that it was written with, by its id in a registry.
+
+Decides that a value is read with the schema of its writer and resolved to the one that the job knows, so that columns
+stay as they are while writers move on; that schemas are asked for once and kept; that an id which the registry does not
+know makes a bad row, and a registry that cannot be reached fails the job. Mirrors Flink's
+ConfluentRegistryAvroDeserializationSchema.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.connectors.formats.avro import AvroFormat
+from snapline.dataflow.errors import ConnectorError
+
+MAGIC = 0
+HEADER_BYTES = 5
+TIMEOUT_SECONDS = 10.0
+NOT_FOUND = 404
+
+
+class UnknownSchema(ValueError):
+    """An id that no registry gave out."""
+
+
+class ConfluentAvroFormat(AvroFormat):
+    """One Avro datum a row, behind the id of its schema."""
+
+    def __init__(self, schema: str | Mapping[str, Any], *, registry: str, subject: str = "") -> None:
+        """`schema`: of the columns; values that were written with another one are resolved to it. `registry`: its
+        address, with `user:password@` if it wants them. `subject`: under which a sink registers the schema,
+        `<topic>-value` by custom."""
+        super().__init__(schema)
+        parts = urllib.parse.urlsplit(registry)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConnectorError(f"ConfluentAvroFormat: registry is no address of http or https: {registry!r}")
+        host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+        self._registry = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        login = f"{urllib.parse.unquote(parts.username or '')}:{urllib.parse.unquote(parts.password or '')}"
+        self._login = base64.b64encode(login.encode()).decode() if parts.username else ""
+        self._subject = subject
+        self._writers: dict[int, Any] = {}
+        self._own_id: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was asked for."""
+        return {**super().__getstate__(), "_writers": {}, "_own_id": None}
+
+    def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
+        import fastavro
+
+        own = self._parsed_schema()
+        data, end = io.BytesIO(b"".join(values)), 0
+        rows: list[Any] = []
+        for value in values:
+            if len(value) < HEADER_BYTES or value[0] != MAGIC:
+                raise ValueError(
+                    "not in Confluent's wire format: it does not begin with a zero byte and the id of a schema"
+                )
+            writer = self._writer(int.from_bytes(value[1:HEADER_BYTES], "big"))
+            data.seek(end + HEADER_BYTES)
+            end += len(value)
+            try:
+                rows.append(fastavro.schemaless_reader(data, writer, own))
+            except fastavro.read.SchemaResolutionError as error:
+                raise ValueError(f"its schema does not resolve to the job's: {error}") from error
+            if data.tell() != end:
+                raise ValueError(f"the Avro datum is {end - data.tell()} bytes shorter than the value")
+        columns = [pa.array([row[field.name] for row in rows], field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        if self._own_id is None:
+            if not self._subject:
+                raise ConnectorError(
+                    "ConfluentAvroFormat: to write, say subject=, under which the schema is registered"
+                )
+            where = f"/subjects/{urllib.parse.quote(self._subject, safe='')}/versions"
+            self._own_id = int(self._ask(where, {"schema": json.dumps(self.avro_schema)})["id"])
+        header = bytes([MAGIC]) + self._own_id.to_bytes(4, "big")
+        return [None if value is None else header + value for value in super().encode(batch)]
+
+    def _writer(self, schema_id: int) -> Any:
+        """The schema that a value was written with."""
+        if schema_id not in self._writers:
+            import fastavro
+
+            answer = self._ask(f"/schemas/ids/{schema_id}")
+            if answer is None:
+                raise UnknownSchema(f"schema id {schema_id} is unknown to the registry at {self._registry}")
+            if answer.get("schemaType", "AVRO") != "AVRO":
+                raise ValueError(f"schema id {schema_id} is of {answer['schemaType']}, not of Avro")
+            self._writers[schema_id] = fastavro.parse_schema(json.loads(answer["schema"]))
+        return self._writers[schema_id]
+
+    def _ask(self, path: str, body: Any = None) -> Any:
+        """The answer, or None when there is no such schema. Raises ConnectorError when nobody answers."""
+        request = urllib.request.Request(  # noqa: S310 - http or https, see the constructor
+            self._registry + path, None if body is None else json.dumps(body).encode()
+        )
+        request.add_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        if self._login:
+            request.add_header("Authorization", f"Basic {self._login}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
+                return json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == NOT_FOUND and body is None:
+                    return None
+                said = " ".join(error.read().decode(errors="replace").split())[:200]
+            raise ConnectorError(
+                f"the schema registry at {self._registry} refuses {path}: {error.code} {said}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise ConnectorError(
+                f"the schema registry at {self._registry} does not answer ({error}); check its address, and that it runs"
+            ) from error

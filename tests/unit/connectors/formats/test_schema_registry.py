@@ -1,0 +1,121 @@
+"""Confluent's wire format against a registry of three routes: schemas that move on, ids that nobody knows, a registry
+that is away."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapline.connectors.formats.schema_registry import ConfluentAvroFormat
+from snapline.dataflow.errors import ConnectorError
+
+LOGIN = base64.b64encode(b"ann:p@ss").decode()
+OLD = {"type": "record", "name": "row", "fields": [{"name": "n", "type": "int"}, {"name": "gone", "type": "string"}]}
+NEW = {
+    "type": "record", "name": "row", "fields": [
+        {"name": "n", "type": "long"}, {"name": "s", "type": ["null", "string"], "default": None},
+    ],
+}  # fmt: skip
+OTHER = {"type": "record", "name": "row", "fields": [{"name": "n", "type": "string"}]}
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Schemas by id and subject, for who has the password."""
+
+    schemas: list[str]
+    asked: list[str]
+
+    def answer(self, code, body):
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        number = int(self.path.rsplit("/", 1)[1]) - 1
+        if self.headers["Authorization"] != f"Basic {LOGIN}":
+            self.answer(401, {"message": "who are you?"})
+        elif number < len(self.schemas):
+            self.answer(200, {"schema": self.schemas[number]})
+        else:
+            self.answer(404, {"error_code": 40403})
+
+    def do_POST(self):
+        self.asked.append(self.path)
+        schema = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["schema"]
+        if schema not in self.schemas:
+            self.schemas.append(schema)
+        self.answer(200, {"id": self.schemas.index(schema) + 1})
+
+    def log_message(self, *_):
+        """Be quiet."""
+
+
+@pytest.fixture
+def registry():
+    handler: Any = type("Registry", (Registry,), {"schemas": [], "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    found = SimpleNamespace(asked=handler.asked, address=f"127.0.0.1:{server.server_port}")
+    yield found
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def form(registry, schema, **options):
+    made = ConfluentAvroFormat(schema, registry=f"http://ann:p%40ss@{registry.address}/", **options)
+    return pickle.loads(pickle.dumps(made))
+
+
+def written(registry, schema, rows):
+    kind = form(registry, schema, subject="orders/value")
+    return list(kind.encode(pa.RecordBatch.from_pylist(rows, kind.schema)))
+
+
+def test_values_of_several_schemas_are_resolved_to_the_job_s(registry):
+    """Wider types, fields that are gone, fields that are new; each schema is asked for once."""
+    values = written(registry, OLD, [{"n": 1, "gone": "x"}]) + written(registry, NEW, [{"n": 2**40, "s": "y"}])
+
+    decoded, bad = form(registry, NEW).decode([*values, *values])
+
+    assert ([{"n": 1, "s": None}, {"n": 2**40, "s": "y"}] * 2, []) == (decoded.to_pylist(), bad)
+    assert ["/subjects/orders%2Fvalue/versions"] * 2 + ["/schemas/ids/1", "/schemas/ids/2"] == registry.asked
+
+
+def test_bad_values_are_found_and_say_why(registry):
+    """No header, an id that nobody knows, a schema that does not resolve, a datum that is cut."""
+    good = written(registry, NEW, [{"n": 1, "s": None}])[0]
+    strange = written(registry, OTHER, [{"n": "x"}])[0]
+    values = [good, b"{}", b"\0\0\0\0\x63\x02", strange, good[:-1], good]
+
+    decoded, bad = form(registry, NEW).decode(values)
+
+    assert [1, 2, 3, 4] == [row.index for row in bad]
+    assert "not in Confluent's wire format" in bad[0].reason
+    assert f"schema id 99 is unknown to the registry at http://{registry.address}" == bad[1].reason
+    assert "does not resolve" in bad[2].reason
+    assert [1, None, None, None, None, 1] == decoded.column("n").to_pylist()
+
+
+def test_a_registry_that_refuses_or_is_away_fails_the_job(registry):
+    """It is nobody's bad row; the password is not said."""
+    value = written(registry, NEW, [{"n": 1, "s": None}])
+    with pytest.raises(ConnectorError, match=r"refuses /schemas/ids/1: 401 .*who are you") as raised:
+        ConfluentAvroFormat(NEW, registry=f"http://ann:wrong@{registry.address}").decode(value)
+    assert "wrong" not in str(raised.value)
+    with pytest.raises(ConnectorError, match=r"the schema registry at http://127.0.0.1:1 does not answer \("):
+        ConfluentAvroFormat(NEW, registry="http://127.0.0.1:1").decode(value)
+    with pytest.raises(ConnectorError, match="to write, say subject="):
+        form(registry, NEW).encode(pa.RecordBatch.from_pylist([{"n": 1, "s": None}], form(registry, NEW).schema))
+    with pytest.raises(ConnectorError, match="registry is no address"):
+        ConfluentAvroFormat(NEW, registry="localhost:8081")
