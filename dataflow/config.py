@@ -404,6 +404,12 @@ RESTART_EXPONENTIAL_ATTEMPTS = _int(
     "Restarts before the job fails; -1: any number.",
     at_least=-1,
 )
+RESTART_SAME_ROW = _int(
+    "restart-strategy.same-row.max-failures",
+    "3",
+    "A job whose function fails the same way at the same row so often, one time after the other, fails for good; 0: it restarts on.",
+    at_least=0,
+)
 TASK_CANCELLATION_INTERVAL = _duration(
     "task.cancellation.interval", "30 s", "Time between two attempts to cancel a task."
 )

@@ -22,6 +22,7 @@ from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.job_handle import JobHandle
+from snapline.job_news import JobNews, print_news
 from snapline.job_result import JobExecutionResult, result_of
 from snapline.protos import client_pb2 as pb
 from snapline.rows_read import RowsRead
@@ -170,6 +171,7 @@ def _follow(
     failure: list[BaseException] = []
     rows = RowsRead()
     ended = threading.Event()
+    news = JobNews(is_quiet=False, has_bar=sys.stderr.isatty())
 
     def watch() -> None:
         try:
@@ -179,6 +181,7 @@ def _follow(
                 if on_change:
                     on_change(details)
                 display.show(details, rows.total)
+                print_news(news, details, rows.total)
         except BaseException as error:
             failure.append(error)
         finally:

@@ -29,6 +29,7 @@ from snapline.coordinator.execution.execution_graph import Execution, ExecutionG
 from snapline.coordinator.execution.failover import FailoverRegions
 from snapline.coordinator.execution.reactive import ReactiveParallelism
 from snapline.coordinator.execution.restart_strategy import RestartStrategy
+from snapline.coordinator.execution.same_row import SameRowFailures
 from snapline.coordinator.execution.slot_pool import SlotPool
 from snapline.coordinator.execution.slot_sharing import SlotSharing, required_slots
 from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
@@ -124,6 +125,7 @@ class Scheduler:
         """Nothing is deployed and no slot required before `start`. Raises ValueError for a graph that cannot run."""
         self._settings = settings
         self._restart_strategy = restart_strategy
+        self._same_row = SameRowFailures(settings.same_row_failures)
         self._exchange_address_of = exchange_address_of
         self._host_of = host_of
         self._checkpoint_directory = checkpoint_directory
@@ -452,9 +454,12 @@ class Scheduler:
         task_name = "" if execution is None else self.graph.task_name(execution.vertex)
         resource_id = ResourceID("") if execution is None else execution.resource_id
         self.exceptions.append(RootException(failure, now_ms, task_name, resource_id))
-        delay_ms = self._restart_strategy.notify_failure(now_ms) if failure.retryable else None
+        delay_ms, why = None, "it must not be retried"
+        if failure.retryable:
+            delay_ms, why = self._restart_strategy.notify_failure(now_ms), self._restart_strategy.why_not
+        if delay_ms is not None and self._same_row.is_poison(failure):
+            delay_ms, why = None, self._same_row.why_not
         if delay_ms is None:
-            why = self._restart_strategy.why_not if failure.retryable else "it must not be retried"
             self.root_failure = replace(failure, summary=f"{failure.summary} (not restarted: {why})", retryable=False)
             self._end_with(JobStatus.FAILING, now_ms)
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from snapline.dataflow.config import (
     RECONCILIATION_TIMEOUT,
     RESOURCE_STABILIZATION_TIMEOUT,
+    RESTART_SAME_ROW,
     SAVEPOINT_DIRECTORY,
     SCHEDULER_MODE,
     SLOT_IDLE_TIMEOUT,
@@ -41,6 +42,8 @@ class JobMasterSettings:
     is_reactive: bool = False
     """Whether the parallelism follows the slots."""
     resource_stabilization_ms: int = 1_000
+    same_row_failures: int = 3
+    """So many equal failures at one row end the job; 0: none."""
 
     @classmethod
     def from_configuration(cls, cluster: Configuration, job: Configuration) -> JobMasterSettings:
@@ -56,4 +59,5 @@ class JobMasterSettings:
             reconciliation_timeout_ms=cluster.get_option(RECONCILIATION_TIMEOUT),
             is_reactive=job.get_option(SCHEDULER_MODE) == "reactive",
             resource_stabilization_ms=job.get_option(RESOURCE_STABILIZATION_TIMEOUT),
+            same_row_failures=job.get_option(RESTART_SAME_ROW),
         )

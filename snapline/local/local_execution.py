@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from snapline.job_handle import JobHandle
     from snapline.job_result import JobExecutionResult
     from snapline.local.local_job import LocalJob
+    from snapline.protos import client_pb2 as pb
 
 LOCAL_VARIABLE = "SNAPLINE_LOCAL"
 """Set by `snapline run --local`, to the number of threads: jobs that do not say where they run do so here."""
@@ -55,11 +56,17 @@ def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threa
 def execute_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobExecutionResult:
     """Run the environment's job to its end on this thread. Raises JobFailed, whose cause is what a user's function has
     raised."""
+    from snapline.job_news import JobNews, print_news
     from snapline.rows_read import RowsRead
 
-    rows = RowsRead()
+    rows, news = RowsRead(), JobNews(is_quiet=True, has_bar=False)
+
+    def note(details: pb.JobDetails) -> None:
+        rows.note(details)
+        print_news(news, details, rows.total)
+
     with open_local_job(environment, job_name, threads) as job:
-        job.run(on_change=rows.note)
+        job.run(on_change=note)
         return result_of_local(job, rows)
 
 

@@ -172,3 +172,12 @@ def test_the_command_runs_a_script_locally(tmp_path):
 
 def _environment():
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+
+
+def test_a_row_that_fails_every_time_ends_the_job(tmp_path, capsys):
+    """With checkpoints it restarted for ever, and said nothing."""
+    with pytest.raises(JobFailed, match="the same row has failed the same way 3 times"):
+        run(tmp_path, divide, **{"execution.checkpointing.interval": "1 min"})
+    said = capsys.readouterr().err
+    assert said.count("ZeroDivisionError: division by zero, at source, batch 0") >= 1
+    assert said.count("in divide") == 1
