@@ -208,7 +208,7 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, allocations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskMetrics(_message.Message):
-    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms")
+    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "accumulators")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_IN_FIELD_NUMBER: _ClassVar[int]
     RECORDS_OUT_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +218,7 @@ class TaskMetrics(_message.Message):
     BACKPRESSURED_MS_FIELD_NUMBER: _ClassVar[int]
     IDLE_MS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_MS_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATORS_FIELD_NUMBER: _ClassVar[int]
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     records_in: int
     records_out: int
@@ -227,7 +228,8 @@ class TaskMetrics(_message.Message):
     backpressured_ms: int
     idle_ms: int
     watermark_ms: int
-    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ...) -> None: ...
+    accumulators: _containers.RepeatedCompositeFieldContainer[_job_pb2.AccumulatorValue]
+    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("report", "metrics", "executions")
@@ -513,7 +515,7 @@ class AlignWatermarks(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., max_watermark_ms: _Optional[int] = ...) -> None: ...
 
 class ExecutionReport(_message.Message):
-    __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure", "stopping", "confirmed_checkpoint_id")
+    __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure", "stopping", "confirmed_checkpoint_id", "metrics")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -523,6 +525,7 @@ class ExecutionReport(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STOPPING_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     state: _job_pb2.ExecutionState
     allocation_id: str
@@ -532,7 +535,8 @@ class ExecutionReport(_message.Message):
     failure: _job_pb2.SerializedFailure
     stopping: bool
     confirmed_checkpoint_id: int
-    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., allocation_id: _Optional[str] = ..., last_checkpoint_id: _Optional[int] = ..., unconfirmed: _Optional[_Iterable[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]]] = ..., end_of_data: _Optional[bool] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., stopping: _Optional[bool] = ..., confirmed_checkpoint_id: _Optional[int] = ...) -> None: ...
+    metrics: TaskMetrics
+    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., allocation_id: _Optional[str] = ..., last_checkpoint_id: _Optional[int] = ..., unconfirmed: _Optional[_Iterable[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]]] = ..., end_of_data: _Optional[bool] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., stopping: _Optional[bool] = ..., confirmed_checkpoint_id: _Optional[int] = ..., metrics: _Optional[_Union[TaskMetrics, _Mapping]] = ...) -> None: ...
 
 class ReportExecutions(_message.Message):
     __slots__ = ("job_id", "resource_id", "executions")

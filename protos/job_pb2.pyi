@@ -224,3 +224,25 @@ class JobStatusChanged(_message.Message):
     failure: SerializedFailure
     leader_session_id: str
     def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[JobStatus, str]] = ..., timestamp_ms: _Optional[int] = ..., failure: _Optional[_Union[SerializedFailure, _Mapping]] = ..., leader_session_id: _Optional[str] = ...) -> None: ...
+
+class HistogramCount(_message.Message):
+    __slots__ = ("value", "count")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    count: int
+    def __init__(self, value: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class AccumulatorValue(_message.Message):
+    __slots__ = ("name", "kind", "whole", "real", "counts")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    REAL_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    whole: int
+    real: float
+    counts: _containers.RepeatedCompositeFieldContainer[HistogramCount]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., whole: _Optional[int] = ..., real: _Optional[float] = ..., counts: _Optional[_Iterable[_Union[HistogramCount, _Mapping]]] = ...) -> None: ...

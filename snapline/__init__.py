@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from snapline.connectors.builtin.generator import GeneratorSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
+    from snapline.dataflow.api.accumulators import DoubleCounter, Histogram, LongCounter
     from snapline.dataflow.api.connector_api import (
         Committable,
         Committer,
@@ -135,6 +136,7 @@ __all__ = [
     "CountTrigger",
     "DataStream",
     "DataStreamSink",
+    "DoubleCounter",
     "EventTimeSessionWindows",
     "Expr",
     "Function",
@@ -142,6 +144,7 @@ __all__ = [
     "FunctionSnapshotContext",
     "GeneratorSource",
     "GlobalWindows",
+    "Histogram",
     "InputStatus",
     "InvalidArgument",
     "JobDefinitionError",
@@ -156,6 +159,7 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "ListStateDescriptor",
+    "LongCounter",
     "MapState",
     "MapStateDescriptor",
     "MasterTriggerRestoreHook",
@@ -245,6 +249,7 @@ _PLACES = {
         Aggregate CountTrigger EventTimeSessionWindows GlobalWindows SlidingEventTimeWindows TimeWindow
         TumblingEventTimeWindows TumblingProcessingTimeWindows WindowAssigner
     """,
+    "snapline.dataflow.api.accumulators": "DoubleCounter Histogram LongCounter",
     "snapline.dataflow.config": "ConfigurationError",
     "snapline.dataflow.errors": "ConnectorError InvalidArgument JobDefinitionError SnaplineError",
     "snapline.dataflow.snapshot.state_evolution": "with_default",

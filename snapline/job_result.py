@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from snapline.dataflow.api.accumulators import AccumulatorValue, results_of
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.codec import decode, decode_job_status
 from snapline.protos import client_pb2 as pb
 
 
@@ -25,6 +28,8 @@ class JobExecutionResult:
     checkpoints_completed: int
     rows_read: int
     """Rows that sources emitted, those read again after restarts included."""
+    accumulators: Mapping[str, Any] = field(default_factory=dict)
+    """By name: the sums of what the functions of all subtasks have counted; attempts that failed do not count."""
 
     @property
     def summary(self) -> str:
@@ -48,4 +53,5 @@ def result_of(details: pb.JobDetails, rows_read: int) -> JobExecutionResult:
         restarts=overview.restarts,
         checkpoints_completed=details.checkpoint_counts.completed,
         rows_read=rows_read,
+        accumulators=results_of(decode(AccumulatorValue, value) for value in details.accumulators),
     )

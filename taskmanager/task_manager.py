@@ -25,7 +25,7 @@ from snapline.dataflow.config import (
     TASKMANAGER_TURNS,
 )
 from snapline.dataflow.ids import JobID, ResourceID
-from snapline.dataflow.wire.messages import Fenced, TaskManagerInfo, TaskStateChanged
+from snapline.dataflow.wire.messages import Fenced, TaskManagerInfo
 from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
@@ -198,11 +198,7 @@ class TaskManager:
         return tell_if_alive(self._actor, event)
 
     def _send(self, effect: Send) -> None:
-        envelope = effect.envelope
-        message = envelope.message
-        if type(message) is TaskStateChanged and message.state.is_terminal:
-            counters = self._tasks.take_final_metrics(message.attempt_id)
-            envelope = Fenced(envelope.leader_session_id, replace(message, metrics=counters))
+        envelope = Fenced(effect.envelope.leader_session_id, self._tasks.with_counters(effect.envelope.message))
         self._dialer.send(effect.connection, envelope)
 
     def _send_heartbeat_response(self, effect: SendHeartbeatResponse) -> None:

@@ -609,8 +609,11 @@ class JobMaster:
                 self._slots_offered(resource_id, offers)
             case ReportExecutions(_, _, executions):
                 if self._reconciliation is not None:
+                    for report in executions:
+                        self._note_counters(report.metrics)
                     self._reconciliation.report(resource_id, executions)
-            case TaskStateChanged(_, attempt_id, state, failure) if self._reconciliation is not None:
+            case TaskStateChanged(_, attempt_id, state, failure, metrics) if self._reconciliation is not None:
+                self._note_counters(metrics)
                 self._reconciliation.state_changed(resource_id, attempt_id, state, failure)
             case EndOfDataReached(_, attempt_id) if self._reconciliation is not None:
                 self._reconciliation.end_of_data(resource_id, attempt_id)
@@ -749,6 +752,14 @@ class JobMaster:
                         self._disconnect_task_manager(resource_id, f"the ResourceManager says: {reason}")
                 case _:
                     self._out.append(effect)
+
+    def _note_counters(self, metrics: TaskMetrics | None) -> None:
+        """What a task of a former leader has counted; of two attempts of a subtask the later one counts."""
+        if metrics is not None:
+            attempt_id = metrics.attempt_id
+            known = self.metrics.get(attempt_id.execution_vertex_id)
+            if known is None or known.attempt_id.attempt_number <= attempt_id.attempt_number:
+                self.metrics[attempt_id.execution_vertex_id] = metrics
 
     def _declare_required_slots(self) -> None:
         """Say what is needed and held, unless the ResourceManager knows."""

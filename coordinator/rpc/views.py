@@ -83,6 +83,10 @@ def job_details(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.J
         for index in range(vertex.parallelism):
             execution = graph.current(ExecutionVertexID(vertex.vertex_id, index))
             _fill_subtask(master, execution, shown.subtasks.add())
+            counters = master.metrics.get(execution.vertex)
+            if counters is not None and counters.attempt_id == execution.attempt_id:
+                for value in counters.accumulators:
+                    encode_into(value, details.accumulators.add())
     for edge in graph.job_graph.edges:
         encode_into(edge, details.edges.add())
     for entry in reversed(master.scheduler.exceptions):

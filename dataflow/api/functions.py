@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from snapline.dataflow.api.accumulators import AccumulatorT, JobAccumulator
 from snapline.dataflow.api.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -48,7 +49,10 @@ class RuntimeContext(Protocol):
     ...         self.map = context.get_map_state(sl.MapStateDescriptor("map", pa.string(), pa.int64()))
     ...         self.most = context.get_reducing_state(sl.ReducingStateDescriptor("most", max, pa.int64()))
     ...         # context.get_aggregating_state(sl.AggregatingStateDescriptor(...)) likewise
+    ...         context.add_accumulator("rows", sl.LongCounter())
+    ...         self.rows = context.get_accumulator("rows")
     ...     def process_element(self, row, context):
+    ...         self.rows.add(1)
     ...         yield {"place": self.place}
     >>> _ = orders.key_by("shop").process(Where(), uid="where")
     """
@@ -71,6 +75,18 @@ class RuntimeContext(Protocol):
     @property
     def attempt_number(self) -> int:
         """0 for the first attempt; rises with every restart."""
+        ...
+
+    def add_accumulator(self, name: str, accumulator: AccumulatorT) -> AccumulatorT:
+        """Return the accumulator, whose sum over all subtasks is in the result of `execute()`.
+
+        It is a LongCounter, a DoubleCounter or a Histogram, and starts empty with each attempt. Raises
+        JobDefinitionError for a name that is taken.
+        """
+        ...
+
+    def get_accumulator(self, name: str) -> JobAccumulator:
+        """One that was added. Raises JobDefinitionError for a name that is not known."""
         ...
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from snapline.dataflow.api.accumulators import AccumulatorValue
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph
 from snapline.dataflow.ids import LeaderSessionID
@@ -91,6 +92,7 @@ _OTHER_MESSAGES: dict[type, type[Message]] = {
     JobEdge: job_pb2.JobEdge,
     SerializedFailure: job_pb2.SerializedFailure,
     m.TaskMetrics: cluster_pb2.TaskMetrics,
+    AccumulatorValue: job_pb2.AccumulatorValue,
     m.TaskManagerInfo: cluster_pb2.TaskManagerInfo,
     m.TaskDeploymentDescriptor: cluster_pb2.TaskDeploymentDescriptor,
     m.CheckpointMetrics: checkpoint_pb2.CheckpointMetrics,

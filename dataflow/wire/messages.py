@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from snapline.dataflow.api.accumulators import AccumulatorValue
 from snapline.dataflow.elements import CheckpointOptions
 from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import (
@@ -244,6 +245,8 @@ class TaskMetrics:
     backpressured_ms: int = 0
     idle_ms: int = 0
     watermark_ms: int = -(2**63)
+    accumulators: tuple[AccumulatorValue, ...] = ()
+    """What this attempt's functions have counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,6 +566,8 @@ class ExecutionReport:
     """It was told to stop with a savepoint: it stands still until that is complete, or for good."""
     confirmed_checkpoint_id: CheckpointID = CheckpointID(0)
     """The greatest completed checkpoint that it knows of, or the one that it was restored from."""
+    metrics: TaskMetrics | None = None
+    """Its counters and accumulators: a JobMaster that follows a lost one has not heard them."""
 
     def goes_on_from(self, checkpoint_id: CheckpointID) -> bool:
         """Whether it took part in this completed checkpoint or was restored from it, as the latest that there is."""

@@ -20,7 +20,7 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.ids import ResourceID
-from snapline.dataflow.wire.messages import ExecutionState, Fenced, TaskManagerInfo, TaskStateChanged
+from snapline.dataflow.wire.messages import ExecutionState, Fenced, TaskManagerInfo
 from snapline.local.actors import LocalActor, LocalConnections
 from snapline.local.event_loop import EventLoop, LoopExecutor, LoopTask
 from snapline.runtime.cores.connections import Send
@@ -144,11 +144,7 @@ class LocalTaskManager:
         raise InvariantViolation(f"the TaskManager of a local run ends: {effect.reason}")
 
     def _send(self, effect: Send) -> None:
-        envelope = effect.envelope
-        message = envelope.message
-        if type(message) is TaskStateChanged and message.state.is_terminal:
-            metrics = self._tasks.take_final_metrics(message.attempt_id)
-            envelope = Fenced(envelope.leader_session_id, replace(message, metrics=metrics))
+        envelope = Fenced(effect.envelope.leader_session_id, self._tasks.with_counters(effect.envelope.message))
         self._pass_on(Send(effect.connection, envelope))
 
     def _send_heartbeat_response(self, effect: SendHeartbeatResponse) -> None:

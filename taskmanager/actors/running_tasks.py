@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from snapline.dataflow.config import LOCAL_RECOVERY
@@ -17,9 +18,11 @@ from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
 from snapline.dataflow.wire.messages import (
     ExecutionState,
+    ReportExecutions,
     TaskDeploymentDescriptor,
     TaskMessage,
     TaskMetrics,
+    TaskStateChanged,
 )
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
@@ -87,7 +90,7 @@ class RunningTasks:
         self._sinks: dict[ExecutionAttemptID, TaskSnapshotSink] = {}
         """Of those that run, and of those that have ended and whose snapshots are not released yet."""
         self._final: OrderedDict[ExecutionAttemptID, TaskMetrics] = OrderedDict()
-        """Counters of tasks that have ended and whose end is not reported yet."""
+        """Counters of tasks that have ended: with their end, and for a JobMaster that follows a lost one."""
 
     def start(self, descriptor: TaskDeploymentDescriptor) -> None:
         """Build the task and run it."""
@@ -164,10 +167,22 @@ class RunningTasks:
         tasks = [self._find(attempt_id) for attempt_id in attempts]
         return tuple(task.metrics() for task in tasks if task is not None)
 
-    def take_final_metrics(self, attempt_id: ExecutionAttemptID) -> TaskMetrics | None:
-        """The last counters of a task that has ended, once."""
+    def with_counters(self, message: Any) -> Any:
+        """The message, with the counters of the tasks that it is about where it has room for them."""
+        if type(message) is TaskStateChanged and message.state.is_terminal:
+            return replace(message, metrics=self._counters_of(message.attempt_id))
+        if type(message) is ReportExecutions:
+            reports = (replace(report, metrics=self._counters_of(report.attempt_id)) for report in message.executions)
+            return replace(message, executions=tuple(reports))
+        return message
+
+    def _counters_of(self, attempt_id: ExecutionAttemptID) -> TaskMetrics | None:
+        """Those of one that runs, or the last ones."""
+        task = self._find(attempt_id)
+        if task is not None:
+            return task.metrics()
         with self._lock:
-            return self._final.pop(attempt_id, None)
+            return self._final.get(attempt_id)
 
     @property
     def are_running(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from snapline.dataflow.api.accumulators import Accumulators, AccumulatorValue
 from snapline.dataflow.elements import CheckpointBarrier, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.wire.messages import OperatorDescriptor
@@ -205,11 +206,13 @@ class OperatorChain:
             source = writer.descriptor.source_operator
             check(source in position_of, f"edge {writer.descriptor.edge_id} begins at an operator of another task")
             self._output_of(position_of[source], writer.descriptor.side_output_tag).add_writer(writer)
+        self._registries: list[Accumulators] = []
         for item, output in zip(self.operators, self._outputs, strict=True):
             context = replace(
                 context_of(item.descriptor), processing_time=_OperatorProcessingTime(processing_time, item)
             )
             item.operator.setup(context, output)
+            self._registries.append(context.accumulators)
         self._pending_possible = tuple(
             item.operator
             for item in reversed(self.operators)
@@ -265,6 +268,11 @@ class OperatorChain:
         return raised
 
     # --- data -------------------------------------------------------------------------------------------------------
+
+    @property
+    def accumulators(self) -> tuple[AccumulatorValue, ...]:
+        """What the functions of all operators have counted. From any thread."""
+        return tuple(value for registry in self._registries for value in registry.travelling())
 
     @property
     def head(self) -> ChainedOperator:

@@ -62,4 +62,5 @@ class TaskMeter:
             backpressured_ms=self._spent_ms["backpressured"],
             idle_ms=self._spent_ms["idle"],
             watermark_ms=self.watermark_ms,
+            accumulators=parts.chain.accumulators if parts is not None and parts.chain is not None else (),
         )

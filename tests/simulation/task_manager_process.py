@@ -21,6 +21,7 @@ from snapline.dataflow.snapshot.handles import StreamStateHandle
 from snapline.dataflow.wire.messages import (
     ExecutionState,
     Fenced,
+    ReportExecutions,
     TaskDeploymentDescriptor,
     TaskManagerInfo,
     TaskMetrics,
@@ -288,13 +289,21 @@ class TaskManagerProcess(Process):
         envelope = effect.envelope
         message = envelope.message
         if type(message) is TaskStateChanged and message.state.is_terminal:
-            metrics = self._final.pop(message.attempt_id, None)
+            metrics = self._final.get(message.attempt_id)
             envelope = Fenced(envelope.leader_session_id, replace(message, metrics=metrics))
+        elif type(message) is ReportExecutions:
+            reports = tuple(
+                replace(report, metrics=self._counters_of(report.attempt_id)) for report in message.executions
+            )
+            envelope = Fenced(envelope.leader_session_id, replace(message, executions=reports))
         self._cluster.send(self.name, effect.connection, envelope)
 
     def _send_heartbeat_response(self, effect: SendHeartbeatResponse) -> None:
         response = replace(effect.response, metrics=self._metrics(effect.response.executions))
         self._cluster.send(self.name, effect.connection, Fenced(effect.session, response))
+
+    def _counters_of(self, attempt_id: ExecutionAttemptID) -> TaskMetrics | None:
+        return next(iter(self._metrics((attempt_id,))), self._final.get(attempt_id))
 
     def _metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
         threads = [self.tasks.get(attempt_id) for attempt_id in attempts]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from snapline.dataflow.api.accumulators import AccumulatorT, JobAccumulator
 from snapline.dataflow.api.functions import (
     CheckpointedFunction,
     CheckpointListener,
@@ -77,6 +78,14 @@ class FunctionRuntimeContext:
     def execution_attempt(self) -> str:
         """Unique over all attempts of all restarts."""
         return self._context.execution_attempt
+
+    def add_accumulator(self, name: str, accumulator: AccumulatorT) -> AccumulatorT:
+        """It starts empty with each attempt."""
+        return self._context.accumulators.add(name, accumulator)
+
+    def get_accumulator(self, name: str) -> JobAccumulator:
+        """One that this operator's function has added."""
+        return self._context.accumulators.get(name)
 
     def _refuse(self, descriptor: Any) -> Any:
         raise JobDefinitionError(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from snapline.dataflow.api.accumulators import Accumulators
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
@@ -95,6 +96,8 @@ class OperatorContext:
     """(directory, name, memory in bytes) -> where keyed state lies that memory has no room for."""
     report_watermark: Callable[[str, int, int], None] = no_report
     """Tell the JobMaster how far a source of an alignment group is, and how far ahead it may be."""
+    accumulators: Accumulators = field(default_factory=Accumulators)
+    """What the operator's functions count is kept here."""
 
 
 class KeyedStateInput(Protocol):

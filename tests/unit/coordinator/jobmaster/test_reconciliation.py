@@ -13,11 +13,14 @@ from snapline.coordinator.checkpoint.events import (
     RestoreLatest,
     StartCheckpointScheduler,
 )
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.jobmaster.events import JobMasterStarted
 from snapline.coordinator.jobmaster.identity import ReconciliationTimer
 from snapline.coordinator.jobmaster.operations import CancelJob
 from snapline.coordinator.jobmaster.reconciliation import Adoptable, AdoptionRefused, Reconciliation, Waiting
 from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
+from snapline.coordinator.rpc.views import job_details
+from snapline.dataflow.api.accumulators import AccumulatorValue
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import (
     AllocationID,
@@ -49,6 +52,7 @@ from snapline.dataflow.wire.messages import (
     SlotsHeld,
     SubmitTasks,
     TaskManagerInfo,
+    TaskMetrics,
 )
 from snapline.runtime.cores.connections import (
     ConnectionID,
@@ -431,3 +435,32 @@ def test_the_adopted_tasks_are_sent_to_under_the_new_session() -> None:
     effects = reports(story, B, report(1))
 
     assert {e.envelope.leader_session_id for e in effects if isinstance(e, Send)} == {story.core.identity.session}
+
+
+def counted(attempt: ExecutionAttemptID, rows: int) -> TaskMetrics:
+    return TaskMetrics(attempt, accumulators=(AccumulatorValue("rows", "LongCounter", whole=rows),))
+
+
+def test_new_job_master_has_the_accumulators_of_what_it_adopts() -> None:
+    """Of the tasks that run and of those that had finished; of a subtask that is not there any more nothing counts."""
+    story = recovering()
+    gone = replace(report(0, ExecutionState.FINISHED, number=2), attempt_id=old(2, 2), metrics=counted(old(2, 2), 100))
+    reports(story, A, replace(report(0, ExecutionState.FINISHED), metrics=counted(old(0), 5)), gone)
+    reports(story, B, replace(report(1), metrics=counted(old(1), 7)))
+
+    shown = job_details(story.core, CheckpointStatsTracker(1).create_snapshot())
+
+    assert story.core.status is JobStatus.RUNNING
+    assert [(value.name, value.whole) for value in shown.accumulators] == [("rows", 5), ("rows", 7)]
+
+
+def test_accumulators_of_an_attempt_that_was_replaced_do_not_count() -> None:
+    """Its successor begins at nothing, and has not been heard of yet."""
+    story = recovering()
+    reports(story, A, replace(report(0), metrics=counted(old(0), 5)))
+    reports(story, B, replace(report(1), metrics=counted(old(1, 2), 100)))
+
+    shown = job_details(story.core, CheckpointStatsTracker(1).create_snapshot())
+
+    assert story.core.status is JobStatus.RUNNING
+    assert [(value.name, value.whole) for value in shown.accumulators] == [("rows", 5)]

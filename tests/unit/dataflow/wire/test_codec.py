@@ -84,6 +84,8 @@ def values(hint: Any, name: str = "", of: str = "") -> st.SearchStrategy:
     if hint is int:
         least, most = bounds_of(f"{of}.{name}", 32) or (0, 0)
         return st.integers(max(least, name in POSITIVE), min(most, 2**31 - 1))
+    if hint is float:
+        return st.floats(allow_nan=False)
     if hint is str:
         return NAMES.filter(bool) if name == "execution_graph_id" else NAMES
     if hint is bytes:
