@@ -7,7 +7,14 @@ import inspect
 from collections.abc import Iterator
 from types import FunctionType
 
-PUBLIC_MODULES = ("snapline", "snapline.client", "snapline.connectors", "snapline.sidecar", "snapline.state")
+PUBLIC_MODULES = (
+    "snapline",
+    "snapline.client",
+    "snapline.connectors",
+    "snapline.sidecar",
+    "snapline.state",
+    "snapline.testing",
+)
 """All that a user imports; everything else is ours, and may change from one version to the next."""
 BESIDE_ALL = {"snapline": ("max", "min", "sum")}
 """Public names that a star import leaves out."""

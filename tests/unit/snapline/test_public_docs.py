@@ -53,6 +53,7 @@ def surroundings(tmp_path) -> dict[str, object]:
         "sl": sl,
         "sl_connectors": connectors,
         "sl_state": importlib.import_module("snapline.state"),
+        "sl_testing": importlib.import_module("snapline.testing"),
         "pa": pa,
         "pc": pc,
         "np": np,

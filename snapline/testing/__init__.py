@@ -1,0 +1,28 @@
+"""What tests of a job need: a harness for one operator, and a comparison of rows without order.
+
+Names are loaded when they are first asked for, so that nothing
+of this costs a program that does not test. Mirrors Flink's flink-test-utils.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from snapline.testing.operator_harness import HarnessError, HarnessSnapshot, OperatorHarness
+    from snapline.testing.row_comparison import assert_same_rows
+
+__all__ = ["HarnessError", "HarnessSnapshot", "OperatorHarness", "assert_same_rows"]
+
+_PLACES = {
+    "snapline.testing.operator_harness": "HarnessError HarnessSnapshot OperatorHarness",
+    "snapline.testing.row_comparison": "assert_same_rows",
+}
+_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for."""
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module 'snapline.testing' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)
+    return value
