@@ -218,7 +218,7 @@ def plan(
     translation = translate_script(script, arguments)
     for warning in translation.warnings:
         click.echo(f"snapline: {warning}", err=True)
-    answer = plan_job(translation.job_graph, path, at_hand, allow_non_restored_state=allow_non_restored_state)
+    answer = plan_job(translation, path, at_hand, allow_non_restored_state=allow_non_restored_state)
     if output == "json":
         click.echo(json.dumps(answer.as_dict(), indent=2))
     else:

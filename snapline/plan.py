@@ -21,9 +21,9 @@ from snapline.coordinator.checkpoint.restore.state_assignment import (
 )
 from snapline.coordinator.snapshots import Snapshot, damaged_files, read_blob_range, read_snapshot, state_problems
 from snapline.dataflow.api.state import StateError, descriptor_of
-from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
+from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header
@@ -111,12 +111,12 @@ def snapshot_at_hand(path: str) -> Snapshot | None:
 
 
 def plan_job(
-    job_graph: JobGraph, path: str, at_hand: Snapshot | None = None, *, allow_non_restored_state: bool
+    translation: Translation, path: str, at_hand: Snapshot | None = None, *, allow_non_restored_state: bool
 ) -> JobPlan:
     """Read the snapshot, unless it was at hand, and hold it against the job. Raises SnaplineError for one that cannot
     be read."""
-    configuration = Configuration(job_graph.configuration)
-    storages = StateStorages(lambda url: open_storage(url, configuration))
+    job_graph = translation.job_graph
+    storages = StateStorages(lambda url: open_storage(url, translation.configuration))
     snapshot = at_hand or read_snapshot(storages, path)
     operators = tuple(_operator_plans(storages, snapshot, job_graph, allow_non_restored_state=allow_non_restored_state))
     return JobPlan(

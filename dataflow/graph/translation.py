@@ -41,6 +41,8 @@ class Translation:
 
     job_graph: JobGraph
     warnings: tuple[str, ...]
+    configuration: Configuration
+    """What the job was translated with, secrets included: for this process, and never sent."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ def translate(
             for function in functions_with_hooks(item.node.spec)
         ),
     )
-    return Translation(job_graph.without_secrets(), tuple(warnings))
+    return Translation(job_graph.without_secrets(), tuple(warnings), configuration)
 
 
 def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[str]) -> list[_Resolved]:

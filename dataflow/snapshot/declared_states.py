@@ -14,7 +14,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -115,6 +115,8 @@ def _looked_up(node: ast.expr, known: Mapping[str, Any]) -> Any:
         return known.get(node.id)
     if isinstance(node, ast.Attribute):
         owner = _looked_up(node.value, known)
+        if isinstance(owner, ModuleType) and owner.__name__ == "snapline":  # loads its names when they are asked for
+            return getattr(owner, node.attr, None)
         return None if owner is None else inspect.getattr_static(owner, node.attr, None)
     return None
 

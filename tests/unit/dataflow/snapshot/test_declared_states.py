@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -99,3 +103,24 @@ def test_what_the_coordinator_is_told() -> None:
     assert descriptor_of(schema.field("v")) == states[0]
     assert [MIGRATED_METADATA in field.metadata for field in schema] == [False, True, False]
     assert len(declared_schema(states, [pa.field("k", pa.list_(pa.int64()))])) == 0
+
+
+def test_descriptors_are_found_by_the_short_name_of_the_package() -> None:
+    """Its public names load when they are first asked for: also then, and without running anything of the user's."""
+    program = (
+        "import sys, pyarrow as pa, snapline as sl\n"
+        "class Counted(sl.KeyedProcessFunction):\n"
+        "    def open(self, context):\n"
+        "        self.n = context.get_state(sl.ValueStateDescriptor('n', pa.int64()))\n"
+        "    def process_element(self, row, context):\n"
+        "        return []\n"
+        "from snapline.dataflow.snapshot.declared_states import declared_states\n"
+        "vars(sl).pop('ValueStateDescriptor', None)\n"
+        "print([state.name for state in declared_states(Counted())])\n"
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory, "counted.py")
+        script.write_text(program)
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60)
+
+    assert ("['n']\n", "") == (done.stdout, done.stderr)
