@@ -28,7 +28,7 @@ CALLED_BY_LIBRARIES = """
 CALLED_BY_USERS = """
     get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle
     current_processing_time put_entries delete_event_time_timers get_broadcast_state add_all put_all
-    add_python_module to_spark len_list
+    add_python_module to_spark len_list add_accumulator get_accumulator
 """
 """A user's function calls them on a context or a state of ours, or a user's sink is called with them."""
 
@@ -37,7 +37,7 @@ SEEN_BY_TESTS = """
     skipped_operators registered_jobs last_heartbeat_ms is_monitored latest_checkpoint_id pending_checkpoint_ids has_completed_latest
     remembered_aborts tasks_of outstanding queued_batches is_recovered copies_of checkpoint_barrier_unaligner
     redistribute_key_groups
-    remove_batch InMemoryKeyValueStore TurnTakingPushSource
+    remove_batch TurnTakingPushSource
 """
 """State of a core, or a way to set one up, through which tests and Flink's scenarios look at it. Add none that decides
 anything."""
