@@ -27,19 +27,30 @@ from snapline.dataflow.errors import ConnectorError
 
 
 class ScriptedAbort(RuntimeError):
-    """The failure that an Abort sign causes."""
+    """The failure that an Abort sign causes.
+
+    >>> raise sl_testing.ScriptedAbort("the script says: abort")
+    Traceback (most recent call last):
+    snapline.connectors.builtin.scripted.ScriptedAbort: the script says: abort
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """A step of a script that fails the task where it stands."""
+    """A step of a script that fails the task where it stands; the second one of a script in the second attempt.
+
+    >>> source = sl_testing.ScriptedSource([{"n": 1}, sl_testing.Abort("no disk")])
+    """
 
     message: str = "the script says: abort"
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Emit nothing for so long."""
+    """Emit nothing for so long.
+
+    >>> source = sl_testing.ScriptedSource([{"n": 1}, sl_testing.Pause(duration_ms=20), {"n": 2}])
+    """
 
     duration_ms: int
 
@@ -47,17 +58,27 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class AwaitCheckpoint:
     """Emit nothing until a checkpoint completes whose snapshot was taken after everything before this sign was
-    emitted."""
+    emitted.
+
+    >>> source = sl_testing.ScriptedSource([{"n": 1}, sl_testing.AwaitCheckpoint(), {"n": 2}])
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The input ends, whatever follows in the script."""
+    """The input ends, whatever follows in the script.
+
+    >>> source = sl_testing.ScriptedSource([{"n": 1}, sl_testing.End(), {"n": 2}])
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Emit nothing any more, but do not end either."""
+    """Emit nothing any more, but do not end either.
+
+    >>> sl_testing.ScriptedSource([{"n": 1}, sl_testing.Stall()]).bounded
+    False
+    """
 
 
 Sign: TypeAlias = Abort | Pause | AwaitCheckpoint | End | Stall
@@ -66,7 +87,12 @@ POLL_AGAIN_MS = 10
 
 
 class ScriptedSource(Source):
-    """Plays one script per split; a single script is one split."""
+    """Plays one script per split; a single script is one split. A script holds rows, batches and signs.
+
+    >>> source = sl_testing.ScriptedSource([{"n": 1}, sl_testing.Abort(), {"n": 2}], [{"n": 3}])
+    >>> env.from_source(source, uid="numbers").schema.names
+    ['n']
+    """
 
     def __init__(self, *scripts: Sequence[ScriptItem], schema: pa.Schema | None = None) -> None:
         """Rows become batches of one row; their types come from `schema`, else from the values."""
@@ -112,8 +138,8 @@ class _Player:
         self.resume_at_ms: int | None = None
         self.snapshots: dict[int, int] = {}
         """Checkpoint id -> position, of checkpoints that may still complete."""
-        self.confirmed = -1
-        """Position in the newest completed checkpoint of this attempt."""
+        self.confirmed = self.position if split.position else -1
+        """Position in the newest completed checkpoint; at first, in the one that this attempt was restored from."""
 
     def advance(self, now_ms: int) -> pa.RecordBatch | None:
         """The next batch, or None when this script waits or has ended."""

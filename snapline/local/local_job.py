@@ -34,7 +34,9 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.wire.messages import TaskMetrics
 from snapline.local.actors import LocalConnections
 from snapline.local.coordinator import ADDRESS, LocalCoordinator
 from snapline.local.event_loop import EventLoop
@@ -132,6 +134,10 @@ class LocalJob:
         """Its checkpoints as they are now."""
         return self._on_loop(self._coordinator.checkpoints)
 
+    def task_metrics(self) -> tuple[TaskMetrics, ...]:
+        """Counters of the tasks that run, as they are now and not as of the last heartbeat."""
+        return self._on_loop(self._task_manager.metrics)
+
     # --- driving ------------------------------------------------------------------------------------------------------
 
     def run(
@@ -192,6 +198,10 @@ class LocalJob:
         if isinstance(answer, OperationFailed):
             raise RequestRefused(answer.failure.summary)
         return answer
+
+    def fail_task(self, vertex_id: str, subtask_index: int, failure: SerializedFailure) -> None:
+        """Fail the attempt of this subtask that runs now, if one does."""
+        self._loop.call_soon(lambda: self._task_manager.fail_task(vertex_id, subtask_index, failure))
 
     def close(self) -> None:
         """End it, as a crash would if it is not over; nothing of it is left in this process. Idempotent."""

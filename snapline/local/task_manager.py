@@ -19,8 +19,9 @@ from snapline.dataflow.config import (
     TASKMANAGER_QUEUE_BYTES,
     Configuration,
 )
+from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import ResourceID
-from snapline.dataflow.wire.messages import ExecutionState, Fenced, TaskManagerInfo
+from snapline.dataflow.wire.messages import ExecutionState, Fenced, TaskManagerInfo, TaskMetrics
 from snapline.local.actors import LocalActor, LocalConnections
 from snapline.local.event_loop import EventLoop, LoopExecutor, LoopTask
 from snapline.runtime.cores.connections import Send
@@ -115,6 +116,16 @@ class LocalTaskManager:
     def start(self) -> None:
         """Look for the ResourceManager and register with it."""
         self.actor.tell(TaskExecutorStarted())
+
+    def metrics(self) -> tuple[TaskMetrics, ...]:
+        """Return the counters of all tasks that run."""
+        return self._tasks.metrics(self._tasks.attempts)
+
+    def fail_task(self, vertex_id: str, subtask_index: int, failure: SerializedFailure) -> None:
+        """Fail the attempt of this subtask that runs now, if one does."""
+        for attempt_id in self._tasks.attempts:
+            if (attempt_id.vertex_id, attempt_id.subtask_index) == (vertex_id, subtask_index):
+                self._tasks.fail(attempt_id, failure)
 
     def stop(self) -> list[str]:
         """End every task that still runs; names of those that are stuck in user code."""

@@ -1,6 +1,7 @@
-"""What tests of a job need: a harness for one operator, and a comparison of rows without order.
+"""What tests of a job need: a harness for one operator, a cluster within the test, scripted sources, and comparison
+without order.
 
-Names are loaded when they are first asked for, so that nothing
+`snapline.testing.fixtures` has the fixtures of pytest. Names are loaded when they are first asked for, so that nothing
 of this costs a program that does not test. Mirrors Flink's flink-test-utils.
 """
 
@@ -8,12 +9,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from snapline.connectors.builtin.collection import CollectionSource, CollectSink
+    from snapline.connectors.builtin.scripted import (
+        Abort,
+        AwaitCheckpoint,
+        End,
+        Pause,
+        ScriptedAbort,
+        ScriptedSource,
+        Stall,
+    )
+    from snapline.testing.mini_cluster import MiniCluster, MiniJob
     from snapline.testing.operator_harness import HarnessError, HarnessSnapshot, OperatorHarness
     from snapline.testing.row_comparison import assert_same_rows
 
-__all__ = ["HarnessError", "HarnessSnapshot", "OperatorHarness", "assert_same_rows"]
+__all__ = [
+    "Abort",
+    "AwaitCheckpoint",
+    "CollectSink",
+    "CollectionSource",
+    "End",
+    "HarnessError",
+    "HarnessSnapshot",
+    "MiniCluster",
+    "MiniJob",
+    "OperatorHarness",
+    "Pause",
+    "ScriptedAbort",
+    "ScriptedSource",
+    "Stall",
+    "assert_same_rows",
+]
 
 _PLACES = {
+    "snapline.connectors.builtin.collection": "CollectSink CollectionSource",
+    "snapline.connectors.builtin.scripted": "Abort AwaitCheckpoint End Pause ScriptedAbort ScriptedSource Stall",
+    "snapline.testing.mini_cluster": "MiniCluster MiniJob",
     "snapline.testing.operator_harness": "HarnessError HarnessSnapshot OperatorHarness",
     "snapline.testing.row_comparison": "assert_same_rows",
 }

@@ -185,6 +185,12 @@ class RunningTasks:
             return self._final.get(attempt_id)
 
     @property
+    def attempts(self) -> list[ExecutionAttemptID]:
+        """Return the attempts that have not ended."""
+        with self._lock:
+            return list(self._running)
+
+    @property
     def are_running(self) -> bool:
         """Return whether any task has not ended."""
         with self._lock:

@@ -82,6 +82,17 @@ def test_awaiting_a_checkpoint_that_covers_what_was_emitted() -> None:
     assert emitted(reader) == ([3], InputStatus.END_OF_INPUT)
 
 
+def test_the_checkpoint_of_a_restore_is_awaited_no_more() -> None:
+    """It covers what was emitted, so that a restarted job goes on; one from before the sign does not."""
+    source = ScriptedSource([*rows(1), AwaitCheckpoint(), *rows(2)])
+    reader = play(source)
+    before = reader.snapshot_splits(1)
+    reader.poll_next(0)
+    after = reader.snapshot_splits(2)
+    assert ([1], InputStatus.NOTHING_AVAILABLE) == emitted(play(source, before, attempt=1))
+    assert ([2], InputStatus.END_OF_INPUT) == emitted(play(source, after, attempt=1))
+
+
 def test_a_stalled_script_never_ends() -> None:
     """For jobs that are cancelled or stopped from outside."""
     source = ScriptedSource([*rows(1), Stall(), *rows(2)])
