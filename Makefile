@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock
 	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here: install Python 3.11 or newer, or say make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Snapline needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version): say make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
-	@echo "Setting up $(VENV) (once; about 700 MB to download)"
+	@echo "Setting up $(VENV) (once; about 1.1 GB to download)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements-build.lock
 	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
