@@ -33,7 +33,15 @@ class UnknownSchema(ValueError):
 
 
 class ConfluentAvroFormat(AvroFormat):
-    """One Avro datum a row, behind the id of its schema."""
+    """One Avro datum a row, behind the id of its schema, as Confluent's serializers write it.
+
+    The registry is asked when the first value is decoded or encoded, and each schema once.
+
+    >>> record = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
+    >>> avro = sl_connectors.ConfluentAvroFormat(record, registry="http://127.0.0.1:8081", subject="numbers-value")
+    >>> avro.schema.names
+    ['n']
+    """
 
     def __init__(self, schema: str | Mapping[str, Any], *, registry: str, subject: str = "") -> None:
         """`schema`: of the columns; values that were written with another one are resolved to it. `registry`: its
@@ -56,6 +64,10 @@ class ConfluentAvroFormat(AvroFormat):
         return {**super().__getstate__(), "_writers": {}, "_own_id": None}
 
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
+        """Decode each value with the schema that it was written with, and resolve it to the job's.
+
+        Raises ValueError for a value in another format, and UnknownSchema for an id that the registry does not have.
+        """
         import fastavro
 
         own = self._parsed_schema()
@@ -79,6 +91,10 @@ class ConfluentAvroFormat(AvroFormat):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        """Encode each row behind the id under which the registry has the job's schema; it is registered once.
+
+        Raises ConnectorError without a subject.
+        """
         if self._own_id is None:
             if not self._subject:
                 raise ConnectorError(
