@@ -125,6 +125,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             times = np.full(batch.num_rows, self.context.processing_time.now_ms(), np.int64)
         else:
             times = event_times_ms(batch, time_column)
+            self.note_event_time(batch, time_column)
         panes, first, last = window_starts(times, geometry.pane_ms, geometry.offset_ms)
         if geometry.has_gaps or geometry.last_window(first) <= self._last_gone_start():
             batch, panes = self._without_late_rows(batch, panes)
@@ -385,7 +386,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             return
         owners = windows.slots_of(entries if offsets is None else entries[offsets[:-1]])
         ends = starts + self._geometry.size_ms
-        fired = FiredWindows(backend.key_fields, backend.keys(owners), starts, ends, entries, offsets)
+        keys = backend.keys(owners)
+        fired = FiredWindows(backend.key_fields, keys, starts, ends, entries, offsets, time_type=self.time_type)
         windows.contents.emit(fired, self.output)
 
 

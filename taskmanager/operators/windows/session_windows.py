@@ -73,6 +73,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         if not batch.num_rows:
             return
         times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
+        self.note_event_time(batch, self._time_column)
         slots = self.slots_of(batch)
         sessions = self.state_for(batch)
         alone_late = times + self._gap_ms - 1 + self._lateness_ms <= self.watermark_ms
@@ -188,5 +189,6 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         backend = self.backend
         backend = check(backend, "there is no backend, although there are entries")
         keys = backend.keys(sessions.slot_of[entries])
-        fired = FiredWindows(backend.key_fields, keys, sessions.starts[entries], sessions.ends[entries], entries)
+        starts, ends = sessions.starts[entries], sessions.ends[entries]
+        fired = FiredWindows(backend.key_fields, keys, starts, ends, entries, time_type=self.time_type)
         sessions.contents.emit(fired, self.output)

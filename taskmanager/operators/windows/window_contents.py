@@ -33,7 +33,7 @@ from snapline.taskmanager.state.running_aggregate import AggregateColumn
 
 INPUT_TYPE_METADATA = b"snapline.aggregate.input"
 WINDOW_TIME = pa.timestamp("ms")
-WINDOW_START, WINDOW_END = pa.field("window_start", WINDOW_TIME), pa.field("window_end", WINDOW_TIME)
+"""The type of window times where no event-time column gives another."""
 _REDUCERS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -52,6 +52,8 @@ class FiredWindows:
     """Window i has entries[offsets[i]:offsets[i + 1]]; None: one each."""
     timeless: bool = False
     """Global windows: results say no times."""
+    time_type: pa.DataType = WINDOW_TIME
+    """The type of `window_start` and `window_end`."""
 
     def bounds(self) -> Int64Array:
         """The offsets, also where they are implied."""
@@ -59,13 +61,22 @@ class FiredWindows:
 
     def window_fields(self) -> list[pa.Field]:
         """Return the fields of what `window_columns` returns."""
-        return [] if self.timeless else [WINDOW_START, WINDOW_END]
+        return [] if self.timeless else [pa.field(name, self.time_type) for name in ("window_start", "window_end")]
 
     def window_columns(self) -> list[pa.Array]:
         """Return the columns `window_start` and `window_end` of the fired windows."""
         if self.timeless:
             return []
-        return [pa.array(self.starts).view(WINDOW_TIME), pa.array(self.ends).view(WINDOW_TIME)]
+        in_ms = pa.timestamp("ms", self.time_type.tz)
+        return [pa.array(times).view(in_ms).cast(self.time_type) for times in (self.starts, self.ends)]
+
+
+def window_time_of(event_time: pa.DataType) -> pa.DataType:
+    """The type of a window's times, by that of the event-time column: the same unit and zone. Seconds become
+    milliseconds, for windows are told in those; so do integers, which are milliseconds."""
+    if not pa.types.is_timestamp(event_time):
+        return WINDOW_TIME
+    return pa.timestamp("ms" if event_time.unit == "s" else event_time.unit, event_time.tz)
 
 
 class WindowContents(ABC):

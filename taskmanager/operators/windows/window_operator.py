@@ -2,8 +2,9 @@
 snapshot.
 
 Decides what a snapshot may hold: windows that are the same, aggregates that may be others as far as `AggregatePlan`
-lets them. Every subtask says in the snapshot which accumulators it has, also one without a key, so that after a rescale
-all of them have the same. It does not know what windows are. Mirrors the state handling of Flink's WindowOperator.
+lets them. Every subtask says in the snapshot which accumulators it has, and the type of its windows' times, also one
+without a key, so that after a rescale all of them have the same. It does not know what windows are. Mirrors the state
+handling of Flink's WindowOperator.
 """
 
 from __future__ import annotations
@@ -16,17 +17,27 @@ import pyarrow as pa
 
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.aggregation.accumulator_shapes import keep_shapes, restored_shapes, start_from
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.operators.base.keyed_operator import WATERMARK_STATE
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
-from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, ContentsState, WindowContents
+from snapline.taskmanager.operators.windows.window_contents import (
+    WINDOW_TIME,
+    ContentsMaker,
+    ContentsState,
+    WindowContents,
+    window_time_of,
+)
 from snapline.taskmanager.state.adopted_state import NOTHING_DUE
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 KEYS_PER_LOAD = 16_384
 """So many keys that are due come into memory between two looks at the control mail."""
+WINDOW_TIME_STATE = "window-time"
+"""A union list of operator state: unit and zone of the windows' times, of each subtask that has seen a row."""
 StateT = TypeVar("StateT", bound=ContentsState)
 
 
@@ -41,6 +52,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
         self._state_name = state_prefix + windows
         self._state: StateT | None = None
         self._checked: dict[int, pa.Schema] = {}
+        self._time_type: pa.DataType | None = None
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
@@ -60,8 +72,29 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
+        self._restore_time_type(restored)
         if self._state is None:  # a subtask without keys goes on with the accumulators of the others
             start_from(restored_shapes(self.operator_state), self._maker, self)
+
+    def _restore_time_type(self, restored: RestoredState) -> None:
+        """Times of windows go on as they were: what comes after has keys and state of this type. Snapshots that do not
+        know it held naive milliseconds."""
+        known = self.operator_state.list_state(WINDOW_TIME_STATE, OperatorStateMode.UNION).get()
+        described = next((one for one in known if one), None)
+        if described is not None:
+            self._time_type = pa.timestamp(described["unit"], described["zone"])
+        elif WATERMARK_STATE in (restored.operator_lists or {}) and not known:
+            self._time_type = WINDOW_TIME
+
+    @property
+    def time_type(self) -> pa.DataType:
+        """The type of `window_start` and `window_end`."""
+        return WINDOW_TIME if self._time_type is None else self._time_type
+
+    def note_event_time(self, batch: pa.RecordBatch, column: str) -> None:
+        """The first batch ever decides on the type of the windows' times."""
+        if self._time_type is None:
+            self._time_type = window_time_of(batch.schema.field(column).type)
 
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
@@ -109,4 +142,8 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         keep_shapes(self.operator_state, self._maker.shapes)
+        known = self._time_type
+        self.operator_state.list_state(WINDOW_TIME_STATE, OperatorStateMode.UNION).update(
+            [{} if known is None else {"unit": known.unit, "zone": known.tz}]
+        )
         return super().snapshot_state(checkpoint_id, timestamp_ms)

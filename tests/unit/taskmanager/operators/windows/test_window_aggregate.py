@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.state import StateError
-from snapline.dataflow.api.windows import Aggregate, TumblingEventTimeWindows
+from snapline.dataflow.api.windows import Aggregate, EventTimeSessionWindows, TumblingEventTimeWindows
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec
 from snapline.taskmanager.operators.windows.window_contents import AccumulatorContents
 from snapline.taskmanager.operators.windows.window_factory import create_window_operator
+from snapline.taskmanager.operators.windows.window_operator import WINDOW_TIME_STATE
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 pytestmark = pytest.mark.usefixtures("state_backend_and_checkpoints")
@@ -234,8 +235,8 @@ def test_types_of_the_results() -> None:
     assert emitted.schema == pa.schema(
         [
             ("k", pa.int64()),
-            ("window_start", pa.timestamp("ms")),
-            ("window_end", pa.timestamp("ms")),
+            ("window_start", pa.timestamp("ms", "UTC")),
+            ("window_end", pa.timestamp("ms", "UTC")),
             ("s", pa.int64()),
             ("lo", pa.int16()),
             ("f", pa.float64()),
@@ -250,6 +251,41 @@ def test_types_of_the_results() -> None:
     row = emitted.to_pylist()[0]
     assert (row["s"], row["lo"], row["f"], row["hi"], row["texts"], row["avg"]) == (8, 3, 4.0, 2.5, 2, 4.0)
     assert (row["first"].microsecond, row["day"].day, row["any"]) == (100_000, 4, True)
+
+
+@pytest.mark.parametrize(
+    ("event_time", "expected"),
+    [
+        (pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("ns"), pa.timestamp("ns")),
+        (pa.timestamp("s", "Europe/Berlin"), pa.timestamp("ms", "Europe/Berlin")),
+        (pa.int64(), pa.timestamp("ms")),
+    ],
+)
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows(1000), EventTimeSessionWindows(500)])
+def test_windows_have_the_unit_and_the_zone_of_the_event_time(event_time: Any, expected: Any, assigner: Any) -> None:
+    """It holds of a fresh operator, and of one that fires after a restore without having seen a row."""
+    described = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),))
+    batch = pa.record_batch({"k": [1], "t": pa.array([0], event_time)})
+    harness = Harness(create_window_operator(described)).start().process(batch)
+    restored = Harness(create_window_operator(described)).start(restored_state([harness.snapshot()]))
+
+    for one in (harness, restored):
+        schema = one.watermark(10_000).take()[0].schema
+        assert [schema.field(name).type for name in ("window_start", "window_end")] == [expected, expected]
+
+
+def test_windows_of_a_snapshot_that_knows_no_type_go_on_with_milliseconds() -> None:
+    """What comes after them has keys and state of that type."""
+    described = WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(1000), (Aggregate("n", "count"),))
+    batch = pa.record_batch({"k": [1], "t": pa.array([0], pa.timestamp("us", "UTC"))})
+    written = Harness(create_window_operator(described)).start().process(batch).snapshot()
+    written.lists = tuple(one for one in written.lists if one.name != WINDOW_TIME_STATE)
+    restored = Harness(create_window_operator(described)).start(restored_state([written]))
+
+    emitted = restored.process(batch).watermark(10_000).take()[0]
+
+    assert emitted.schema.field("window_start").type == pa.timestamp("ms")
 
 
 def test_nanosecond_and_second_timestamps_are_read_as_milliseconds() -> None:
