@@ -119,7 +119,7 @@ class _Reader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Read one partition in an executor, as batches."""
         check(isinstance(partition, _KeyGroups), "a partition of another reader")
-        target = to_arrow_schema(self._schema)
+        target = to_arrow_schema(self._schema, timezone="UTC")  # without one, pyspark asserts at a timestamp
         reader = StateReader(self._snapshot)
         for batch in reader.read_batches(self._uid, key=partition.key, key_groups=partition.key_groups):
             columns = [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)]

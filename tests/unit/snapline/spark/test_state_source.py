@@ -1,0 +1,28 @@
+"""The data source of keyed state, without a Spark session: what its partitions read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapline.spark.state_source import StateDataSource
+from snapline.state_writer import SavepointWriter
+
+SEEN = dt.datetime(2024, 5, 1, 12, 30, 0, 250, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_timestamps_with_a_zone_are_read_as_the_same_instants(tmp_path: Path, zone: str) -> None:
+    """A session of Spark shows them in its own zone."""
+    rows = pa.table({"user": [1], "seen": pa.array([SEEN], pa.timestamp("us", zone))})
+    writer = SavepointWriter.new_savepoint().with_operator("last", rows, key="user", parallelism=1)
+    source = StateDataSource({"snapshot": writer.write(str(tmp_path / "savepoint")), "uid": "last"})
+    reader = source.reader(source.schema())
+
+    batches: list[Any] = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+
+    assert [row for batch in batches for row in batch.to_pylist()] == [{"user": 1, "seen": SEEN}]
