@@ -2,7 +2,9 @@
 
 Decides how a row looks (a dict of Python values, timestamps as datetime, as `pyarrow` has them) and which schema rows
 that come back get: the declared one, else the one inferred from the first rows, which then holds for the life of the
-operator. It does not know what the functions do. Flink has serializers here.
+operator. Timestamps keep their zone, and nanoseconds; seconds and milliseconds become microseconds, for a function
+may return any of Python's times, and a type found in the first rows must not cut the later ones. It does not know
+what the functions do. Flink has serializers here.
 """
 
 from __future__ import annotations
@@ -72,6 +74,15 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
     return _row_maker(names)(*map(column_values, batch.columns))
 
 
+def _type_of(values: Sequence[Any]) -> pa.DataType:
+    """The type that holds values without loss. pyarrow infers microseconds, also for what `rows_of` made of
+    nanoseconds: values of pandas, since Python's own have none."""
+    found = pa.array(values).type
+    if pa.types.is_timestamp(found) and any(hasattr(value, "nanosecond") for value in values):
+        return pa.timestamp("ns", found.tz)
+    return found
+
+
 class RowBatcher:
     """Makes batches of rows that a user's function returned."""
 
@@ -124,7 +135,7 @@ class RowBatcher:
                 continue
             values = [row.get(name) for row in rows]
             try:
-                fields.append(pa.field(name, pa.array(values).type))
+                fields.append(pa.field(name, _type_of(values)))
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise TypeError(
                     f"cannot find one type for column {name!r} of the rows that the function returned ({error}): declare "

@@ -51,6 +51,17 @@ def test_rows_go_there_and_back(rows: list) -> None:
     assert rows_of(batch) == rows
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+@pytest.mark.parametrize(("unit", "expected"), [("ns", "ns"), ("us", "us"), ("ms", "us"), ("s", "us")])
+def test_timestamps_keep_their_zone_and_lose_no_digit(unit: str, expected: str, zone: str | None) -> None:
+    """Coarse units become microseconds, which hold whatever a function returns."""
+    batch = pa.record_batch({"t": pa.array([None, 1_000_001], pa.timestamp(unit, zone))})
+
+    back = RowBatcher().batch_of(rows_of(batch))
+
+    assert back == batch.cast(pa.schema([("t", pa.timestamp(expected, zone))]))
+
+
 def test_two_columns_of_one_name_are_no_row() -> None:
     """One would hide the other."""
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
