@@ -15,7 +15,7 @@ from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import Aggregate, EventTimeSessionWindows, TumblingEventTimeWindows
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
-from snapline.dataflow.graph.operator_specs import WindowAggregateSpec
+from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.taskmanager.operators.windows.window_contents import AccumulatorContents
 from snapline.taskmanager.operators.windows.window_factory import create_window_operator
 from snapline.taskmanager.operators.windows.window_operator import WINDOW_TIME_STATE
@@ -374,3 +374,18 @@ def test_a_window_is_forgotten_when_it_has_fired() -> None:
     assert operator._state.window_count == 0
     assert len(operator._state._index) == 0
     assert len(harness.rows()) == 50
+
+
+@pytest.mark.parametrize("wide_first", [True, False])
+def test_windows_keep_rows_whose_texts_have_either_kind_of_offset(wide_first: bool) -> None:
+    """Files of polars say large_string, those of others string, and one source may read both."""
+    batches = [
+        pa.record_batch({"k": [1], "t": [t], "c": pa.array([{"s": "x"}], pa.struct([("s", text)]))})
+        for t, text in enumerate([pa.string(), pa.large_string()])
+    ]
+    described = WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), lambda one, _: one, "reduce", None)
+    harness = Harness(create_window_operator(described)).start()
+    for batch in reversed(batches) if wide_first else batches:
+        harness.process(batch)
+
+    assert [row["c"] for row in harness.watermark(100).rows()] == [{"s": "x"}]
