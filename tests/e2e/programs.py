@@ -15,6 +15,8 @@ from pathlib import Path
 from tests.services import SPARK_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
+NEWS = re.compile(r"snapline: job '[^']*'(: waiting for slots| RUNNING| FINISHED in )")
+"""What standard error says of a job that goes well."""
 MARK = "SNAPLINE_TEST_PROGRAM"
 """In the environment of a program and of everything that it starts."""
 PATIENCE_SECONDS = 240.0
@@ -36,7 +38,13 @@ class Ended:
         incubation, PySpark 4.0.0 ends with an empty line, and on a slow machine it is true for a while that Spark gives
         too few slots."""
         not_ours = ("Using incubator modules", '"msg":"jobs need more slots than Spark gives"')
-        return [line for line in self.err.splitlines() if line and not any(text in line for text in not_ours)]
+        lines = [line for line in self.err.splitlines() if line and not NEWS.match(line)]
+        return [line for line in lines if not any(text in line for text in not_ours)]
+
+    @property
+    def printed(self) -> str:
+        """Standard output without the status of the job: spark-submit puts both streams of the program into it."""
+        return "".join(line for line in self.out.splitlines(keepends=True) if not NEWS.match(line))
 
 
 def environment(mark: str, **extra: str) -> dict[str, str]:

@@ -118,10 +118,11 @@ def test_py_files_bring_snapline_and_no_other_name(packages, tmp_path):
         submit,
         cwd=tmp_path,
         SPARK_LOCAL_DIRS=str(tmp_path),
+        SPARK_LOCAL_IP="127.0.0.1",
         PYSPARK_PYTHON=str(bare),
         PYSPARK_DRIVER_PYTHON=str(bare),
         PYTHONPATH="",
     )
-    assert (0, "FINISHED\n") == (done.code, done.out), done.err
+    assert (0, "FINISHED\n") == (done.code, done.printed), done.err
     (row,) = pq.read_table(tmp_path / "out").to_pylist()
     assert ("snapline", f"snapline.zip{os.sep}snapline") == (row["found"], str(Path(*Path(row["file"]).parts[-3:-1])))

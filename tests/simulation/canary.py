@@ -27,6 +27,7 @@ from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.partitioning import Partitioning
+from snapline.runtime.leaders.leader_election import Leadership
 from snapline.taskmanager.checkpointing import subtask_checkpoint_coordinator
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from snapline.taskmanager.network.channels import pipelined_subpartition
@@ -267,12 +268,13 @@ def _watermark_too_early() -> Iterator[None]:
 
 @contextmanager
 def _write_without_the_fence() -> Iterator[None]:
-    """A leader on ZooKeeper that believes what it believes."""
+    """A leader on ZooKeeper that believes what it believes, and that does not watch its candidate: each would
+    do."""
 
     def write(self: Any, build: Callable[[Any], None]) -> Any:
         return self._session.transact(build)
 
-    with patch.object(FencedNodes, "write", write):
+    with patch.object(FencedNodes, "write", write), patch.object(Leadership, "end_with_candidate", lambda self: None):
         yield
 
 
