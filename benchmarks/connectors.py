@@ -91,7 +91,7 @@ def brokers(given: str) -> Iterator[str]:
 
 
 def topic_of(bootstrap: str) -> str:
-    """A new one."""
+    """Create a topic with a name of its own, and return the name."""
     name = f"benchmark-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     for made in admin.create_topics([NewTopic(name, PARTITIONS)]).values():
@@ -110,7 +110,7 @@ def rows_of(kind: str, count: int) -> pa.RecordBatch:
 
 
 def read_with_us(bootstrap: str, topic: str, kind: str) -> int:
-    """Rows."""
+    """Read the topic through KafkaSource, and return the number of rows."""
     source = KafkaSource(topic, bootstrap_servers=bootstrap, format=FORMATS[kind][0], stop="latest")
     reader = source.create_reader(Place())
     reader.add_splits(source.enumerate_splits())
@@ -125,7 +125,7 @@ def read_with_us(bootstrap: str, topic: str, kind: str) -> int:
 
 
 def read_in_a_loop(bootstrap: str, topic: str, kind: str, count: int) -> int:
-    """Rows."""
+    """Read the topic with the bare library in a loop, and return the number of rows."""
     decode = FORMATS[kind][1]
     settings = {"bootstrap.servers": bootstrap, "group.id": "loop", "auto.offset.reset": "earliest", **QUIET}
     consumer = confluent_kafka.Consumer({**settings, "enable.auto.commit": False})
@@ -203,7 +203,7 @@ def main() -> int:
 
 
 def compare(name: str, options: argparse.Namespace, ours: Callable[[], Any], loop: Callable[[], Any]) -> None:
-    """One line."""
+    """Measure both ways in pairs, and print one line with their ratio."""
     pairs = [(measured(ours), measured(loop)) for _ in range(options.pairs)]
     mine, theirs = (options.rows / statistics.median(seconds) for seconds in zip(*pairs, strict=True))
     ratios = sorted(second / first for first, second in pairs)

@@ -107,7 +107,7 @@ def expected(rows: int) -> set[tuple[int, int]]:
 
 
 def flushed(output: str) -> list[tuple[int, int]]:
-    """What the files hold."""
+    """Read the key and the sum of every row that the files in `output` hold."""
     lines = [line for file in sorted(Path(output).glob("*.jsonl")) for line in file.read_text().splitlines()]
     return [(row["key"], row["total"]) for row in map(json.loads, lines)]
 

@@ -20,7 +20,7 @@ class Spent(sl.KeyedProcessFunction):
     """Puts out the sum of the customer with each order."""
 
     def open(self, context: sl.RuntimeContext) -> None:
-        """Ask for the state."""
+        """Ask the context for the state of the key."""
         self.cents = context.get_state(sl.ValueStateDescriptor("cents", pa.int64()))
 
     def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Any:
