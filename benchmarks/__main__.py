@@ -17,6 +17,7 @@ RUNS = (
     ["benchmarks.coordinator", "--subtasks", "1000", "10000"],
     ["benchmarks.failover"],
     ["benchmarks.rescale"],
+    ["benchmarks.simulate"],
 )
 
 

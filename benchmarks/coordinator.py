@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.cluster import fail, report, spread, versions
 from snapline.client import ClusterClient
-from snapline.coordinator.process import CoordinatorProcess
+from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of

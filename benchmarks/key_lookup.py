@@ -32,8 +32,8 @@ import pyarrow.compute as pc
 
 from benchmarks.cluster import versions
 from snapline.dataflow.api.state import RunningAggregateDescriptor
+from snapline.taskmanager.state.aggregate_column import AggregateColumn
 from snapline.taskmanager.state.index.key_index import KeyIndex
-from snapline.taskmanager.state.running_aggregate import AggregateColumn
 
 Slots = np.ndarray[Any, np.dtype[np.int32]]
 _ROUND_ROWS = 400_000

@@ -1,10 +1,12 @@
 """What a row costs in a row-wise function over keyed state: one operator, one thread, no exchange, CPU time.
 
-    python -m benchmarks.row_state [--cases value map-small map-large list] [--rows 400000] [--batch-rows 8192] [--json]
+    python -m benchmarks.row_state [--cases value map-small list list-timers] [--rows 400000] [--batch-rows 8192]
 
 `value`: two ValueStates read and written per row (the function of `benchmarks.keyed_sum --rows`). `map-small`: 80 pairs
 per key, one of them read and written per row. `map-large`: 100 keys of 10,000 pairs each. `list`: one row in a hundred
-reads the list of its key, all others append to it. States are full before anything is measured.
+reads the list of its key, all others append to it. `list-timers`: each row appends a struct of four fields to the list
+of its key, of some 100 elements, and sets a timer, which reads the list and drops what is too old; a watermark comes
+with each batch, so that timers fire a few at a time. States are full before anything is measured.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.cluster import versions
-from snapline.dataflow.api.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from snapline.dataflow.api.function_contexts import ProcessContext, Row, RuntimeContext
+from snapline.dataflow.api.functions import KeyedProcessFunction
 from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.dataflow.ids import JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
@@ -73,6 +77,28 @@ class Recent(KeyedProcessFunction):
         total = sum(self.recent.get())
         self.recent.update([total])
         return ({"key": row["key"], "total": total, "n": 1},)
+
+
+SPAN_MS = 10_000
+
+
+class Span(KeyedProcessFunction):
+    """The last ten seconds of a key's rows, looked at when each of them is over."""
+
+    def open(self, context: RuntimeContext) -> None:
+        fields = {"at": pa.int64(), "value": pa.int64(), "weight": pa.float64(), "name": pa.string()}
+        self.span = context.get_list_state(ListStateDescriptor("span", pa.struct(list(fields.items()))))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
+        self.span.add({"at": row["pair"], "value": row["value"], "weight": row["value"] / 2, "name": "a row"})
+        context.timer_service.register_event_time_timer(row["pair"] + SPAN_MS)
+        return ()
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row]:
+        kept = [one for one in self.span.get() if one["at"] > timestamp_ms - SPAN_MS]
+        self.span.update(kept)
+        total = sum(one["value"] for one in kept)
+        return ({"key": context.current_key, "total": total, "n": len(kept)},)
 
 
 CASES: dict[str, tuple[Callable[[], KeyedProcessFunction], int, int]] = {
@@ -142,17 +168,49 @@ def measure(case: str, rows: int, batch_rows: int) -> dict[str, Any]:
     }
 
 
+def measure_timers(rows: int, batch_rows: int) -> dict[str, Any]:
+    """CPU microseconds for a row and its timer, over 1,000 keys with about 100 rows each."""
+    keys, per_ms = 1_000, 10
+    operator = _operator(Span())
+    random = np.random.default_rng(7)
+
+    def run(first: int, count: int) -> float:
+        began = time.process_time()
+        for begin in range(first, first + count, batch_rows):
+            at = np.arange(begin, begin + batch_rows) // per_ms
+            operator.process_batch(_batch(random.integers(0, keys, batch_rows), at, random))
+            operator.process_watermark(Watermark(int(at[-1])))
+            while operator.has_pending_work:
+                operator.continue_work()
+        return time.process_time() - began
+
+    full = SPAN_MS * per_ms // batch_rows * batch_rows
+    filled = run(0, full)
+    spent = run(full, rows)
+    operator.close()
+    return {
+        "case": "list-timers",
+        "keys": keys,
+        "pairs per key": full // keys,
+        "us per row": round(spent * 1e6 / rows, 2),
+        "us per row while filling": round(filled * 1e6 / full, 2),
+    }
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    cli.add_argument("--cases", nargs="+", choices=[*CASES, "list-timers"], default=[*CASES, "list-timers"])
     cli.add_argument("--rows", type=int, default=400_000)
     cli.add_argument("--batch-rows", type=int, default=8_192)
     cli.add_argument("--json", action="store_true")
     options = cli.parse_args(arguments)
     figures = []
     for case in options.cases:
-        figures.append(measure(case, options.rows, options.batch_rows))
+        if case == "list-timers":
+            figures.append(measure_timers(options.rows, min(options.batch_rows, 1_024)))
+        else:
+            figures.append(measure(case, options.rows, options.batch_rows))
         if not options.json:
             print(", ".join(f"{name} {value}" for name, value in figures[-1].items()), flush=True)
     if options.json:

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from snapline.connectors.builtin.generator import GeneratorSource
     from snapline.connectors.builtin.rate_limit import RateLimiter
     from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
-    from snapline.connectors.formats import AvroFormat, ConfluentAvroFormat, CsvFormat, JsonFormat, RawFormat, RowFormat
+    from snapline.connectors.files.file_sink import FileSink, RollingPolicy
+    from snapline.connectors.formats import (
+        AvroFormat,
+        ConfluentAvroFormat,
+        CsvFormat,
+        FileFormat,
+        JsonFormat,
+        OrcFormat,
+        ParquetFormat,
+        RawFormat,
+        RowFormat,
+    )
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
 
@@ -25,15 +36,20 @@ __all__ = [
     "ConfluentAvroFormat",
     "CsvFormat",
     "DiscardingSink",
+    "FileFormat",
+    "FileSink",
     "GeneratorSource",
     "JsonFormat",
     "KafkaSink",
     "KafkaSource",
+    "OrcFormat",
+    "ParquetFormat",
     "ParquetSink",
     "ParquetSource",
     "PrintSink",
     "RateLimiter",
     "RawFormat",
+    "RollingPolicy",
     "RowFormat",
 ]
 
@@ -42,7 +58,11 @@ _PLACES = {
     "snapline.connectors.builtin.generator": "GeneratorSource",
     "snapline.connectors.builtin.rate_limit": "RateLimiter",
     "snapline.connectors.builtin.sinks": "DiscardingSink PrintSink",
-    "snapline.connectors.formats": "AvroFormat ConfluentAvroFormat CsvFormat JsonFormat RawFormat RowFormat",
+    "snapline.connectors.files.file_sink": "FileSink RollingPolicy",
+    "snapline.connectors.formats": """
+        AvroFormat ConfluentAvroFormat CsvFormat FileFormat JsonFormat OrcFormat
+        ParquetFormat RawFormat RowFormat
+    """,
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
 }

@@ -21,12 +21,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from snapline.coordinator.config import CoordinatorConfig, parse
+from snapline.coordinator.coordinator_config import CoordinatorConfig, parse
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.dataflow.config import HA_TYPE
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.address_file import write_address
 from snapline.runtime.logs import Logger, capture_standard_logging, make_logger
+from snapline.runtime.open_files import raise_file_limit
 
 if TYPE_CHECKING:
     from snapline.runtime.leaders.leader_election import Leadership
@@ -64,6 +65,7 @@ def _run(config: CoordinatorConfig, logger: Logger) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    raise_file_limit()
     gc.freeze()  # what was imported stays; it need not be looked at again
     gc.set_threshold(*GC_THRESHOLDS)
     if config.sidecar:
@@ -94,11 +96,15 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Eve
 def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, leadership: Leadership | None) -> int:
     """Until stopped, broken, or not leader any more; the exit code."""
     from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
+    from snapline.coordinator.web.page_server import start_page
 
     ended = threading.Event()
     entrypoint = ClusterEntrypoint(config, logger, on_fatal=ended.set, leadership=leadership)
+    page = None
     try:
-        _announce(config, entrypoint.start())
+        address = entrypoint.start()
+        _announce(config, address)
+        page = None if config.sidecar else start_page(config.configuration, lambda: address, logger)
     except SnaplineError as error:
         entrypoint.stop()
         if leadership is not None and (leadership.session.is_over or isinstance(error, LeadershipLost)):
@@ -115,6 +121,8 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
         logger.warning("this coordinator does not lead any more", reason=leadership.session.reason)
     elif lost:
         logger.warning("this coordinator does not lead any more", reason=lost)
+    if page is not None:
+        page.stop()
     entrypoint.stop()
     if fatal:
         _tell_starter(config.status_fd, {"error": fatal})

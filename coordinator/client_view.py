@@ -7,7 +7,7 @@ Implements `snapline.coordinator.rpc.client_service.Cluster`; everything here ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pykka
@@ -16,18 +16,26 @@ from snapline.coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
 from snapline.coordinator.dispatcher.events import OperateJob, SubmitJob
 from snapline.coordinator.job_registry import JobRegistry, read_actor
 from snapline.coordinator.jobmaster.operations import Answer, JobOperation, OperationFailed
-from snapline.coordinator.resource.events import WorkerEnded, WorkerPoolClosed, WorkersUnavailable
+from snapline.coordinator.resource.events import (
+    ThreadDumpRequested,
+    WorkerEnded,
+    WorkerPoolClosed,
+    WorkersUnavailable,
+)
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
 from snapline.coordinator.rpc.pending_replies import PendingReplies
+from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.wire.codec import decode_job_status
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus, RequestThreadDump, ThreadDump
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import tell_if_alive
 
+DUMP_TIMEOUT_SECONDS = 5.0
+"""How long after the end of its sampling a TaskManager may take to say what it has seen."""
 RUNNING = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING)
 
 
@@ -40,6 +48,7 @@ class ClientView:
         resource_manager: pykka.ActorRef[Any],
         registry: JobRegistry,
         replies: PendingReplies,
+        thread_dumps: PendingThreadDumps,
         version: str,
         session: LeaderSessionID,
         start_time_ms: int,
@@ -48,6 +57,7 @@ class ClientView:
         self._resource_manager = resource_manager
         self._registry = registry
         self._replies = replies
+        self._thread_dumps = thread_dumps
         self._version = version
         self._session = session
         self._start_time_ms = start_time_ms
@@ -112,6 +122,18 @@ class ClientView:
             )
 
         return await read_actor(self._resource_manager, read)
+
+    async def dump_threads(
+        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0
+    ) -> Sequence[ThreadDump]:
+        request_id, answer = self._thread_dumps.draw(resource_ids)
+        request = RequestThreadDump(request_id, duration_ms, interval_ms)
+        asked = tuple(ResourceID(resource_id) for resource_id in resource_ids)
+        tell_if_alive(self._resource_manager, ThreadDumpRequested(request, asked))
+        return await answer(duration_ms / 1000 + DUMP_TIMEOUT_SECONDS)
+
+    async def now_ms(self) -> int:
+        return self._registry.now_ms
 
     async def report_workers(self, report: pb.ReportWorkersRequest) -> None:
         for worker in report.ended:

@@ -20,7 +20,7 @@ import pykka
 from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices, job_directory
 from snapline.coordinator.checkpoint.metadata import MetadataError, is_absolute, pointer_location
 from snapline.coordinator.client_view import ClientView
-from snapline.coordinator.config import CoordinatorConfig
+from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.coordinator_metrics import CoordinatorMetrics
 from snapline.coordinator.deletions import Deletions
 from snapline.coordinator.dispatcher import effects as dispatching
@@ -35,22 +35,25 @@ from snapline.coordinator.dispatcher.events import (
     JobMasterEnded,
 )
 from snapline.coordinator.dispatcher.held_jobs import former_module, hold
+from snapline.coordinator.event_logs import RegistrationLog
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability, LeadershipLost
+from snapline.coordinator.ha.job_archive import ArchivedJobs, JobArchive
 from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
 from snapline.coordinator.ha.stored_job_graphs import JobGraphSetAside
-from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
+from snapline.coordinator.ha.zookeeper_high_availability import ZooKeeperHighAvailability
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.job_registry import JobRegistry
 from snapline.coordinator.jobmaster.events import OperationRequested
 from snapline.coordinator.jobmaster.operations import OperationFailed, Reply
-from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
+from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ThreadDumpArrived
 from snapline.coordinator.resource.events import ResourceManagerStarted
 from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
 from snapline.coordinator.rpc.client_service import ClientService
 from snapline.coordinator.rpc.gateways import ServedStreams, add_gateways
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
+from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
 from snapline.coordinator.rpc.relays import RelayGateway
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
@@ -60,8 +63,10 @@ from snapline.dataflow.config import (
     COORDINATOR_BIND_HOST,
     HA_STORAGE_DIR,
     HA_TYPE,
+    JOB_HISTORY_EXPIRATION,
     JOB_HISTORY_SIZE,
     RESOURCEMANAGER_ADDRESS,
+    SECURITY_TOKEN,
     Configuration,
     ConfigurationError,
 )
@@ -81,6 +86,7 @@ from snapline.runtime.metrics import MetricsServer
 from snapline.runtime.rpc.dialing import Dialer
 from snapline.runtime.rpc.grpc_channels import Security
 from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.signing import Signer
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -128,6 +134,7 @@ class ClusterEntrypoint:
         self._streams = ServedStreams(self._switchboard, self._server.loop)
         self._leaders = LeaderPublisher(self._server.loop, self._leaders_changed)
         self._replies = PendingReplies(self._server.loop)
+        self._thread_dumps = PendingThreadDumps(self._server.loop)
         self._registry = JobRegistry(self._server.loop, self._clock, configuration.get_option(JOB_HISTORY_SIZE))
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
         self._session = LeaderSessionID(uuid.uuid4().hex)
@@ -158,6 +165,7 @@ class ClusterEntrypoint:
             self._resource_manager,
             self._registry,
             self._replies,
+            self._thread_dumps,
             VERSION,
             self._session,
             start_time_ms,
@@ -173,6 +181,11 @@ class ClusterEntrypoint:
             raise ConfigurationError(
                 f"{RESOURCEMANAGER_ADDRESS.key} names this coordinator itself ({address}): leave it out to use its own ResourceManager"
             )
+        archive = JobArchive(
+            self._high_availability.storage,
+            configuration.get_option(JOB_HISTORY_SIZE),
+            configuration.get_option(JOB_HISTORY_EXPIRATION),
+        )
         self._services = JobServices(
             address=address,
             resource_manager=lambda: self._resource_manager_leader,
@@ -186,10 +199,12 @@ class ClusterEntrypoint:
             switchboard=self._switchboard,
             leaders=self._leaders,
             registry=self._registry,
+            archive=archive,
             replies=self._replies,
             logger=self._logger,
         )
         self._start_metrics(address)
+        self._read_archive(archive)
         self._resource_manager.tell(ResourceManagerStarted())
         self._dispatcher.tell(DispatcherStarted(recovered, held, set_aside))
         if self._elsewhere is None:
@@ -248,8 +263,12 @@ class ClusterEntrypoint:
         configuration = self._config.configuration
         if self._leadership is None:
             return open_high_availability(configuration, self._session)
-        stores = ZooKeeperHighAvailability(self._leadership, open_ha_storage(configuration))
-        self._table_writer = LeaderTableWriter(stores.publish_leaders, self._logger)
+        stores = ZooKeeperHighAvailability(
+            self._leadership, open_ha_storage(configuration), Signer.of_storage(configuration)
+        )
+        self._table_writer = LeaderTableWriter(
+            stores.publish_leaders, Signer.of_token(configuration.get_option(SECURITY_TOKEN)), self._logger
+        )
         return stores
 
     def _leaders_changed(self, table: LeaderTable) -> None:
@@ -278,14 +297,21 @@ class ClusterEntrypoint:
         settings = ResourceManagerSettings.from_configuration(VERSION, self._config.configuration)
         core = ResourceManager(settings, self._session, lambda: AllocationID(uuid.uuid4().hex))
         outbox = self._switchboard.outbox(self._tell_resource_manager)
+        log = RegistrationLog(core, self._logger)
+
+        def after_events() -> None:
+            outbox.flush()
+            log.write()
+
         performers = {
             **outbox.performers(),
+            ThreadDumpArrived: lambda effect: self._thread_dumps.arrived(effect.dump),
             DeclareWorkers: lambda _: self._registry.touch(None),
             ReleaseWorker: lambda effect: self._logger.info(
                 "TaskManager released", resource_id=effect.resource_id, reason=effect.reason
             ),
         }
-        return self._start_actor("resource-manager", core, performers, outbox.flush)
+        return self._start_actor("resource-manager", core, performers, after_events)
 
     def _start_dispatcher(self) -> pykka.ActorRef[Any]:
         core = Dispatcher(self._config.configuration.get_option(JOB_HISTORY_SIZE))
@@ -319,7 +345,7 @@ class ClusterEntrypoint:
         add_gateways(server, self._streams, self._logger)
         relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self._streams, self._logger), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
-        client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view), server)
+        client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger), server)
         return [
             service.full_name
             for file in (cluster_pb2.DESCRIPTOR, relay_pb2.DESCRIPTOR, client_pb2.DESCRIPTOR)
@@ -417,13 +443,28 @@ class ClusterEntrypoint:
             failure = SerializedFailure(f"job {effect.job_id} has no JobMaster right now", Blame.INTERNAL)
             self._replies.perform(Reply(effect.request_id, OperationFailed(failure)))
 
+    def _read_archive(self, archive: JobArchive) -> None:
+        """Remember the jobs that have ended under former leaders; nobody waits for that."""
+
+        def read(found: ArchivedJobs) -> None:
+            for reason in found.unreadable:
+                self._logger.warning("archived job cannot be read", reason=reason)
+            self._registry.remember(found.jobs)
+
+        self._io.submit(
+            "read the archive of jobs",
+            lambda: archive.load(self._clock.now_ms()),
+            read,
+            lambda error: self._logger.warning("the archive of jobs cannot be read", reason=str(error)),
+        )
+
     # --- metrics ------------------------------------------------------------------------------------------------------
 
     def _start_metrics(self, address: str) -> None:
         if self._config.metrics_port < 0:
             return
-        source = CoordinatorMetrics(self._resource_manager, self._registry)
-        self._metrics = MetricsServer(source.samples, self._logger)
+        source = CoordinatorMetrics(self._resource_manager, self._registry, self._clock, self._clock.now_ms())
+        self._metrics = MetricsServer(source.samples, self._logger, source.user_families)
         port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
         self._logger.info("metrics are served", port=port)
 
@@ -439,7 +480,8 @@ def open_high_availability(configuration: Configuration, session: LeaderSessionI
     kind = configuration.get_option(HA_TYPE)
     if kind == "NONE":
         return EmbeddedHighAvailability(MemoryStorage("jobs"), None, durable=False)
-    return EmbeddedHighAvailability(open_ha_storage(configuration), session, durable=True)
+    signer = Signer.of_storage(configuration)
+    return EmbeddedHighAvailability(open_ha_storage(configuration), session, durable=True, signer=signer)
 
 
 def open_ha_storage(configuration: Configuration) -> Storage:

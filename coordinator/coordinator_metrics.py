@@ -1,7 +1,9 @@
-"""Which figures a coordinator shows to Prometheus: Flink's, under Flink's names.
+"""Which figures a coordinator shows to Prometheus: Flink's, under Flink's names, and what people set alerts on.
 
 Read from the cores when somebody scrapes. Figures of a job carry `job_id` and `job_name`; those of its tasks also
-`task_id`, `task_name` and `subtask_index`, gathered from heartbeats, because executors are hard to scrape themselves.
+`task_id`, `task_name`, `subtask_index`, `task_attempt_num`, `tm_id` and `host`, gathered from heartbeats, because
+executors are hard to scrape themselves. A job that has ended keeps its status, restarts and counts of checkpoints: an
+alert on a job that has FAILED needs something to fire on.
 """
 
 from __future__ import annotations
@@ -13,15 +15,23 @@ from typing import Any
 import pykka
 
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
+from snapline.coordinator.metric_table import sample
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
+from snapline.coordinator.user_metric_samples import LabelledValue, families_of, user_values_of
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
+from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import Query
+from snapline.runtime.clock import Clock
 from snapline.runtime.metrics import Sample
 
 TIMEOUT_SECONDS = 5.0
+ENDED_JOBS_SHOWN = 100
+"""The latest ended jobs; a job that ended before them is in the archive only."""
 
-TASK_COUNTERS = {
+TASK_FIGURES = {
     "records_in": "numRecordsIn",
     "records_out": "numRecordsOut",
     "bytes_in": "numBytesIn",
@@ -29,58 +39,98 @@ TASK_COUNTERS = {
     "busy_ms": "accumulateBusyTimeMs",
     "backpressured_ms": "accumulateBackPressuredTimeMs",
     "idle_ms": "accumulateIdleTimeMs",
-    "watermark_ms": "currentInputWatermark",
 }
 
 
 class CoordinatorMetrics:
     """Reads the figures of one coordinator for Prometheus."""
 
-    def __init__(self, resource_manager: pykka.ActorRef[Any], registry: JobRegistry) -> None:
+    def __init__(
+        self, resource_manager: pykka.ActorRef[Any], registry: JobRegistry, clock: Clock, start_time_ms: int
+    ) -> None:
         self._resource_manager = resource_manager
         self._registry = registry
+        self._clock = clock
+        self._start_time_ms = start_time_ms
 
     def samples(self) -> Iterable[Sample]:
         """Everything, as of now. Blocks until the actors have answered."""
-
-        def read(manager: ResourceManager) -> Any:
-            return views.required_resources(manager)
-
-        resources: Any = self._resource_manager.ask(Query(read), timeout=TIMEOUT_SECONDS)
+        now_ms = self._clock.now_ms()
         jobs = self._registry.live()
-        found = [
-            Sample("jobmanager", "numRegisteredTaskManagers", resources.registered_task_managers),
-            Sample("jobmanager", "taskSlotsTotal", resources.registered_slots),
-            Sample("jobmanager", "taskSlotsAvailable", resources.free_slots),
-            Sample("jobmanager", "numRunningJobs", len(jobs)),
+        figures: Any = self._resource_manager.ask(Query(_cluster), timeout=TIMEOUT_SECONDS)
+        found: list[Sample] = [
+            *figures,
+            sample("jobmanager", "isLeader", 1),
+            sample("jobmanager", "uptime", now_ms - self._start_time_ms),
+            sample("jobmanager", "numRunningJobs", len(jobs)),
+            sample("jobmanager", "failedJobs", self._registry.failed_jobs),
         ]
         for job in jobs:
             try:
-                figures: Any = job.actor.ask(Query(partial(_job, job)), timeout=TIMEOUT_SECONDS)
+                figures = job.actor.ask(Query(partial(_job, job, now_ms)), timeout=TIMEOUT_SECONDS)
                 found += figures
             except pykka.ActorDeadError:  # it ended meanwhile
                 continue
+        live = {job.master.job_id for job in jobs}
+        for details in self._registry.ended_jobs(ENDED_JOBS_SHOWN):
+            if details.overview.job_id not in live:
+                found += _ended_job(details)
         return found
 
+    def user_families(self) -> list[Any]:
+        """Metrics of users' functions, as families for Prometheus. Blocks until the actors have answered."""
+        found: list[LabelledValue] = []
+        for job in self._registry.live():
+            try:
+                values: Any = job.actor.ask(Query(user_values_of), timeout=TIMEOUT_SECONDS)
+                found += values
+            except pykka.ActorDeadError:  # it ended meanwhile
+                continue
+        return families_of(found)
 
-def _job(job: LiveJob, _core: Any) -> list[Sample]:
+
+def _cluster(manager: ResourceManager) -> list[Sample]:
+    """Read the figures of the ResourceManager, on its actor."""
+    resources = views.required_resources(manager)
+    found = [
+        sample("jobmanager", "numRegisteredTaskManagers", resources.registered_task_managers),
+        sample("jobmanager", "taskSlotsTotal", resources.registered_slots),
+        sample("jobmanager", "taskSlotsAvailable", resources.free_slots),
+        sample("jobmanager", "taskSlotsRequired", resources.required_slots),
+        sample("jobmanager", "rejectedRegistrations", manager.rejections),
+        sample("jobmanager", "lostTaskManagers", manager.losses),
+    ]
+    for managed in manager.task_managers:
+        labels = {"tm_id": managed.info.resource_id, "host": managed.info.host}
+        found.append(sample("taskmanager", "slots", managed.info.slots, labels))
+        found.append(sample("taskmanager", "slotsFree", managed.free, labels))
+    return found
+
+
+def _job(job: LiveJob, now_ms: int, _core: Any) -> list[Sample]:
     """Read the figures of one job, on the job's actor."""
-    return list(_samples_of(job))
+    return [*_job_figures(job, now_ms), *_task_figures(job, now_ms)]
 
 
-def _samples_of(job: LiveJob) -> Iterator[Sample]:
+def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     graph = job.master.scheduler.graph
     labels = {"job_id": job.master.job_id, "job_name": graph.job_graph.name}
     snapshot = job.statistics()
-    counts = snapshot.counts
+    counts, status, since = snapshot.counts, job.master.status, graph.status_since_ms
+    running_ms = now_ms - since.get(JobStatus.RUNNING, now_ms)
+    restarting_ms = now_ms - since.get(JobStatus.RESTARTING, now_ms)
+    last = snapshot.latest_completed
     figures: dict[str, float] = {
         "numberOfCompletedCheckpoints": counts.completed,
         "numberOfFailedCheckpoints": counts.failed,
         "numberOfInProgressCheckpoints": counts.in_progress,
         "totalNumberOfCheckpoints": counts.total,
         "numRestarts": job.master.scheduler.restarts,
+        "uptime": running_ms if status is JobStatus.RUNNING else 0,
+        "downtime": 0 if status is JobStatus.RUNNING else restarting_ms,
+        "restartingTime": restarting_ms if status is JobStatus.RESTARTING else 0,
+        "lastCheckpointAge": now_ms - (since[JobStatus.CREATED] if last is None else last.end_timestamp_ms),
     }
-    last = snapshot.latest_completed
     if last is not None:
         figures["lastCheckpointDuration"] = last.end_timestamp_ms - last.trigger_timestamp_ms
         figures["lastCheckpointSize"] = figures["lastCheckpointFullSize"] = last.totals.state_size_bytes
@@ -89,17 +139,46 @@ def _samples_of(job: LiveJob) -> Iterator[Sample]:
         figures["lastCompletedCheckpointId"] = last.checkpoint_id
     if snapshot.latest_restored is not None:
         figures["lastCheckpointRestoreTimestamp"] = snapshot.latest_restored.restore_timestamp_ms
-    for status in JobStatus:
-        figures[f"{status.value.lower()}State"] = float(job.master.status is status)
+    yield from _statuses(status, labels)
     for name, value in figures.items():
-        yield Sample("jobmanager_job", name, value, labels)
+        yield sample("jobmanager_job", name, value, labels)
+
+
+def _statuses(now: JobStatus, labels: dict[str, str]) -> Iterator[Sample]:
+    for status in JobStatus:
+        yield sample("jobmanager_job", f"{status.value.lower()}State", float(now is status), labels)
+
+
+def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
+    overview, counts = details.overview, details.checkpoint_counts
+    labels = {"job_id": overview.job_id, "job_name": overview.name}
+    yield from _statuses(decode_job_status(overview.status), labels)
+    yield sample("jobmanager_job", "numRestarts", overview.restarts, labels)
+    yield sample("jobmanager_job", "totalNumberOfCheckpoints", counts.triggered, labels)
+    yield sample("jobmanager_job", "numberOfCompletedCheckpoints", counts.completed, labels)
+    yield sample("jobmanager_job", "numberOfFailedCheckpoints", counts.failed, labels)
+
+
+def _task_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
+    scheduler = job.master.scheduler
+    graph = scheduler.graph
     for vertex, counters in job.master.metrics.items():
         job_vertex = graph.job_vertices.get(vertex.vertex_id)
-        task = {
-            **labels,
-            "task_id": vertex.vertex_id,
+        execution = graph.find(counters.attempt_id)
+        resource_id = "" if execution is None else str(execution.resource_id)
+        managed = job.master.task_managers.get(execution.resource_id) if execution is not None else None
+        labels = {
+            "job_id": str(job.master.job_id),
+            "job_name": graph.job_graph.name,
+            "task_id": str(vertex.vertex_id),
             "task_name": job_vertex.name if job_vertex else "",
             "subtask_index": str(vertex.subtask_index),
+            "task_attempt_num": str(counters.attempt_id.attempt_number),
+            "tm_id": resource_id,
+            "host": managed.info.host if managed is not None else "",
         }
-        for field, name in TASK_COUNTERS.items():
-            yield Sample("taskmanager_job_task", name, getattr(counters, field), task)
+        for field, name in TASK_FIGURES.items():
+            yield sample("taskmanager_job_task", name, getattr(counters, field), labels)
+        yield sample("taskmanager_job_task", "currentInputWatermark", counters.watermark_ms, labels)
+        if MIN_WATERMARK_MS < counters.watermark_ms < MAX_WATERMARK_MS:
+            yield sample("taskmanager_job_task", "watermarkLag", now_ms - counters.watermark_ms, labels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.rpc import views
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
 from snapline.runtime.actor import Query
 from snapline.runtime.clock import Clock
 
@@ -34,6 +35,18 @@ class EndedJob:
     details: pb.JobDetails
     checkpoints: pb.ListCheckpointsResponse = field(default_factory=pb.ListCheckpointsResponse)
     by_id: Mapping[int, pb.CheckpointDetails] = field(default_factory=dict)
+
+    def to_archive(self) -> pb.ArchivedJob:
+        """Return the form in which the job outlives its leader."""
+        archived = pb.ArchivedJob(details=self.details, checkpoints=self.checkpoints)
+        archived.checkpoint_details.extend(self.by_id.values())
+        return archived
+
+    @classmethod
+    def from_archive(cls, job: pb.ArchivedJob) -> EndedJob:
+        """The last view of a job of a former leader."""
+        by_id = {each.overview.checkpoint_id: each for each in job.checkpoint_details}
+        return cls(job.details, job.checkpoints, by_id)
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,14 @@ class JobRegistry:
         self._capacity = capacity
         self._live: dict[JobID, LiveJob] = {}
         self._ended: OrderedDict[JobID, EndedJob] = OrderedDict()
+        self.failed_jobs = 0
+        """How many jobs have ended as FAILED under this leader."""
         self._changed: dict[JobID | None, asyncio.Event] = {}
+
+    @property
+    def now_ms(self) -> int:
+        """Return the time of this coordinator's clock."""
+        return self._clock.now_ms()
 
     def started(self, job: LiveJob) -> None:
         """The job has a JobMaster."""
@@ -84,10 +104,19 @@ class JobRegistry:
         """Its JobMaster is gone; None: it broke, and nothing could be read."""
         self._live.pop(job_id, None)
         if view is not None:
+            self.failed_jobs += view.details.overview.status == job_pb2.JOB_STATUS_FAILED
             self._ended[job_id] = view
             while len(self._ended) > self._capacity:
                 self._ended.popitem(last=False)
         self.touch(job_id)
+
+    def remember(self, jobs: Iterable[pb.ArchivedJob]) -> None:
+        """Jobs that have ended under former leaders, the earliest first; they stand before those of this one."""
+        former = {JobID(job.details.overview.job_id): EndedJob.from_archive(job) for job in jobs}
+        for job_id, view in reversed(former.items()):
+            if job_id not in self._ended:
+                self._ended[job_id] = view
+                self._ended.move_to_end(job_id, last=False)
 
     def touch(self, job_id: JobID | None) -> None:
         """Something changed that watchers want to see at once; None: the resources."""
@@ -112,6 +141,10 @@ class JobRegistry:
     def live(self) -> list[LiveJob]:
         """Return the jobs that have a JobMaster here."""
         return list(self._live.values())
+
+    def ended_jobs(self, most: int) -> list[pb.JobDetails]:
+        """Return the last views of the jobs that ended last, the newest first."""
+        return [job.details for job in list(self._ended.values())[::-1][:most]]
 
     def __contains__(self, job_id: JobID) -> bool:
         """Whether the job has a JobMaster, or had one."""

@@ -12,12 +12,12 @@ import socket
 import threading
 from collections.abc import Callable
 
-from snapline.coordinator.config import CoordinatorConfig
-from snapline.coordinator.ha.zookeeper import claim_cluster_id
+from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.coordinator.ha.zookeeper_high_availability import claim_cluster_id
 from snapline.dataflow.config import HA_STORAGE_DIR, HA_TYPE
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.leaders.leader_election import LeaderElection, Leadership
-from snapline.runtime.leaders.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from snapline.runtime.leaders.zookeeper_session import ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import Logger
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.storage_probe import probe_storage

@@ -344,6 +344,11 @@ BUFFER_TIMEOUT = _duration(
     "100 ms",
     "A batch waits at most this long to be filled before it is sent; 0: never waits.",
 )
+LATENCY_INTERVAL = _duration(
+    "metrics.latency.interval",
+    "0 ms",
+    "How often each source sends a marker, whose time to each operator is measured; 0: never.",
+)
 BATCH_TARGET_ROWS = _int(
     "execution.batch.target-rows", "16384", "Rows that outgoing batches are filled up to under load.", at_least=1
 )
@@ -541,7 +546,17 @@ RELAY_LINGER = _duration(
     "5 ms",
     "How long a relay waits for more before it sends something to a coordinator; and again while more comes, four times in all at most.",
 )
-JOB_HISTORY_SIZE = _int("jobstore.max-capacity", "1000", "Finished jobs that the coordinator remembers.", at_least=0)
+JOB_HISTORY_SIZE = _int(
+    "jobstore.max-capacity",
+    "1000",
+    "Jobs that have ended which the coordinator remembers and keeps an archive of.",
+    at_least=0,
+)
+JOB_HISTORY_EXPIRATION = _duration(
+    "jobstore.expiration-time",
+    "30 d",
+    "How long a job that has ended is kept in the archive of high-availability.storageDir; 0: for ever.",
+)
 
 # --- high availability ------------------------------------------------------------------------------------------------
 HA_TYPE = _enum(
@@ -570,9 +585,32 @@ HA_ZOOKEEPER_CREDENTIALS = _string(
     "high-availability.zookeeper.client.credentials", "", "user:password for ZooKeeper's digest authentication."
 )
 
+# --- the page ---------------------------------------------------------------------------------------------------------
+WEB_PORT = _int(
+    "web.port",
+    "8081",
+    "Where a coordinator that runs as a service shows its page, with the extra web; 0: any port; -1: nowhere.",
+    at_least=-1,
+    at_most=65_535,
+)
+WEB_BIND_ADDRESS = _string(
+    "web.bind-address", "127.0.0.1", "Address that the page listens on; others than loopback need a token or TLS."
+)
+
 # --- security, storage, logs ------------------------------------------------------------------------------------------
 SECURITY_TOKEN = _string(
     "security.auth.token", "", "Shared secret of all processes of a cluster; empty: none (loopback only)."
+)
+SECURITY_ADOPT_UNSIGNED = _bool(
+    "security.storage.adopt-unsigned",
+    "false",
+    "Take over what lies unsigned in HA storage, with `security.storage.secrets`: for the first start with them only.",
+)
+SECURITY_STORAGE_SECRETS = _string(
+    "security.storage.secrets",
+    "",
+    "Secrets of the coordinators, separated by commas: job graphs and pointers in HA storage are signed with the first, and those of "
+    "all are accepted; empty: nothing is signed.",
 )
 SECURITY_SSL_CA = _string(
     "security.ssl.ca-file", "", "PEM file of the authority that signed the cluster's certificates; set: TLS everywhere."

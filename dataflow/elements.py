@@ -123,6 +123,16 @@ class WatermarkStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyMarker:
+    """Flows from a source to the sinks among the rows, to be measured by each operator (Flink: LatencyMarker). It takes
+    one channel of each edge, so that their number does not grow with the parallelism."""
+
+    marked_ms: int
+    """When it left its source, by that machine's clock."""
+    source_uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
     """Separates what belongs to checkpoint `checkpoint_id` from what does not."""
 
@@ -182,6 +192,7 @@ class EndOfChannelState:
 ControlElement = (
     Watermark
     | WatermarkStatus
+    | LatencyMarker
     | CheckpointBarrier
     | EventAnnouncement
     | CancelCheckpointMarker

@@ -18,6 +18,8 @@ class Partitioning(Enum):
     """Round robin over the consumers of this producer's block (pointwise)."""
     BROADCAST = "broadcast"
     """Every batch to every consumer."""
+    DEMAND = "demand"
+    """Each batch to the consumer that has asked for most; Flink has none, since its enumerator is no task."""
 
     @property
     def is_pointwise(self) -> bool:

@@ -1,4 +1,5 @@
 from snapline.protos import checkpoint_pb2 as _checkpoint_pb2
+from snapline.protos import cluster_pb2 as _cluster_pb2
 from snapline.protos import job_pb2 as _job_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -33,8 +34,12 @@ class SubmitJobResponse(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class JobOverview(_message.Message):
     __slots__ = ("job_id", "name", "status", "start_time_ms", "end_time_ms", "restarts", "subtasks_by_state", "failure", "latest_completed_checkpoint_id", "status_detail")
@@ -68,10 +73,12 @@ class JobOverview(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., status: _Optional[_Union[_job_pb2.JobStatus, str]] = ..., start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., restarts: _Optional[int] = ..., subtasks_by_state: _Optional[_Mapping[str, int]] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., latest_completed_checkpoint_id: _Optional[int] = ..., status_detail: _Optional[str] = ...) -> None: ...
 
 class ListJobsResponse(_message.Message):
-    __slots__ = ("jobs",)
+    __slots__ = ("jobs", "next_page_token")
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobOverview]
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobOverview, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobOverview, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetJobRequest(_message.Message):
     __slots__ = ("job_id",)
@@ -80,7 +87,7 @@ class GetJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class SubtaskDetails(_message.Message):
-    __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure", "state_timestamps_ms")
+    __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure", "state_timestamps_ms", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms")
     class StateTimestampsMsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +110,12 @@ class SubtaskDetails(_message.Message):
     WATERMARK_MS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STATE_TIMESTAMPS_MS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_MS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BACKPRESSURED_MS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_IN_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_OUT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    STEP_MS_FIELD_NUMBER: _ClassVar[int]
     subtask_index: int
     attempt_number: int
     state: _job_pb2.ExecutionState
@@ -118,7 +131,13 @@ class SubtaskDetails(_message.Message):
     watermark_ms: int
     failure: _job_pb2.SerializedFailure
     state_timestamps_ms: _containers.ScalarMap[str, int]
-    def __init__(self, subtask_index: _Optional[int] = ..., attempt_number: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., resource_id: _Optional[str] = ..., host: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., state_timestamps_ms: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    busy_ms_per_second: int
+    backpressured_ms_per_second: int
+    idle_ms_per_second: int
+    records_in_per_second: int
+    records_out_per_second: int
+    step_ms: int
+    def __init__(self, subtask_index: _Optional[int] = ..., attempt_number: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., resource_id: _Optional[str] = ..., host: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., state_timestamps_ms: _Optional[_Mapping[str, int]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ...) -> None: ...
 
 class VertexDetails(_message.Message):
     __slots__ = ("vertex_id", "name", "parallelism", "max_parallelism", "operator_uids", "subtasks")
@@ -149,7 +168,7 @@ class FailureHistoryEntry(_message.Message):
     def __init__(self, timestamp_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., task_name: _Optional[str] = ..., resource_id: _Optional[str] = ...) -> None: ...
 
 class JobDetails(_message.Message):
-    __slots__ = ("overview", "vertices", "edges", "configuration", "failures", "status_timestamps_ms", "checkpoint_counts", "accumulators")
+    __slots__ = ("overview", "vertices", "edges", "configuration", "failures", "status_timestamps_ms", "checkpoint_counts", "accumulators", "metrics")
     class ConfigurationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +191,7 @@ class JobDetails(_message.Message):
     STATUS_TIMESTAMPS_MS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     ACCUMULATORS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     overview: JobOverview
     vertices: _containers.RepeatedCompositeFieldContainer[VertexDetails]
     edges: _containers.RepeatedCompositeFieldContainer[_job_pb2.JobEdge]
@@ -180,7 +200,38 @@ class JobDetails(_message.Message):
     status_timestamps_ms: _containers.ScalarMap[str, int]
     checkpoint_counts: CheckpointCounts
     accumulators: _containers.RepeatedCompositeFieldContainer[_job_pb2.AccumulatorValue]
-    def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ...) -> None: ...
+    metrics: _containers.RepeatedCompositeFieldContainer[_job_pb2.MetricValue]
+    def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ...) -> None: ...
+
+class TapOperatorRequest(_message.Message):
+    __slots__ = ("job_id", "uid", "max_rows", "max_bytes")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    uid: str
+    max_rows: int
+    max_bytes: int
+    def __init__(self, job_id: _Optional[str] = ..., uid: _Optional[str] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class TappedRows(_message.Message):
+    __slots__ = ("subtask_index", "rows", "rows_taken", "rows_seen")
+    SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_SEEN_FIELD_NUMBER: _ClassVar[int]
+    subtask_index: int
+    rows: bytes
+    rows_taken: int
+    rows_seen: int
+    def __init__(self, subtask_index: _Optional[int] = ..., rows: _Optional[bytes] = ..., rows_taken: _Optional[int] = ..., rows_seen: _Optional[int] = ...) -> None: ...
+
+class TapOperatorResponse(_message.Message):
+    __slots__ = ("parts",)
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[TappedRows]
+    def __init__(self, parts: _Optional[_Iterable[_Union[TappedRows, _Mapping]]] = ...) -> None: ...
 
 class CancelJobRequest(_message.Message):
     __slots__ = ("job_id",)
@@ -193,32 +244,60 @@ class CancelJobResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StopWithSavepointRequest(_message.Message):
-    __slots__ = ("job_id", "target_directory", "drain")
+    __slots__ = ("job_id", "target_directory", "drain", "trigger_id", "detached")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_ID_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     target_directory: str
     drain: bool
-    def __init__(self, job_id: _Optional[str] = ..., target_directory: _Optional[str] = ..., drain: _Optional[bool] = ...) -> None: ...
+    trigger_id: str
+    detached: bool
+    def __init__(self, job_id: _Optional[str] = ..., target_directory: _Optional[str] = ..., drain: _Optional[bool] = ..., trigger_id: _Optional[str] = ..., detached: _Optional[bool] = ...) -> None: ...
 
 class TriggerSavepointRequest(_message.Message):
-    __slots__ = ("job_id", "target_directory")
+    __slots__ = ("job_id", "target_directory", "trigger_id", "detached")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_ID_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     target_directory: str
-    def __init__(self, job_id: _Optional[str] = ..., target_directory: _Optional[str] = ...) -> None: ...
+    trigger_id: str
+    detached: bool
+    def __init__(self, job_id: _Optional[str] = ..., target_directory: _Optional[str] = ..., trigger_id: _Optional[str] = ..., detached: _Optional[bool] = ...) -> None: ...
 
 class SavepointResponse(_message.Message):
-    __slots__ = ("path", "checkpoint_id", "failure")
+    __slots__ = ("path", "checkpoint_id", "failure", "trigger_id")
     PATH_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_ID_FIELD_NUMBER: _ClassVar[int]
     path: str
     checkpoint_id: int
     failure: CheckpointFailure
-    def __init__(self, path: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., failure: _Optional[_Union[CheckpointFailure, _Mapping]] = ...) -> None: ...
+    trigger_id: str
+    def __init__(self, path: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., failure: _Optional[_Union[CheckpointFailure, _Mapping]] = ..., trigger_id: _Optional[str] = ...) -> None: ...
+
+class GetSavepointRequest(_message.Message):
+    __slots__ = ("job_id", "trigger_id")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    trigger_id: str
+    def __init__(self, job_id: _Optional[str] = ..., trigger_id: _Optional[str] = ...) -> None: ...
+
+class SavepointOperation(_message.Message):
+    __slots__ = ("trigger_id", "status", "result")
+    TRIGGER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    trigger_id: str
+    status: CheckpointStatus
+    result: SavepointResponse
+    def __init__(self, trigger_id: _Optional[str] = ..., status: _Optional[_Union[CheckpointStatus, str]] = ..., result: _Optional[_Union[SavepointResponse, _Mapping]] = ...) -> None: ...
 
 class TriggerCheckpointRequest(_message.Message):
     __slots__ = ("job_id", "full")
@@ -485,6 +564,60 @@ class ReportWorkersResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class DumpThreadsRequest(_message.Message):
+    __slots__ = ("job_id", "resource_id", "duration_ms", "interval_ms")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    resource_id: str
+    duration_ms: int
+    interval_ms: int
+    def __init__(self, job_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ...) -> None: ...
+
+class ThreadDumps(_message.Message):
+    __slots__ = ("dumps", "silent")
+    DUMPS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    dumps: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.ThreadDump]
+    silent: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, dumps: _Optional[_Iterable[_Union[_cluster_pb2.ThreadDump, _Mapping]]] = ..., silent: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ExplainJobRequest(_message.Message):
+    __slots__ = ("job_id", "without_stacks")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_STACKS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    without_stacks: bool
+    def __init__(self, job_id: _Optional[str] = ..., without_stacks: _Optional[bool] = ...) -> None: ...
+
+class JobFinding(_message.Message):
+    __slots__ = ("kind", "summary", "vertex_id", "vertex_name", "subtask_index", "resource_id", "stack")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    VERTEX_ID_FIELD_NUMBER: _ClassVar[int]
+    VERTEX_NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    summary: str
+    vertex_id: str
+    vertex_name: str
+    subtask_index: int
+    resource_id: str
+    stack: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[str] = ..., summary: _Optional[str] = ..., vertex_id: _Optional[str] = ..., vertex_name: _Optional[str] = ..., subtask_index: _Optional[int] = ..., resource_id: _Optional[str] = ..., stack: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class JobExplanation(_message.Message):
+    __slots__ = ("summary", "findings")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    summary: str
+    findings: _containers.RepeatedCompositeFieldContainer[JobFinding]
+    def __init__(self, summary: _Optional[str] = ..., findings: _Optional[_Iterable[_Union[JobFinding, _Mapping]]] = ...) -> None: ...
+
 class GetClusterOverviewRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -508,6 +641,16 @@ class ClusterOverview(_message.Message):
     jobs_running: int
     jobs_ended: int
     def __init__(self, version: _Optional[str] = ..., leader_session_id: _Optional[str] = ..., start_time_ms: _Optional[int] = ..., task_managers: _Optional[int] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., jobs_running: _Optional[int] = ..., jobs_ended: _Optional[int] = ...) -> None: ...
+
+class ArchivedJob(_message.Message):
+    __slots__ = ("details", "checkpoints", "checkpoint_details")
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DETAILS_FIELD_NUMBER: _ClassVar[int]
+    details: JobDetails
+    checkpoints: ListCheckpointsResponse
+    checkpoint_details: _containers.RepeatedCompositeFieldContainer[CheckpointDetails]
+    def __init__(self, details: _Optional[_Union[JobDetails, _Mapping]] = ..., checkpoints: _Optional[_Union[ListCheckpointsResponse, _Mapping]] = ..., checkpoint_details: _Optional[_Iterable[_Union[CheckpointDetails, _Mapping]]] = ...) -> None: ...
 
 class WatchJobRequest(_message.Message):
     __slots__ = ("job_id",)

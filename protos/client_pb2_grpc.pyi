@@ -6,7 +6,8 @@ What any program may ask of a coordinator: submit and control jobs, trigger and 
 Errors are gRPC status codes with one line of text that names the culprit and the way out: NOT_FOUND (unknown job or
 checkpoint), INVALID_ARGUMENT, ALREADY_EXISTS (job id taken), FAILED_PRECONDITION (not in this state of the job),
 UNAVAILABLE (not the leader, or shutting down), UNAUTHENTICATED. Details of a failure that came from a job are
-a SerializedFailure in the response. Timestamps are in milliseconds since the Unix epoch (UTC); 0: not yet.
+a SerializedFailure in the response. Where the cluster has a token (`security.auth.token`), every call carries it as metadata
+`snapline-token`; `snapline-client` may say who asks, for the audit. Every call may have a deadline; what was asked for goes on when it passes. Timestamps are in milliseconds since the Unix epoch (UTC); 0: not yet.
 """
 
 from collections import abc as _abc
@@ -40,7 +41,7 @@ class ClientServiceStub:
     SubmitJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.SubmitJobRequest, _client_pb2.SubmitJobResponse]
     """Accept a job. Returns when it is accepted, not when it runs."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsResponse]
-    """All jobs that the coordinator knows, running and ended, newest first."""
+    """All jobs that the coordinator knows, running and ended, newest first, in pages when asked so; causes are cut short."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetJobRequest, _client_pb2.JobDetails]
     """One job with its vertices and subtasks."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelJobRequest, _client_pb2.CancelJobResponse]
@@ -49,12 +50,16 @@ class ClientServiceStub:
     """Take a savepoint and stop; returns when the savepoint is complete, or failed."""
     TriggerSavepoint: _grpc.UnaryUnaryMultiCallable[_client_pb2.TriggerSavepointRequest, _client_pb2.SavepointResponse]
     """Take a savepoint and go on; returns when it is complete, or failed."""
+    GetSavepoint: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetSavepointRequest, _client_pb2.SavepointOperation]
+    """What became of a savepoint that was asked for under a client's own id."""
     TriggerCheckpoint: _grpc.UnaryUnaryMultiCallable[_client_pb2.TriggerCheckpointRequest, _client_pb2.TriggerCheckpointResponse]
     """Take a checkpoint now; returns when it is complete, or failed."""
     ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListCheckpointsRequest, _client_pb2.ListCheckpointsResponse]
     """Counts, summary and history of a job's checkpoints."""
     GetCheckpoint: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetCheckpointRequest, _client_pb2.CheckpointDetails]
     """One checkpoint with its vertices and subtasks."""
+    TapOperator: _grpc.UnaryUnaryMultiCallable[_client_pb2.TapOperatorRequest, _client_pb2.TapOperatorResponse]
+    """Some of the rows that an operator of a running job puts out next; what flows within a second, or nothing."""
     Rescale: _grpc.UnaryUnaryMultiCallable[_client_pb2.RescaleRequest, _client_pb2.RescaleResponse]
     """Change the parallelism of a running job."""
     GetRequiredResources: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetRequiredResourcesRequest, _client_pb2.RequiredResources]
@@ -65,6 +70,10 @@ class ClientServiceStub:
     """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
     few seconds, because a new leader knows nothing of it.
     """
+    DumpThreads: _grpc.UnaryUnaryMultiCallable[_client_pb2.DumpThreadsRequest, _client_pb2.ThreadDumps]
+    """What the threads of TaskManagers do, now or over some seconds."""
+    ExplainJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.ExplainJobRequest, _client_pb2.JobExplanation]
+    """What holds a job up: which subtask, what it does, and which checkpoint waits for whom."""
     GetClusterOverview: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetClusterOverviewRequest, _client_pb2.ClusterOverview]
     """The coordinator itself."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobRequest, _client_pb2.JobDetails]
@@ -82,7 +91,7 @@ class ClientServiceAsyncStub(ClientServiceStub):
     SubmitJob: _aio.UnaryUnaryMultiCallable[_client_pb2.SubmitJobRequest, _client_pb2.SubmitJobResponse]  # type: ignore[assignment]
     """Accept a job. Returns when it is accepted, not when it runs."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """All jobs that the coordinator knows, running and ended, newest first."""
+    """All jobs that the coordinator knows, running and ended, newest first, in pages when asked so; causes are cut short."""
     GetJob: _aio.UnaryUnaryMultiCallable[_client_pb2.GetJobRequest, _client_pb2.JobDetails]  # type: ignore[assignment]
     """One job with its vertices and subtasks."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelJobRequest, _client_pb2.CancelJobResponse]  # type: ignore[assignment]
@@ -91,12 +100,16 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Take a savepoint and stop; returns when the savepoint is complete, or failed."""
     TriggerSavepoint: _aio.UnaryUnaryMultiCallable[_client_pb2.TriggerSavepointRequest, _client_pb2.SavepointResponse]  # type: ignore[assignment]
     """Take a savepoint and go on; returns when it is complete, or failed."""
+    GetSavepoint: _aio.UnaryUnaryMultiCallable[_client_pb2.GetSavepointRequest, _client_pb2.SavepointOperation]  # type: ignore[assignment]
+    """What became of a savepoint that was asked for under a client's own id."""
     TriggerCheckpoint: _aio.UnaryUnaryMultiCallable[_client_pb2.TriggerCheckpointRequest, _client_pb2.TriggerCheckpointResponse]  # type: ignore[assignment]
     """Take a checkpoint now; returns when it is complete, or failed."""
     ListCheckpoints: _aio.UnaryUnaryMultiCallable[_client_pb2.ListCheckpointsRequest, _client_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
     """Counts, summary and history of a job's checkpoints."""
     GetCheckpoint: _aio.UnaryUnaryMultiCallable[_client_pb2.GetCheckpointRequest, _client_pb2.CheckpointDetails]  # type: ignore[assignment]
     """One checkpoint with its vertices and subtasks."""
+    TapOperator: _aio.UnaryUnaryMultiCallable[_client_pb2.TapOperatorRequest, _client_pb2.TapOperatorResponse]  # type: ignore[assignment]
+    """Some of the rows that an operator of a running job puts out next; what flows within a second, or nothing."""
     Rescale: _aio.UnaryUnaryMultiCallable[_client_pb2.RescaleRequest, _client_pb2.RescaleResponse]  # type: ignore[assignment]
     """Change the parallelism of a running job."""
     GetRequiredResources: _aio.UnaryUnaryMultiCallable[_client_pb2.GetRequiredResourcesRequest, _client_pb2.RequiredResources]  # type: ignore[assignment]
@@ -107,6 +120,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
     few seconds, because a new leader knows nothing of it.
     """
+    DumpThreads: _aio.UnaryUnaryMultiCallable[_client_pb2.DumpThreadsRequest, _client_pb2.ThreadDumps]  # type: ignore[assignment]
+    """What the threads of TaskManagers do, now or over some seconds."""
+    ExplainJob: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainJobRequest, _client_pb2.JobExplanation]  # type: ignore[assignment]
+    """What holds a job up: which subtask, what it does, and which checkpoint waits for whom."""
     GetClusterOverview: _aio.UnaryUnaryMultiCallable[_client_pb2.GetClusterOverviewRequest, _client_pb2.ClusterOverview]  # type: ignore[assignment]
     """The coordinator itself."""
     WatchJob: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobRequest, _client_pb2.JobDetails]  # type: ignore[assignment]
@@ -133,7 +150,7 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.ListJobsResponse, _abc.Awaitable[_client_pb2.ListJobsResponse]]:
-        """All jobs that the coordinator knows, running and ended, newest first."""
+        """All jobs that the coordinator knows, running and ended, newest first, in pages when asked so; causes are cut short."""
 
     @_abc_1.abstractmethod
     def GetJob(
@@ -168,6 +185,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """Take a savepoint and go on; returns when it is complete, or failed."""
 
     @_abc_1.abstractmethod
+    def GetSavepoint(
+        self,
+        request: _client_pb2.GetSavepointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.SavepointOperation, _abc.Awaitable[_client_pb2.SavepointOperation]]:
+        """What became of a savepoint that was asked for under a client's own id."""
+
+    @_abc_1.abstractmethod
     def TriggerCheckpoint(
         self,
         request: _client_pb2.TriggerCheckpointRequest,
@@ -190,6 +215,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.CheckpointDetails, _abc.Awaitable[_client_pb2.CheckpointDetails]]:
         """One checkpoint with its vertices and subtasks."""
+
+    @_abc_1.abstractmethod
+    def TapOperator(
+        self,
+        request: _client_pb2.TapOperatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.TapOperatorResponse, _abc.Awaitable[_client_pb2.TapOperatorResponse]]:
+        """Some of the rows that an operator of a running job puts out next; what flows within a second, or nothing."""
 
     @_abc_1.abstractmethod
     def Rescale(
@@ -224,6 +257,22 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
         few seconds, because a new leader knows nothing of it.
         """
+
+    @_abc_1.abstractmethod
+    def DumpThreads(
+        self,
+        request: _client_pb2.DumpThreadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ThreadDumps, _abc.Awaitable[_client_pb2.ThreadDumps]]:
+        """What the threads of TaskManagers do, now or over some seconds."""
+
+    @_abc_1.abstractmethod
+    def ExplainJob(
+        self,
+        request: _client_pb2.ExplainJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.JobExplanation, _abc.Awaitable[_client_pb2.JobExplanation]]:
+        """What holds a job up: which subtask, what it does, and which checkpoint waits for whom."""
 
     @_abc_1.abstractmethod
     def GetClusterOverview(

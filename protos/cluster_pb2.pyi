@@ -21,7 +21,7 @@ class LeaderInformation(_message.Message):
     def __init__(self, address: _Optional[str] = ..., leader_session_id: _Optional[str] = ...) -> None: ...
 
 class LeaderTable(_message.Message):
-    __slots__ = ("resource_manager", "job_masters")
+    __slots__ = ("resource_manager", "job_masters", "signature")
     class JobMastersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -31,9 +31,11 @@ class LeaderTable(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[LeaderInformation, _Mapping]] = ...) -> None: ...
     RESOURCE_MANAGER_FIELD_NUMBER: _ClassVar[int]
     JOB_MASTERS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     resource_manager: LeaderInformation
     job_masters: _containers.MessageMap[str, LeaderInformation]
-    def __init__(self, resource_manager: _Optional[_Union[LeaderInformation, _Mapping]] = ..., job_masters: _Optional[_Mapping[str, LeaderInformation]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, resource_manager: _Optional[_Union[LeaderInformation, _Mapping]] = ..., job_masters: _Optional[_Mapping[str, LeaderInformation]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("leader_session_id", "messages")
@@ -44,7 +46,7 @@ class Envelope(_message.Message):
     def __init__(self, leader_session_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ControlMessage, _Mapping]]] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("trigger_checkpoint", "acknowledge_checkpoint", "decline_checkpoint", "notify_checkpoint_complete", "notify_checkpoint_aborted", "register_task_executor", "registration_success", "registration_rejected", "slot_report", "request_slot", "slot_request_rejected", "notify_slot_available", "heartbeat_request", "heartbeat_response", "disconnect", "register_task_executor_at_job_master", "offer_slots", "slot_offers_answered", "free_slot", "submit_tasks", "cancel_task", "task_state_changed", "end_of_data_reached", "job_status_changed", "shut_down_task_executor", "register_job_master", "declare_required_slots", "not_enough_resources", "notify_task_manager_lost", "report_executions", "report_watermark", "align_watermarks")
+    __slots__ = ("trigger_checkpoint", "acknowledge_checkpoint", "decline_checkpoint", "notify_checkpoint_complete", "notify_checkpoint_aborted", "register_task_executor", "registration_success", "registration_rejected", "slot_report", "request_slot", "slot_request_rejected", "notify_slot_available", "heartbeat_request", "heartbeat_response", "disconnect", "register_task_executor_at_job_master", "offer_slots", "slot_offers_answered", "free_slot", "submit_tasks", "cancel_task", "task_state_changed", "end_of_data_reached", "job_status_changed", "shut_down_task_executor", "register_job_master", "declare_required_slots", "not_enough_resources", "notify_task_manager_lost", "report_executions", "report_watermark", "align_watermarks", "tap_task", "task_tapped", "request_thread_dump", "thread_dump")
     TRIGGER_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     DECLINE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +79,10 @@ class ControlMessage(_message.Message):
     REPORT_EXECUTIONS_FIELD_NUMBER: _ClassVar[int]
     REPORT_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     ALIGN_WATERMARKS_FIELD_NUMBER: _ClassVar[int]
+    TAP_TASK_FIELD_NUMBER: _ClassVar[int]
+    TASK_TAPPED_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_THREAD_DUMP_FIELD_NUMBER: _ClassVar[int]
+    THREAD_DUMP_FIELD_NUMBER: _ClassVar[int]
     trigger_checkpoint: _checkpoint_pb2.TriggerCheckpoint
     acknowledge_checkpoint: _checkpoint_pb2.AcknowledgeCheckpoint
     decline_checkpoint: _checkpoint_pb2.DeclineCheckpoint
@@ -109,7 +115,11 @@ class ControlMessage(_message.Message):
     report_executions: ReportExecutions
     report_watermark: ReportWatermark
     align_watermarks: AlignWatermarks
-    def __init__(self, trigger_checkpoint: _Optional[_Union[_checkpoint_pb2.TriggerCheckpoint, _Mapping]] = ..., acknowledge_checkpoint: _Optional[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]] = ..., decline_checkpoint: _Optional[_Union[_checkpoint_pb2.DeclineCheckpoint, _Mapping]] = ..., notify_checkpoint_complete: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointComplete, _Mapping]] = ..., notify_checkpoint_aborted: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointAborted, _Mapping]] = ..., register_task_executor: _Optional[_Union[RegisterTaskExecutor, _Mapping]] = ..., registration_success: _Optional[_Union[RegistrationSuccess, _Mapping]] = ..., registration_rejected: _Optional[_Union[RegistrationRejected, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., request_slot: _Optional[_Union[RequestSlot, _Mapping]] = ..., slot_request_rejected: _Optional[_Union[SlotRequestRejected, _Mapping]] = ..., notify_slot_available: _Optional[_Union[NotifySlotAvailable, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., register_task_executor_at_job_master: _Optional[_Union[RegisterTaskExecutorAtJobMaster, _Mapping]] = ..., offer_slots: _Optional[_Union[OfferSlots, _Mapping]] = ..., slot_offers_answered: _Optional[_Union[SlotOffersAnswered, _Mapping]] = ..., free_slot: _Optional[_Union[FreeSlot, _Mapping]] = ..., submit_tasks: _Optional[_Union[SubmitTasks, _Mapping]] = ..., cancel_task: _Optional[_Union[CancelTask, _Mapping]] = ..., task_state_changed: _Optional[_Union[TaskStateChanged, _Mapping]] = ..., end_of_data_reached: _Optional[_Union[EndOfDataReached, _Mapping]] = ..., job_status_changed: _Optional[_Union[_job_pb2.JobStatusChanged, _Mapping]] = ..., shut_down_task_executor: _Optional[_Union[ShutDownTaskExecutor, _Mapping]] = ..., register_job_master: _Optional[_Union[RegisterJobMaster, _Mapping]] = ..., declare_required_slots: _Optional[_Union[DeclareRequiredSlots, _Mapping]] = ..., not_enough_resources: _Optional[_Union[NotEnoughResources, _Mapping]] = ..., notify_task_manager_lost: _Optional[_Union[NotifyTaskManagerLost, _Mapping]] = ..., report_executions: _Optional[_Union[ReportExecutions, _Mapping]] = ..., report_watermark: _Optional[_Union[ReportWatermark, _Mapping]] = ..., align_watermarks: _Optional[_Union[AlignWatermarks, _Mapping]] = ...) -> None: ...
+    tap_task: TapTask
+    task_tapped: TaskTapped
+    request_thread_dump: RequestThreadDump
+    thread_dump: ThreadDump
+    def __init__(self, trigger_checkpoint: _Optional[_Union[_checkpoint_pb2.TriggerCheckpoint, _Mapping]] = ..., acknowledge_checkpoint: _Optional[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]] = ..., decline_checkpoint: _Optional[_Union[_checkpoint_pb2.DeclineCheckpoint, _Mapping]] = ..., notify_checkpoint_complete: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointComplete, _Mapping]] = ..., notify_checkpoint_aborted: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointAborted, _Mapping]] = ..., register_task_executor: _Optional[_Union[RegisterTaskExecutor, _Mapping]] = ..., registration_success: _Optional[_Union[RegistrationSuccess, _Mapping]] = ..., registration_rejected: _Optional[_Union[RegistrationRejected, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., request_slot: _Optional[_Union[RequestSlot, _Mapping]] = ..., slot_request_rejected: _Optional[_Union[SlotRequestRejected, _Mapping]] = ..., notify_slot_available: _Optional[_Union[NotifySlotAvailable, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., register_task_executor_at_job_master: _Optional[_Union[RegisterTaskExecutorAtJobMaster, _Mapping]] = ..., offer_slots: _Optional[_Union[OfferSlots, _Mapping]] = ..., slot_offers_answered: _Optional[_Union[SlotOffersAnswered, _Mapping]] = ..., free_slot: _Optional[_Union[FreeSlot, _Mapping]] = ..., submit_tasks: _Optional[_Union[SubmitTasks, _Mapping]] = ..., cancel_task: _Optional[_Union[CancelTask, _Mapping]] = ..., task_state_changed: _Optional[_Union[TaskStateChanged, _Mapping]] = ..., end_of_data_reached: _Optional[_Union[EndOfDataReached, _Mapping]] = ..., job_status_changed: _Optional[_Union[_job_pb2.JobStatusChanged, _Mapping]] = ..., shut_down_task_executor: _Optional[_Union[ShutDownTaskExecutor, _Mapping]] = ..., register_job_master: _Optional[_Union[RegisterJobMaster, _Mapping]] = ..., declare_required_slots: _Optional[_Union[DeclareRequiredSlots, _Mapping]] = ..., not_enough_resources: _Optional[_Union[NotEnoughResources, _Mapping]] = ..., notify_task_manager_lost: _Optional[_Union[NotifyTaskManagerLost, _Mapping]] = ..., report_executions: _Optional[_Union[ReportExecutions, _Mapping]] = ..., report_watermark: _Optional[_Union[ReportWatermark, _Mapping]] = ..., align_watermarks: _Optional[_Union[AlignWatermarks, _Mapping]] = ..., tap_task: _Optional[_Union[TapTask, _Mapping]] = ..., task_tapped: _Optional[_Union[TaskTapped, _Mapping]] = ..., request_thread_dump: _Optional[_Union[RequestThreadDump, _Mapping]] = ..., thread_dump: _Optional[_Union[ThreadDump, _Mapping]] = ...) -> None: ...
 
 class TaskManagerInfo(_message.Message):
     __slots__ = ("resource_id", "exchange_address", "slots", "version", "host", "pid", "executor_id", "log_url", "incarnation")
@@ -208,7 +218,7 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, allocations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskMetrics(_message.Message):
-    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "accumulators")
+    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "accumulators", "user_metrics", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_IN_FIELD_NUMBER: _ClassVar[int]
     RECORDS_OUT_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +229,13 @@ class TaskMetrics(_message.Message):
     IDLE_MS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_MS_FIELD_NUMBER: _ClassVar[int]
     ACCUMULATORS_FIELD_NUMBER: _ClassVar[int]
+    USER_METRICS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_MS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BACKPRESSURED_MS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_IN_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_OUT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    STEP_MS_FIELD_NUMBER: _ClassVar[int]
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     records_in: int
     records_out: int
@@ -229,7 +246,14 @@ class TaskMetrics(_message.Message):
     idle_ms: int
     watermark_ms: int
     accumulators: _containers.RepeatedCompositeFieldContainer[_job_pb2.AccumulatorValue]
-    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ...) -> None: ...
+    user_metrics: _containers.RepeatedCompositeFieldContainer[_job_pb2.MetricValue]
+    busy_ms_per_second: int
+    backpressured_ms_per_second: int
+    idle_ms_per_second: int
+    records_in_per_second: int
+    records_out_per_second: int
+    step_ms: int
+    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., user_metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("report", "metrics", "executions")
@@ -246,6 +270,42 @@ class Disconnect(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class RequestThreadDump(_message.Message):
+    __slots__ = ("request_id", "duration_ms", "interval_ms")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    duration_ms: int
+    interval_ms: int
+    def __init__(self, request_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ...) -> None: ...
+
+class ThreadStack(_message.Message):
+    __slots__ = ("thread_name", "task_name", "attempt_id", "frames", "count")
+    THREAD_NAME_FIELD_NUMBER: _ClassVar[int]
+    TASK_NAME_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    thread_name: str
+    task_name: str
+    attempt_id: _checkpoint_pb2.ExecutionAttemptID
+    frames: _containers.RepeatedScalarFieldContainer[str]
+    count: int
+    def __init__(self, thread_name: _Optional[str] = ..., task_name: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., frames: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ThreadDump(_message.Message):
+    __slots__ = ("request_id", "resource_id", "stacks", "samples")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    resource_id: str
+    stacks: _containers.RepeatedCompositeFieldContainer[ThreadStack]
+    samples: int
+    def __init__(self, request_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., stacks: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., samples: _Optional[int] = ...) -> None: ...
 
 class ShutDownTaskExecutor(_message.Message):
     __slots__ = ("reason",)
@@ -513,6 +573,38 @@ class AlignWatermarks(_message.Message):
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     max_watermark_ms: int
     def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., max_watermark_ms: _Optional[int] = ...) -> None: ...
+
+class TapTask(_message.Message):
+    __slots__ = ("job_id", "attempt_id", "tap_id", "operator_id", "max_rows", "max_bytes")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    TAP_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    attempt_id: _checkpoint_pb2.ExecutionAttemptID
+    tap_id: str
+    operator_id: str
+    max_rows: int
+    max_bytes: int
+    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., tap_id: _Optional[str] = ..., operator_id: _Optional[str] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class TaskTapped(_message.Message):
+    __slots__ = ("job_id", "attempt_id", "tap_id", "rows", "rows_taken", "rows_seen")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    TAP_ID_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_SEEN_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    attempt_id: _checkpoint_pb2.ExecutionAttemptID
+    tap_id: str
+    rows: bytes
+    rows_taken: int
+    rows_seen: int
+    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., tap_id: _Optional[str] = ..., rows: _Optional[bytes] = ..., rows_taken: _Optional[int] = ..., rows_seen: _Optional[int] = ...) -> None: ...
 
 class ExecutionReport(_message.Message):
     __slots__ = ("attempt_id", "state", "allocation_id", "last_checkpoint_id", "unconfirmed", "end_of_data", "failure", "stopping", "confirmed_checkpoint_id", "metrics")

@@ -34,8 +34,8 @@ class ResourceManagerGatewayStub:
 
     The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
     LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
-    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, ThreadDump, Disconnect. It gets: RegistrationSuccess,
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, RequestThreadDump, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
     DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
@@ -54,8 +54,8 @@ class ResourceManagerGatewayAsyncStub(ResourceManagerGatewayStub):
 
     The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
     LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
-    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, ThreadDump, Disconnect. It gets: RegistrationSuccess,
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, RequestThreadDump, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
     DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
@@ -70,8 +70,8 @@ class ResourceManagerGatewayServicer(metaclass=_abc_1.ABCMeta):
 
     The server sends its initial metadata at once, before any envelope: the stream is open. Sessions come from
     LeaderRetrieval. The first message of a TaskManager is RegisterTaskExecutor. It sends: RegisterTaskExecutor,
-    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, Disconnect. It gets: RegistrationSuccess,
-    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, ShutDownTaskExecutor, Disconnect.
+    SlotReport, SlotRequestRejected, NotifySlotAvailable, HeartbeatResponse, ThreadDump, Disconnect. It gets: RegistrationSuccess,
+    RegistrationRejected, RequestSlot, FreeSlot, HeartbeatRequest, RequestThreadDump, ShutDownTaskExecutor, Disconnect.
 
     A JobMaster dials in like a TaskManager; its first message is RegisterJobMaster. It sends: RegisterJobMaster,
     DeclareRequiredSlots, HeartbeatResponse (empty), Disconnect. It gets: RegistrationSuccess, RegistrationRejected,
@@ -92,9 +92,9 @@ class JobMasterGatewayStub:
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, TaskTapped, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, TapTask, HeartbeatRequest, Disconnect.
     """
 
     @_typing.overload
@@ -109,9 +109,9 @@ class JobMasterGatewayAsyncStub(JobMasterGatewayStub):
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, TaskTapped, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, TapTask, HeartbeatRequest, Disconnect.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -122,9 +122,9 @@ class JobMasterGatewayServicer(metaclass=_abc_1.ABCMeta):
 
     The first message of the TaskManager is RegisterTaskExecutorAtJobMaster, which names the job. TaskManager sends:
     RegisterTaskExecutorAtJobMaster, ReportExecutions, OfferSlots, AcknowledgeCheckpoint, DeclineCheckpoint, TaskStateChanged,
-    EndOfDataReached, ReportWatermark, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
+    EndOfDataReached, ReportWatermark, TaskTapped, HeartbeatResponse, Disconnect. JobMaster sends: RegistrationSuccess, RegistrationRejected,
     SlotOffersAnswered, FreeSlot, SubmitTasks, CancelTask, TriggerCheckpoint, NotifyCheckpointComplete,
-    NotifyCheckpointAborted, AlignWatermarks, HeartbeatRequest, Disconnect.
+    NotifyCheckpointAborted, AlignWatermarks, TapTask, HeartbeatRequest, Disconnect.
     """
 
     @_abc_1.abstractmethod

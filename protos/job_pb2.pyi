@@ -15,6 +15,7 @@ class Partitioning(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PARTITIONING_REBALANCE: _ClassVar[Partitioning]
     PARTITIONING_RESCALE: _ClassVar[Partitioning]
     PARTITIONING_BROADCAST: _ClassVar[Partitioning]
+    PARTITIONING_DEMAND: _ClassVar[Partitioning]
 
 class JobStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -55,6 +56,7 @@ PARTITIONING_HASH: Partitioning
 PARTITIONING_REBALANCE: Partitioning
 PARTITIONING_RESCALE: Partitioning
 PARTITIONING_BROADCAST: Partitioning
+PARTITIONING_DEMAND: Partitioning
 JOB_STATUS_UNSPECIFIED: JobStatus
 JOB_STATUS_CREATED: JobStatus
 JOB_STATUS_RUNNING: JobStatus
@@ -160,7 +162,7 @@ class SavepointRestoreSettings(_message.Message):
     def __init__(self, path: _Optional[str] = ..., allow_non_restored_state: _Optional[bool] = ..., claim: _Optional[bool] = ...) -> None: ...
 
 class JobGraph(_message.Message):
-    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules", "master_hooks")
+    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules", "master_hooks", "staged_directories")
     class ConfigurationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +185,7 @@ class JobGraph(_message.Message):
     SAVEPOINT_RESTORE_FIELD_NUMBER: _ClassVar[int]
     MODULES_FIELD_NUMBER: _ClassVar[int]
     MASTER_HOOKS_FIELD_NUMBER: _ClassVar[int]
+    STAGED_DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     vertices: _containers.RepeatedCompositeFieldContainer[JobVertex]
@@ -191,7 +194,8 @@ class JobGraph(_message.Message):
     savepoint_restore: SavepointRestoreSettings
     modules: _containers.ScalarMap[str, bytes]
     master_hooks: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    staged_directories: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ..., staged_directories: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SerializedFailure(_message.Message):
     __slots__ = ("summary", "blame", "retryable", "error_type", "traceback", "operator_uid", "position")
@@ -246,3 +250,21 @@ class AccumulatorValue(_message.Message):
     real: float
     counts: _containers.RepeatedCompositeFieldContainer[HistogramCount]
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., whole: _Optional[int] = ..., real: _Optional[float] = ..., counts: _Optional[_Iterable[_Union[HistogramCount, _Mapping]]] = ...) -> None: ...
+
+class MetricValue(_message.Message):
+    __slots__ = ("operator_uid", "name", "kind", "value", "bounds", "counts", "source_uid")
+    OPERATOR_UID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_UID_FIELD_NUMBER: _ClassVar[int]
+    operator_uid: str
+    name: str
+    kind: str
+    value: float
+    bounds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    source_uid: str
+    def __init__(self, operator_uid: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., value: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., source_uid: _Optional[str] = ...) -> None: ...

@@ -1,9 +1,10 @@
 """Metrics for Prometheus, under Flink's names.
 
 A figure is read off the cores when somebody scrapes, never pushed: a `MetricsSource` returns samples of that moment.
-Names are Flink's, with its scopes (`jobmanager`, `jobmanager_job`, `taskmanager_job_task`) spelled as Flink's
-Prometheus reporter spells them and `snapline` for `flink`: `snapline_jobmanager_job_lastCheckpointDuration{job_id,
-job_name}`. The client library is imported when metrics are served, not before: most processes serve none.
+Counters get `_total` behind their names, as Prometheus asks. Names are Flink's, with its scopes (`jobmanager`,
+`jobmanager_job`, `taskmanager_job_task`) spelled as Flink's Prometheus reporter spells them and `snapline` for `flink`:
+`snapline_jobmanager_job_lastCheckpointDuration{job_id, job_name}`. The client library is imported when metrics are
+served, not before: most processes serve none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import SnaplineError
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
 PREFIX = "snapline"
+
+
+class Kind(Enum):
+    """What a figure does: a counter only rises while what it is about lives, a gauge goes up and down."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,9 @@ class Sample:
     """Flink's name of the figure, such as `numberOfCompletedCheckpoints`."""
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
+    kind: Kind = Kind.GAUGE
+    help: str = ""
+    """One sentence; empty: the name has to do."""
 
     @property
     def full_name(self) -> str:
@@ -40,23 +52,29 @@ class Sample:
 
 
 MetricsSource = Callable[[], Iterable[Sample]]
+FamiliesSource = Callable[[], Iterable[Any]]
 
 
 class MetricsServer:
     """Serves `/metrics` on a port of its own."""
 
-    def __init__(self, source: MetricsSource, logger: Logger) -> None:
+    def __init__(self, source: MetricsSource, logger: Logger, families: FamiliesSource | None = None) -> None:
+        """`families`: families of prometheus-client that are shown beside the samples."""
         self._source = source
+        self._families = families
         self._logger = logger
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises SnaplineError when the port is taken."""
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
         registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)  # CPU, memory and open files of this process
         registry.register(_Collector(self._source, self._logger))
+        if self._families is not None:
+            registry.register(_ReadyFamilies(self._families, self._logger))
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
@@ -74,6 +92,22 @@ class MetricsServer:
             self._server = None
 
 
+class _ReadyFamilies:
+    """Families that somebody else has put together."""
+
+    def __init__(self, families: FamiliesSource, logger: Logger) -> None:
+        self._families = families
+        self._logger = logger
+
+    def collect(self) -> Iterable[Any]:
+        """All of them, as of now."""
+        try:
+            return self._families()
+        except Exception as error:  # a scrape must not end in a traceback for Prometheus
+            self._logger.warning("metrics could not be read", reason=f"{type(error).__name__}: {error}")
+            return []
+
+
 class _Collector:
     """What prometheus-client asks on each scrape."""
 
@@ -82,8 +116,8 @@ class _Collector:
         self._logger = logger
 
     def collect(self) -> Iterable[Any]:
-        """One gauge family per name. Figures that only rise are gauges too, as Flink reports them."""
-        from prometheus_client.core import GaugeMetricFamily
+        """One family per name, of the kind of its first sample; families of a name share their labels."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families: dict[str, Any] = {}
         try:
@@ -94,8 +128,8 @@ class _Collector:
         for sample in samples:
             family = families.get(sample.full_name)
             if family is None:
-                family = families[sample.full_name] = GaugeMetricFamily(
-                    sample.full_name, f"{sample.name} ({sample.scope})", labels=tuple(sample.labels)
-                )
+                make = CounterMetricFamily if sample.kind is Kind.COUNTER else GaugeMetricFamily
+                help_text = sample.help or f"{sample.name} ({sample.scope})"
+                family = families[sample.full_name] = make(sample.full_name, help_text, labels=tuple(sample.labels))
             family.add_metric(tuple(sample.labels.values()), sample.value)
         return families.values()

@@ -1,4 +1,4 @@
-"""Which Snapline this is. Processes of one minor version understand each other; another one is rejected at
-registration."""
+"""Which Snapline this is. Processes understand each other when their minor versions differ by one at most; any
+other is rejected at registration."""
 
 VERSION = "0.1.0"

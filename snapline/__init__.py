@@ -17,7 +17,20 @@ from snapline.moved_names import MOVED_NAMES, name_moved, tell_where_former_room
 from snapline.runtime import version
 
 if TYPE_CHECKING:
-    from snapline.aggregates import count, mean
+    from snapline.aggregates import (
+        approx_count_distinct,
+        approx_quantile,
+        batch_aggregate,
+        collect_list,
+        count,
+        count_distinct,
+        first,
+        last,
+        mean,
+        median,
+        quantile,
+        top_n,
+    )
     from snapline.aggregates import max as max  # noqa: A004 - said again, it is public without being in __all__
     from snapline.aggregates import min as min  # noqa: A004
     from snapline.aggregates import sum as sum  # noqa: A004
@@ -27,9 +40,14 @@ if TYPE_CHECKING:
     from snapline.connectors.builtin.generator import GeneratorSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
     from snapline.dataflow.api.accumulators import DoubleCounter, Histogram, LongCounter
+    from snapline.dataflow.api.async_retries import AsyncRetryStrategy
+    from snapline.dataflow.api.batch_aggregates import BatchAggregateFunction
     from snapline.dataflow.api.connector_api import (
         Committable,
         Committer,
+        Discovery,
+        GlobalCommittable,
+        GlobalCommitter,
         InputStatus,
         Polled,
         Sink,
@@ -38,37 +56,41 @@ if TYPE_CHECKING:
         SourceContextInfo,
         SourceReader,
         SourceSplit,
+        SplitEnumerator,
+    )
+    from snapline.dataflow.api.function_contexts import (
+        BatchKeys,
+        BatchState,
+        BroadcastContext,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+        OperatorListState,
+        OperatorStateStore,
+        ProcessContext,
+        Row,
+        RuntimeContext,
+        SourceContext,
+        TimerService,
+        WindowContext,
     )
     from snapline.dataflow.api.functions import (
         AsyncFunction,
-        BatchKeys,
         BatchResult,
-        BatchState,
-        BroadcastContext,
         CheckpointedFunction,
         CheckpointListener,
         CoProcessFunction,
         Function,
-        FunctionInitializationContext,
-        FunctionSnapshotContext,
         KeyedBatchProcessFunction,
         KeyedBroadcastProcessFunction,
         KeyedCoBatchProcessFunction,
         KeyedCoProcessFunction,
         KeyedProcessFunction,
-        OperatorListState,
-        OperatorStateStore,
-        ProcessContext,
         ProcessWindowFunction,
-        Row,
-        RuntimeContext,
         SideOutput,
-        SourceContext,
         SourceFunction,
-        TimerService,
-        WindowContext,
     )
     from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
+    from snapline.dataflow.api.process_function import ProcessFunction
     from snapline.dataflow.api.state import (
         AggregateFunction,
         AggregatingState,
@@ -87,14 +109,24 @@ if TYPE_CHECKING:
         register_serializer,
     )
     from snapline.dataflow.api.state_ttl import StateTtlConfig, TtlError, TtlUpdate
+    from snapline.dataflow.api.triggers import (
+        ContinuousEventTimeTrigger,
+        ContinuousProcessingTimeTrigger,
+        CountTrigger,
+        ProcessingTimeoutTrigger,
+        PurgingTrigger,
+    )
     from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
+    from snapline.dataflow.api.user_metrics import BucketHistogram, Counter, Gauge, MetricGroup
+    from snapline.dataflow.api.watermark_generators import WatermarkGenerator, WatermarkOutput
     from snapline.dataflow.api.watermarks import WatermarkAlignmentParams, WatermarkStrategy
     from snapline.dataflow.api.windows import (
         Aggregate,
-        CountTrigger,
         EventTimeSessionWindows,
         GlobalWindows,
+        ProcessingTimeSessionWindows,
         SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows,
         TimeWindow,
         TumblingEventTimeWindows,
         TumblingProcessingTimeWindows,
@@ -103,11 +135,15 @@ if TYPE_CHECKING:
     from snapline.dataflow.config import ConfigurationError
     from snapline.dataflow.errors import ConnectorError, InvalidArgument, JobDefinitionError, SnaplineError
     from snapline.dataflow.snapshot.state_evolution import with_default
+    from snapline.embed import PartitionProgress, Resumable, ResumableError, ResumableFunction, resumable
     from snapline.environment import StreamExecutionEnvironment
     from snapline.expressions.expression import Expr, coalesce, col, concat_str, lit, when
     from snapline.job_result import JobExecutionResult
     from snapline.joined import JoinedStreams
-    from snapline.stream import DataStream, DataStreamSink, KeyedStream
+    from snapline.keyed import KeyedStream
+    from snapline.spark.data_source_registration import register_data_source
+    from snapline.stream import DataStream
+    from snapline.stream_sink import DataStreamSink
     from snapline.windowed import WindowedStream
 
 __version__ = version.VERSION
@@ -119,12 +155,15 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "AsyncFunction",
+    "AsyncRetryStrategy",
+    "BatchAggregateFunction",
     "BatchKeys",
     "BatchResult",
     "BatchState",
     "BroadcastConnectedStream",
     "BroadcastContext",
     "BroadcastStream",
+    "BucketHistogram",
     "CheckpointListener",
     "CheckpointedFunction",
     "Checkpointing",
@@ -134,16 +173,23 @@ __all__ = [
     "ConfigurationError",
     "ConnectedStreams",
     "ConnectorError",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
     "CountTrigger",
+    "Counter",
     "DataStream",
     "DataStreamSink",
+    "Discovery",
     "DoubleCounter",
     "EventTimeSessionWindows",
     "Expr",
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "Gauge",
     "GeneratorSource",
+    "GlobalCommittable",
+    "GlobalCommitter",
     "GlobalWindows",
     "Histogram",
     "InputStatus",
@@ -164,16 +210,25 @@ __all__ = [
     "MapState",
     "MapStateDescriptor",
     "MasterTriggerRestoreHook",
+    "MetricGroup",
     "NamedSerializer",
     "OperatorListState",
     "OperatorStateStore",
     "ParquetSink",
     "ParquetSource",
+    "PartitionProgress",
     "Polled",
     "ProcessContext",
+    "ProcessFunction",
     "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeoutTrigger",
+    "PurgingTrigger",
     "ReducingState",
     "ReducingStateDescriptor",
+    "Resumable",
+    "ResumableError",
+    "ResumableFunction",
     "Row",
     "RuntimeContext",
     "SideOutput",
@@ -181,6 +236,7 @@ __all__ = [
     "SinkFunction",
     "SinkWriter",
     "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
     "SnaplineError",
     "Source",
     "SourceContext",
@@ -188,6 +244,7 @@ __all__ = [
     "SourceFunction",
     "SourceReader",
     "SourceSplit",
+    "SplitEnumerator",
     "StateDescriptor",
     "StateError",
     "StateTtlConfig",
@@ -202,42 +259,62 @@ __all__ = [
     "ValueState",
     "ValueStateDescriptor",
     "WatermarkAlignmentParams",
+    "WatermarkGenerator",
+    "WatermarkOutput",
     "WatermarkStrategy",
     "WindowAssigner",
     "WindowContext",
     "WindowedStream",
     "WithMasterCheckpointHook",
+    "approx_count_distinct",
+    "approx_quantile",
+    "batch_aggregate",
     "coalesce",
     "col",
+    "collect_list",
     "concat_str",
     "count",
+    "count_distinct",
+    "first",
+    "last",
     "lit",
     "mean",
+    "median",
+    "quantile",
+    "register_data_source",
     "register_serializer",
+    "resumable",
+    "top_n",
     "when",
     "with_default",
 ]
 
 _PLACES = {
-    "snapline.aggregates": "count max mean min sum",
+    "snapline.aggregates": """
+        approx_count_distinct approx_quantile batch_aggregate collect_list count count_distinct first last max mean
+        median min quantile sum top_n
+    """,
     "snapline.checkpointing": "Checkpointing",
     "snapline.client": "JobFailed",
     "snapline.connected": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "snapline.connectors.builtin.generator": "GeneratorSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
     "snapline.dataflow.api.connector_api": """
-        Committable Committer InputStatus Polled Sink SinkWriter Source SourceContextInfo SourceReader
-        SourceSplit
+        Committable Committer Discovery GlobalCommittable GlobalCommitter InputStatus Polled Sink SinkWriter Source
+        SourceContextInfo SourceReader SourceSplit SplitEnumerator
     """,
-    "snapline.dataflow.api.functions": """
-        AsyncFunction BatchKeys BatchResult BatchState BroadcastContext CheckpointedFunction CheckpointListener
-        CoProcessFunction Function FunctionInitializationContext FunctionSnapshotContext
-        KeyedBatchProcessFunction KeyedBroadcastProcessFunction KeyedCoBatchProcessFunction
-        KeyedCoProcessFunction KeyedProcessFunction OperatorListState OperatorStateStore ProcessContext
-        ProcessWindowFunction Row RuntimeContext SideOutput SourceContext SourceFunction TimerService
+    "snapline.dataflow.api.function_contexts": """
+        BatchKeys BatchState BroadcastContext FunctionInitializationContext FunctionSnapshotContext
+        OperatorListState OperatorStateStore ProcessContext Row RuntimeContext SourceContext TimerService
         WindowContext
     """,
+    "snapline.dataflow.api.functions": """
+        AsyncFunction BatchResult CheckpointedFunction CheckpointListener CoProcessFunction Function
+        KeyedBatchProcessFunction KeyedBroadcastProcessFunction KeyedCoBatchProcessFunction KeyedCoProcessFunction
+        KeyedProcessFunction ProcessWindowFunction SideOutput SourceFunction
+    """,
     "snapline.dataflow.api.master_hooks": "MasterTriggerRestoreHook WithMasterCheckpointHook",
+    "snapline.dataflow.api.process_function": "ProcessFunction",
     "snapline.dataflow.api.state": """
         AggregateFunction AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState
         MapStateDescriptor NamedSerializer ReducingState ReducingStateDescriptor StateDescriptor StateError
@@ -247,18 +324,29 @@ _PLACES = {
     "snapline.dataflow.api.two_phase_commit": "SinkFunction TwoPhaseCommitSinkFunction",
     "snapline.dataflow.api.watermarks": "WatermarkAlignmentParams WatermarkStrategy",
     "snapline.dataflow.api.windows": """
-        Aggregate CountTrigger EventTimeSessionWindows GlobalWindows SlidingEventTimeWindows TimeWindow
-        TumblingEventTimeWindows TumblingProcessingTimeWindows WindowAssigner
+        Aggregate EventTimeSessionWindows GlobalWindows ProcessingTimeSessionWindows SlidingEventTimeWindows
+        SlidingProcessingTimeWindows TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows WindowAssigner
+    """,
+    "snapline.dataflow.api.async_retries": "AsyncRetryStrategy",
+    "snapline.dataflow.api.batch_aggregates": "BatchAggregateFunction",
+    "snapline.dataflow.api.watermark_generators": "WatermarkGenerator WatermarkOutput",
+    "snapline.dataflow.api.triggers": """
+        ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger CountTrigger ProcessingTimeoutTrigger PurgingTrigger
     """,
     "snapline.dataflow.api.accumulators": "DoubleCounter Histogram LongCounter",
+    "snapline.dataflow.api.user_metrics": "BucketHistogram Counter Gauge MetricGroup",
     "snapline.dataflow.config": "ConfigurationError",
     "snapline.dataflow.errors": "ConnectorError InvalidArgument JobDefinitionError SnaplineError",
     "snapline.dataflow.snapshot.state_evolution": "with_default",
+    "snapline.embed": "PartitionProgress Resumable ResumableError ResumableFunction resumable",
     "snapline.environment": "StreamExecutionEnvironment",
     "snapline.expressions.expression": "Expr coalesce col concat_str lit when",
     "snapline.job_result": "JobExecutionResult",
     "snapline.joined": "JoinedStreams",
-    "snapline.stream": "DataStream DataStreamSink KeyedStream",
+    "snapline.keyed": "KeyedStream",
+    "snapline.spark.data_source_registration": "register_data_source",
+    "snapline.stream": "DataStream",
+    "snapline.stream_sink": "DataStreamSink",
     "snapline.windowed": "WindowedStream",
 }
 """The module of each public name."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
@@ -32,12 +31,15 @@ from snapline.dataflow.config import (
 )
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.message_json import message_as_dict
+from snapline.diagnosis_commands import ended_jobs, explain_job, print_stacks, serve_page, write_profile
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
 from snapline.reporting import INTERRUPTED, print_error, print_interrupted
+from snapline.resumable_command import show_resumable
 from snapline.runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.state_commands import state
 
@@ -71,13 +73,27 @@ class Target:
         self.as_json = output == "json"
 
     def client(self) -> ClusterClient:
-        """A connection to the coordinator."""
-        return ClusterClient.from_configuration(self.configuration)
+        """A connection to the coordinator: the one that was configured, else the one beside a driver of this user.
+        Raises SnaplineError where several run so."""
+        from snapline.beside_drivers import running
+
+        known = running()
+        address = self.configuration.get(COORDINATOR_ADDRESS.key, "")
+        if not address and self.configuration.get_option(HA_TYPE) != "zookeeper" and known:
+            if len(known) > 1:
+                named = ", ".join(f"-m {each.address} (driver {each.pid})" for each in known)
+                raise SnaplineError(f"{len(known)} jobs run beside their drivers here: say which with {named}")
+            address = known[0].address
+        values = {COORDINATOR_ADDRESS.key: address} if address else {}
+        tokens = [each.token for each in known if each.address == address]
+        if tokens and SECURITY_TOKEN.key not in self.configuration:
+            values[SECURITY_TOKEN.key] = tokens[0]
+        return ClusterClient.from_configuration(self.configuration.with_values(values))
 
     def show(self, messages: Sequence[Message], columns: Sequence[str], row: Callable[[Any], Sequence[str]]) -> None:
         """Print messages, one row each."""
         if self.as_json:
-            dicts = [MessageToDict(m, preserving_proto_field_name=True) for m in messages]
+            dicts = [message_as_dict(m) for m in messages]
             click.echo(json.dumps(dicts, indent=2))
             return
         table = Table(box=None, header_style="bold", pad_edge=False)
@@ -243,8 +259,9 @@ def status(target: Target, job: str) -> None:
     """One job with its tasks. JOB is an id, the beginning of one, or a name."""
     with target.client() as client:
         details = client.get_job(client.resolve_job(job))
+        found = None if target.as_json else client.explain_job(details.overview.job_id, without_stacks=True)
     if target.as_json:
-        click.echo(json.dumps(MessageToDict(details, preserving_proto_field_name=True), indent=2))
+        click.echo(json.dumps(message_as_dict(details), indent=2))
         return
     overview = details.overview
     click.echo(
@@ -254,11 +271,61 @@ def status(target: Target, job: str) -> None:
         click.echo(overview.status_detail)
     if overview.HasField("failure"):
         click.echo(f"last failure: {overview.failure.summary}")
+    if found is not None and found.findings:
+        click.echo(f"{found.findings[0].kind}: {found.findings[0].summary} (snapline why says more)")
     target.show(
         list(details.vertices),
-        ["TASK", "PARALLELISM", "STATES", "ROWS IN", "ROWS OUT", "BUSY", "BACK-PRESSURED"],
+        ["TASK", "PARALLELISM", "STATES", "ROWS IN", "ROWS OUT", "BUSIEST", "BACK-PRESSURED", "ROWS/S"],
         _vertex_row,
     )
+
+
+@cli.command()
+@click.argument("job")
+@click.option("--stacks", is_flag=True, help="with the stack of each thread that is named")
+@with_target
+def why(target: Target, job: str, *, stacks: bool) -> None:
+    """What holds a job up: which subtask, what it does, and which checkpoint waits for whom."""
+    explain_job(target, job, with_stacks=stacks)
+
+
+@cli.command()
+@click.argument("job_or_taskmanager")
+@click.option("--all", "everything", is_flag=True, help="the engine's own threads, too")
+@with_target
+def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
+    """Where the threads of a job's tasks, or of a TaskManager, are now; the innermost frame first."""
+    print_stacks(target, job_or_taskmanager, everything=everything)
+
+
+@cli.command()
+@click.argument("job_or_taskmanager")
+@click.option("--seconds", type=click.IntRange(1, 600), default=10, show_default=True, help="how long to look")
+@click.option(
+    "--file", "-f", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.html"), show_default=True
+)
+@with_target
+def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path) -> None:
+    """Where the time of a job's tasks goes: a flame graph as one HTML file."""
+    write_profile(target, job_or_taskmanager, seconds, file)
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(0, 65_535), default=None, help="setting web.port; 0: any")
+@click.option("--bind", default="", help="setting web.bind-address")
+@with_coordinator
+def ui(target: Target, *, port: int | None, bind: str) -> None:
+    """Serve the page of a cluster from here, until Ctrl-C."""
+    serve_page(target.configuration, port, bind)
+
+
+@cli.command()
+@with_target
+def history(target: Target) -> None:
+    """Jobs that have ended, the latest first; `snapline status JOB` and `snapline checkpoints JOB` show one of them."""
+    with target.client() as client:
+        jobs = ended_jobs(client.list_jobs())
+    target.show(jobs, ["JOB ID", "NAME", "STATUS", "STARTED", "ENDED", "RESTARTS", "CAUSE"], _history_row)
 
 
 @cli.command()
@@ -309,7 +376,7 @@ def checkpoints(target: Target, job: str, checkpoint_id: int | None) -> None:
             return
         answer = client.list_checkpoints(job_id)
     if target.as_json:
-        click.echo(json.dumps(MessageToDict(answer, preserving_proto_field_name=True), indent=2))
+        click.echo(json.dumps(message_as_dict(answer), indent=2))
         return
     counts = answer.counts
     click.echo(
@@ -332,6 +399,7 @@ class SavepointGroup(click.Group):
 
 
 cli.add_command(state)
+cli.add_command(show_resumable)
 
 
 @cli.group(cls=SavepointGroup)
@@ -380,6 +448,25 @@ def stop(target: Target, job: str, directory: str, *, drain: bool) -> None:
     with target.client() as client:
         path = client.stop_with_savepoint(client.resolve_job(job), _absolute(directory), drain=drain)
     click.echo(json.dumps({"path": path}) if target.as_json else path)
+
+
+@cli.command()
+@click.argument("job")
+@click.argument("uid")
+@click.option("--rows", type=click.IntRange(1, 10_000), default=10, show_default=True, help="rows a second, at most")
+@click.option(
+    "--bytes", "max_bytes", type=click.IntRange(1), default=65_536, show_default=True, help="bytes a second, at most"
+)
+@click.option("--limit", type=click.IntRange(min=1), help="end after so many rows; else with Ctrl-C or the job")
+@with_target
+def tap(target: Target, job: str, uid: str, *, rows: int, max_bytes: int, limit: int | None) -> None:
+    """Show rows that the operator UID of a running job puts out, a JSON object a line."""
+    from snapline.tapped import as_json, follow
+
+    with target.client() as client:
+        job_id = client.resolve_job(job)
+        for row in follow(client, job_id, uid, rows_per_second=rows, bytes_per_second=max_bytes, limit=limit):
+            click.echo(as_json(row))
 
 
 @cli.command("cluster")
@@ -446,22 +533,35 @@ def _job_row(job: pb.JobOverview) -> list[str]:
     ]
 
 
+def _history_row(job: pb.JobOverview) -> list[str]:
+    return [
+        job.job_id,
+        job.name,
+        decode_job_status(job.status).value,
+        _time(job.start_time_ms),
+        _time(job.end_time_ms),
+        str(job.restarts),
+        job.failure.summary if job.HasField("failure") else "",
+    ]
+
+
 def _vertex_row(vertex: pb.VertexDetails) -> list[str]:
     states: dict[str, int] = {}
     for subtask in vertex.subtasks:
         name = job_pb2.ExecutionState.Name(subtask.state).removeprefix("EXECUTION_STATE_")
         states[name] = states.get(name, 0) + 1
-    busy = sum(s.busy_ms for s in vertex.subtasks)
-    pressed = sum(s.backpressured_ms for s in vertex.subtasks)
-    total = max(1, busy + pressed + sum(s.idle_ms for s in vertex.subtasks))
+    busiest = max(vertex.subtasks, key=lambda s: s.busy_ms_per_second, default=pb.SubtaskDetails())
+    pressed = max((s.backpressured_ms_per_second for s in vertex.subtasks), default=0)
+    which = f" ({busiest.subtask_index + 1}/{vertex.parallelism})" if vertex.parallelism > 1 else ""
     return [
         vertex.name,
         str(vertex.parallelism),
         ", ".join(f"{n} {name}" for name, n in sorted(states.items())),
         f"{sum(s.records_in for s in vertex.subtasks):,}",
         f"{sum(s.records_out for s in vertex.subtasks):,}",
-        f"{100 * busy // total} %",
-        f"{100 * pressed // total} %",
+        f"{busiest.busy_ms_per_second // 10} %{which}",
+        f"{pressed // 10} %",
+        f"{sum(s.records_in_per_second for s in vertex.subtasks):,}",
     ]
 
 
@@ -480,7 +580,7 @@ def _checkpoint_row(checkpoint: pb.CheckpointOverview) -> list[str]:
 
 def _show_checkpoint(target: Target, details: pb.CheckpointDetails) -> None:
     if target.as_json:
-        click.echo(json.dumps(MessageToDict(details, preserving_proto_field_name=True), indent=2))
+        click.echo(json.dumps(message_as_dict(details), indent=2))
         return
     columns = ["TASK", "ACKS", "START DELAY", "ALIGNMENT", "SYNC", "ASYNC", "SIZE"]
     target.show(list(details.vertices), columns, _vertex_checkpoint_row)

@@ -6,6 +6,9 @@ every failure is a SnaplineError of one line. Watching survives a coordinator th
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -27,11 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["ClusterClient", "CoordinatorUnreachable", "JobDetails", "JobFailed", "RequestRefused", "job_status"]
 
 T = TypeVar("T")
+CLIENT_HEADER = "snapline-client"
+"""Says to the coordinator's log who asks: user and host."""
 JobDetails = pb.JobDetails
 """What `get_job` and `watch_job` give: the message of `protos/client.proto`."""
 
 CALL_TIMEOUT_S = 30.0
 SAVEPOINT_TIMEOUT_S = 3600.0
+JOBS_PER_PAGE = 200
 RECONNECT_PAUSE_S = 0.2
 
 
@@ -103,7 +109,7 @@ class ClusterClient:
         when nobody answers."""
         self._security = security
         self._find_leader = find_leader
-        self._metadata = security.metadata
+        self._metadata = (*security.metadata, (CLIENT_HEADER, who_asks()))
         self._open(address)
 
     @classmethod
@@ -162,7 +168,23 @@ class ClusterClient:
 
     def list_jobs(self) -> list[pb.JobOverview]:
         """Return an overview of all jobs, the newest first."""
-        return list(self._call(self._stub.ListJobs, pb.ListJobsRequest()).jobs)
+        jobs: list[pb.JobOverview] = []
+        token = ""
+        while True:
+            page = self.list_page(page_size=JOBS_PER_PAGE, page_token=token)
+            jobs += page.jobs
+            token = page.next_page_token
+            if not token:
+                return jobs
+
+    def list_page(self, page_size: int, page_token: str = "") -> pb.ListJobsResponse:
+        """Return so many jobs, the newest first; `next_page_token` of the answer gives the next ones, and is empty when
+        there are none.
+
+        >>> client.list_page(page_size=10).next_page_token
+        ''
+        """
+        return self._call(self._stub.ListJobs, pb.ListJobsRequest(page_size=page_size, page_token=page_token))
 
     def get_job(self, job_id: str) -> pb.JobDetails:
         """Return the job's vertices, subtasks, failures and counts."""
@@ -206,6 +228,29 @@ class ClusterClient:
         request = pb.TriggerSavepointRequest(job_id=job_id, target_directory=directory)
         return self._savepoint(self._call(self._stub.TriggerSavepoint, request, SAVEPOINT_TIMEOUT_S))
 
+    def begin_savepoint(self, job_id: str, directory: str = "", *, trigger_id: str = "") -> str:
+        """Ask for a savepoint and return at once: the id to give to `get_savepoint`, `trigger_id` if there is one. The
+        same id again asks for the same savepoint. Raises RequestRefused for a job that is not known.
+
+        >>> client.begin_savepoint("no such job")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        request = pb.TriggerSavepointRequest(
+            job_id=job_id, target_directory=directory, trigger_id=trigger_id, detached=True
+        )
+        return self._call(self._stub.TriggerSavepoint, request).trigger_id
+
+    def get_savepoint(self, job_id: str, trigger_id: str) -> pb.SavepointOperation:
+        """What became of a savepoint that was asked for. Raises RequestRefused when nobody asked for it.
+
+        >>> client.get_savepoint("no such job", "mine")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        request = pb.GetSavepointRequest(job_id=job_id, trigger_id=trigger_id)
+        return self._call(self._stub.GetSavepoint, request)
+
     def trigger_checkpoint(self, job_id: str, *, full: bool = False) -> pb.TriggerCheckpointResponse:
         """Take a checkpoint now; its id and path. `full`: without relying on earlier ones. Raises RequestRefused when
         it failed.
@@ -229,6 +274,17 @@ class ClusterClient:
         snapline.client.RequestRefused: ...
         """
         self._call(self._stub.Rescale, pb.RescaleRequest(job_id=job_id, parallelism=parallelism), SAVEPOINT_TIMEOUT_S)
+
+    def tap(self, job_id: str, uid: str, *, rows: int = 10, max_bytes: int = 65_536) -> list[pb.TappedRows]:
+        """Some of the rows that an operator puts out next, of each of its subtasks where any flow within a second, as
+        Arrow streams. `rows` and `max_bytes` bound what it costs the job. Raises RequestRefused.
+
+        >>> client.tap("no such job", "orders")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        request = pb.TapOperatorRequest(job_id=job_id, uid=uid, max_rows=rows, max_bytes=max_bytes)
+        return list(self._call(self._stub.TapOperator, request).parts)
 
     # --- checkpoints and cluster --------------------------------------------------------------------------------------
 
@@ -256,6 +312,27 @@ class ClusterClient:
         if any(manager.resource_id == resource_id for manager in answer.task_managers):
             return "registered"
         return "lost" if resource_id in answer.lost else "unknown"
+
+    def dump_threads(self, job_id: str = "", resource_id: str = "", duration_ms: int = 0) -> pb.ThreadDumps:
+        """What the threads of a job's TaskManagers do, or of one TaskManager: now, or which stacks are seen how often
+        while `duration_ms` pass. Raises RequestRefused for what is not known.
+
+        >>> client.dump_threads(resource_id="nobody")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        request = pb.DumpThreadsRequest(job_id=job_id, resource_id=resource_id, duration_ms=duration_ms)
+        return self._call(self._stub.DumpThreads, request, CALL_TIMEOUT_S + duration_ms / 1000)
+
+    def explain_job(self, job_id: str, *, without_stacks: bool = False) -> pb.JobExplanation:
+        """What holds the job up: which subtask, what it does, and which checkpoint waits for whom.
+
+        >>> client.explain_job("no such job")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        request = pb.ExplainJobRequest(job_id=job_id, without_stacks=without_stacks)
+        return self._call(self._stub.ExplainJob, request)
 
     def required_resources(self) -> pb.RequiredResources:
         """Slots that jobs need, and that there are."""
@@ -355,6 +432,15 @@ class ClusterClient:
                 f"the coordinator at {self.address} does not accept the token: set security.auth.token"
             )
         return RequestRefused(details or code.name)
+
+
+def who_asks() -> str:
+    """`user@host`, in letters that a header may have."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}".encode("ascii", "replace").decode()
 
 
 def job_status(details: pb.JobDetails) -> str:

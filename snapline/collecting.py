@@ -106,14 +106,14 @@ def collect(stream: DataStream, job_name: str, *, limit: int | None, local: bool
     """Run the stream and hand out its rows. Raises JobDefinitionError for one that never ends, without a limit."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise JobDefinitionError(f"limit must be a whole number, at least 0, or None for all rows, got {limit!r}")
-    environment, end = _alone(stream)
+    environment, end = alone(stream)
     if limit is None:
-        _refuse_unbounded(environment.graph)
+        refuse_unbounded(environment.graph, "collected without a limit: give limit=...")
     batches = _locally(environment, end, job_name, threads) if local else _from_files(environment, end, job_name)
     return CollectedRows(batches, stream.schema, limit)
 
 
-def _alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
+def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
     """The stream in an environment of its own, without what it does not need."""
     nodes = stream.environment.graph.nodes
     needed: set[int] = set()
@@ -141,14 +141,13 @@ def _alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
     return environment, replace(stream, environment=environment, edges=edges)
 
 
-def _refuse_unbounded(graph: StreamGraph) -> None:
+def refuse_unbounded(graph: StreamGraph, for_what: str) -> None:
+    """Raise JobDefinitionError that names a source which has no end; `for_what`: what needs one, and the way out."""
     for node in graph.nodes:
         endless = isinstance(node.spec, SourceSpec) and not node.spec.source.bounded
         if endless or isinstance(node.spec, SourceFunctionSpec):
             why = "never ends" if endless else "is a function that may never end"
-            raise JobDefinitionError(
-                f"source {node.uid or node.name!r} {why}, so its rows cannot be collected without a limit: give limit=..."
-            )
+            raise JobDefinitionError(f"source {node.uid or node.name!r} {why}, so its rows cannot be {for_what}")
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:

@@ -21,7 +21,8 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, OperatorSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge
 from snapline.dataflow.partitioning import Partitioning
-from snapline.stream import DataStream, KeyedStream
+from snapline.keyed import KeyedStream
+from snapline.stream import DataStream
 
 
 def add_two_input(

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
-from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, add_fed_source, order_splits
 from snapline.dataflow.graph.translation import Translation, translate
 from snapline.dataflow.ids import JobID
 from snapline.reporting import print_errors_in_one_line
@@ -206,9 +206,12 @@ class StreamExecutionEnvironment:
                 f"from_source({source!r}): that is no Source, such as ParquetSource('file.parquet')"
             )
         label = name or type(source).__name__
-        splits = tuple(source.enumerate_splits())
+        splits = order_splits(source.enumerate_splits(), watermark_strategy)
         schema = source.schema()
-        node = self.graph.add(label, SourceSpec(source, splits, watermark_strategy), stateful=True)
+        if source.create_enumerator(splits) is None:
+            node = self.graph.add(label, SourceSpec(source, splits, watermark_strategy), stateful=True)
+        else:
+            node = add_fed_source(self.graph, label, source, splits, watermark_strategy)
         node.uid = uid
         stream = DataStream(self, (StreamEdge(node.node_id),), schema)
         return self._with_time(stream, watermark_strategy, label)
@@ -248,6 +251,24 @@ class StreamExecutionEnvironment:
         from snapline.connectors.builtin.collection import CollectionSource
 
         return self.from_source(CollectionSource.of_rows(rows), uid=uid)
+
+    def from_dataframe(
+        self, frame: Any, *, event_time: str | WatermarkStrategy | None = None, uid: str = "", name: str = ""
+    ) -> DataStream:
+        """Read a DataFrame of Spark. Spark computes it now, once; its rows are staged below the directory of
+        checkpoints, replayed from there after a failure, and deleted when the job has ended and no snapshot of it is
+        kept. A job that starts from a snapshot with this uid reads on in the rows that were staged then. `event_time`:
+        a column, by which each partition is sorted, so that no row is late; or a watermark strategy, and then nothing
+        is sorted.
+        Raises JobDefinitionError for a streaming frame and for a type that a stream has not, and ConnectorError when
+        the rows cannot be written.
+
+        >>> frame = spark.read.parquet("orders").where("cents > 0")  # doctest: +SKIP
+        >>> env.from_dataframe(frame, event_time="at", uid="orders").key_by("shop")  # doctest: +SKIP
+        """
+        from snapline.spark.dataframes import from_dataframe
+
+        return from_dataframe(self, frame, event_time, uid, name)
 
     @staticmethod
     def _with_time(stream: DataStream, strategy: WatermarkStrategy | None, label: str) -> DataStream:
@@ -310,7 +331,7 @@ class StreamExecutionEnvironment:
     def execute_async(
         self, job_name: str = "snapline job", *, local: bool | None = None, threads: int | None = None
     ) -> JobHandle:
-        """Start the job and go on: the answer is a handle with `status`, `metrics`, `checkpoints`, `cancel`,
+        """Start the job and go on: the answer is a handle with `status`, `metrics()`, `checkpoints`, `cancel`,
         `savepoint`, `rescale` and `wait`, which `await` works on, too. Arguments and errors are those of `execute`.
 
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
@@ -321,5 +342,9 @@ class StreamExecutionEnvironment:
         """
         from snapline.execution import start
         from snapline.local.local_execution import is_local, start_locally, threads_of
+        from snapline.notebook import note_job, replace_former_jobs
 
-        return start_locally(self, job_name, threads_of(threads)) if is_local(local) else start(self, job_name)
+        replace_former_jobs(job_name)
+        return note_job(
+            start_locally(self, job_name, threads_of(threads)) if is_local(local) else start(self, job_name)
+        )

@@ -11,9 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from snapline.client import ClusterClient, raise_unless_finished
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
@@ -26,6 +26,7 @@ from snapline.job_news import JobNews, print_news
 from snapline.job_result import JobExecutionResult, result_of
 from snapline.protos import client_pb2 as pb
 from snapline.rows_read import RowsRead
+from snapline.runtime.cores.machine import check
 
 if TYPE_CHECKING:
     from snapline.environment import StreamExecutionEnvironment
@@ -41,34 +42,58 @@ class ProgramAborted(BaseException):
     ends."""
 
 
-_collected: ContextVar[list[Translation] | None] = ContextVar("translations", default=None)
-"""Where `execute` puts translations instead of running them; None: it runs them."""
+@dataclass
+class _Interception:
+    """What `execute` does in this process. It belongs to the process and not to a context, because a script may execute
+    on a thread of its own."""
+
+    translations: list[Translation] | None = None
+    """Where `execute` puts translations instead of running them; None: it runs them."""
+    thread: threading.Thread | None = None
+    """The thread that is within `translating_only`."""
+    threads_of_scripts: WeakSet[threading.Thread] = field(default_factory=WeakSet)
+    """Threads that scripts which were only translated have left behind: what they execute never runs."""
+
+
+_INTERCEPTION = _Interception()
 
 
 @contextmanager
 def translating_only() -> Iterator[list[Translation]]:
-    """Within, `execute` puts the translation into the list and raises ProgramAborted; nothing is started anywhere."""
+    """Within, `execute` on any thread of the process puts the translation into the list and raises ProgramAborted (on
+    other threads SystemExit, which ends them silently); nothing is started anywhere. A thread that was started within
+    and goes on after it can start nothing either. Only one thread may be within."""
+    before = set(threading.enumerate())
+    check(_INTERCEPTION.translations is None, "one script at a time is translated in a process")
     collected: list[Translation] = []
-    token = _collected.set(collected)
+    _INTERCEPTION.translations, _INTERCEPTION.thread = collected, threading.current_thread()
     try:
         yield collected
     finally:
-        _collected.reset(token)
+        _INTERCEPTION.threads_of_scripts.update(set(threading.enumerate()) - before)
+        _INTERCEPTION.translations = _INTERCEPTION.thread = None
+
+
+def translates_only() -> bool:
+    """Whether this runs within `translating_only`, where nothing is computed for a job."""
+    return _INTERCEPTION.translations is not None or threading.current_thread() in _INTERCEPTION.threads_of_scripts
 
 
 def hand_over_translation(environment: StreamExecutionEnvironment, job_name: str) -> None:
-    """Within `translating_only`, nothing is executed: raises ProgramAborted."""
-    collected = _collected.get()
+    """Within `translating_only`, nothing is executed: raises ProgramAborted, on a thread of the script SystemExit."""
+    collected, thread = _INTERCEPTION.translations, threading.current_thread()
     if collected is not None:
         collected.append(environment.translate(job_name, configuration=environment.configuration))
-        raise ProgramAborted
+        raise ProgramAborted if thread is _INTERCEPTION.thread else SystemExit
+    if thread in _INTERCEPTION.threads_of_scripts:
+        raise SystemExit
 
 
 def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecutionResult:
     """Run the environment's job. Raises JobFailed, or what stopped it from starting."""
     hand_over_translation(environment, job_name)
     from snapline.engine_state import check_engine_state
-    from snapline.session import EmbeddedCluster, open_spark, slots_required
+    from snapline.session import EmbeddedCluster, open_spark, slots_required, stop_spark
 
     configuration = environment.configuration
     if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
@@ -79,6 +104,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
             job_id = client.submit(translation.job_graph)
             logger.info("job submitted", job_id=job_id, job=job_name)
             if os.environ.get(DETACHED_VARIABLE):
+                print(job_id)  # noqa: T201 - the answer of `snapline run --detached`, for whoever cancels it later
                 return JobExecutionResult(JobID(job_id), job_name, "CREATED", 0, 0, 0, 0)
             return _follow(client, translation.job_graph, lambda: None)
     environment.translate(
@@ -92,7 +118,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
         cluster = EmbeddedCluster(spark, configuration, slots_required(translation.job_graph), logger)
     except BaseException:
         if spark.ours:
-            spark.session.stop()
+            stop_spark(spark)
         raise
     with cluster:
         return run_in(cluster, translation.job_graph)
@@ -102,7 +128,7 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
     """Start the environment's job, and go on. Raises what stops it from starting."""
     hand_over_translation(environment, job_name)
     from snapline.engine_state import check_engine_state
-    from snapline.session import EmbeddedCluster, open_spark, slots_required
+    from snapline.session import EmbeddedCluster, open_spark, slots_required, stop_spark
 
     configuration = environment.configuration
     if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
@@ -134,7 +160,7 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
         if cluster is not None:
             cluster.close()
         elif spark.ours:
-            spark.session.stop()
+            stop_spark(spark)
         raise
 
 

@@ -8,19 +8,26 @@ goes on without its handle.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from snapline.client import ClusterClient, CoordinatorUnreachable, job_status, raise_unless_finished
+from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused, job_status, raise_unless_finished
+from snapline.job_metrics import JobMetrics, metrics_of
 from snapline.job_result import JobExecutionResult, result_of
+from snapline.pictures import Rates
 from snapline.protos import client_pb2 as pb
 from snapline.rows_read import RowsRead
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from snapline.local.local_client import LocalClient
 
 CANCEL_SECONDS = 30.0
+AWAKE_SECONDS = 0.2
 
 
 class JobHandle:
@@ -54,6 +61,9 @@ class JobHandle:
         self._checkpoints = client.list_checkpoints(job_id)
         self._broke: BaseException | None = None
         self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._on_end: list[Callable[[], object]] = []
+        self._rates = Rates()
         self._watcher = threading.Thread(target=self._watch, name=f"job-handle {name}", daemon=True)
         self._watcher.start()
 
@@ -79,15 +89,9 @@ class JobHandle:
                 pass
         return self._latest
 
-    @property
-    def metrics(self) -> dict[str, dict[str, int]]:
-        """By task: rows and bytes in and out, and milliseconds busy, idle and back-pressured, of all its subtasks
-        together."""
-        names = ("records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "idle_ms", "backpressured_ms")
-        return {
-            vertex.name: {name: sum(getattr(subtask, name) for subtask in vertex.subtasks) for name in names}
-            for vertex in self.details.vertices
-        }
+    def metrics(self) -> JobMetrics:
+        """Figures of its tasks, metrics of its functions, and latencies, as they are now or were at its end."""
+        return metrics_of(self.details)
 
     @property
     def checkpoints(self) -> list[pb.CheckpointOverview]:
@@ -96,12 +100,24 @@ class JobHandle:
             self._checkpoints = self._client.list_checkpoints(self.job_id)
         return list(self._checkpoints.history)
 
+    def tap(self, uid: str, rows: int = 10, *, max_bytes: int = 65_536) -> pa.Table:
+        """Some of the rows that the operator with this uid puts out next, or takes in where nothing goes out: the first
+        ones of one batch of each subtask, none if none flow within a second. Raises RequestRefused, also for a job that
+        does not run."""
+        from snapline.tapped import table_of
+
+        return table_of(self._client.tap(self.job_id, uid, rows=rows, max_bytes=max_bytes), rows)
+
     # --- control ------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """Cancel the job and wait for its end; none if it has ended."""
         if not self._ended.is_set():
-            self._client.cancel(self.job_id)
+            try:
+                self._client.cancel(self.job_id)
+            except RequestRefused:  # it has just ended, and is heard of in a moment
+                if not self._ended.wait(CANCEL_SECONDS):
+                    raise
             self._ended.wait(CANCEL_SECONDS)
 
     def savepoint(self, directory: str = "") -> str:
@@ -134,10 +150,33 @@ class JobHandle:
         return result_of(self._latest, self._rows.total)
 
     def __await__(self) -> Generator[Any, None, JobExecutionResult]:
-        """`await job`: as `wait`, without holding up the event loop."""
+        """`await job`: as `wait`, without holding up the event loop. Who cancels what awaits it, Ctrl-C in a notebook
+        say, cancels the job, if it cannot go on without this program."""
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> JobExecutionResult:
         import asyncio
 
-        return asyncio.to_thread(self.wait).__await__()
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        self.call_at_end(lambda: loop.call_soon_threadsafe(ended.set))
+        try:
+            while not ended.is_set():  # an event loop that sleeps does not notice Ctrl-C
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), AWAKE_SECONDS)
+        except asyncio.CancelledError:
+            if self._ends_with_program and not self._ended.is_set():
+                self._client.cancel(self.job_id)
+            raise
+        return self.wait()
+
+    def call_at_end(self, function: Callable[[], object]) -> None:
+        """Call it once the job has ended, on a thread of the handle; at once, if it has."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._on_end.append(function)
+                return
+        function()
 
     def __enter__(self) -> JobHandle:
         """Cancel it at the end of the block, if it still runs."""
@@ -154,6 +193,22 @@ class JobHandle:
         """Show the job with its name, its id and its status."""
         return f"<job {self.name!r} ({self.job_id}) {self.status}>"
 
+    def _repr_html_(self) -> str:
+        """Draw the job as it is now: its graph with rows a second and back-pressure, and its checkpoints."""
+        from snapline.pictures import picture_of_job
+
+        details = self.details
+        self._rates.note(details, time.monotonic())
+        with suppress(CoordinatorUnreachable):
+            self.checkpoints  # noqa: B018 - which takes the newest
+        return picture_of_job(details, self._checkpoints, self._rates)
+
+    def _ipython_display_(self) -> None:
+        """Show a picture in a notebook that follows the job until its end."""
+        from snapline.notebook import follow
+
+        follow(self)
+
     def _watch(self) -> None:
         try:
             for details in self._client.watch_job(self.job_id):
@@ -163,5 +218,9 @@ class JobHandle:
         except BaseException as error:  # whoever waits is told
             self._broke = error
         finally:
-            self._ended.set()
+            with self._lock:
+                self._ended.set()
             self._close()
+            for function in self._on_end:
+                with suppress(Exception):  # an event loop that was closed meanwhile waits for nothing
+                    function()

@@ -62,7 +62,8 @@ class JobNews:
 
     @staticmethod
     def _figures(details: pb.JobDetails, rows: int) -> str:
-        return f"{rows:,} rows read, {details.checkpoint_counts.completed} checkpoints, {details.overview.restarts} restarts"
+        again = " (those after a restart twice)" if details.overview.restarts else ""
+        return f"{rows:,} rows read{again}, {details.checkpoint_counts.completed} checkpoints, {details.overview.restarts} restarts"
 
     def _failures(self, details: pb.JobDetails) -> list[str]:
         """The newest ones last; the traceback of a user's function with the first of its kind."""

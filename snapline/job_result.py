@@ -17,7 +17,7 @@ class JobExecutionResult:
     """How a job went (Flink: JobExecutionResult).
 
     >>> sl.JobExecutionResult("0f3a", "flights", "FINISHED", 1_500, 1, 3, 1_000).summary
-    'FINISHED in 1.5 s: 1,000 rows read, 3 checkpoints, 1 restarts'
+    'FINISHED in 1.5 s: 1,000 rows read (those after a restart twice), 3 checkpoints, 1 restarts'
     """
 
     job_id: JobID
@@ -36,8 +36,9 @@ class JobExecutionResult:
         """Return how the job went, in one line."""
         if self.status == "CREATED":
             return f"submitted as {self.job_id}"
+        again = " (those after a restart twice)" if self.restarts else ""
         return (
-            f"{self.status} in {self.duration_ms / 1000:.1f} s: {self.rows_read:,} rows read, "
+            f"{self.status} in {self.duration_ms / 1000:.1f} s: {self.rows_read:,} rows read{again}, "
             f"{self.checkpoints_completed} checkpoints, {self.restarts} restarts"
         )
 

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pyarrow as pa
 
 from snapline.connected import add_two_input, check_same_keys
-from snapline.dataflow.api.windows import (
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    WindowAssigner,
-)
+from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, WindowAssigner
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     IntervalJoinSpec,
@@ -29,7 +25,8 @@ from snapline.dataflow.graph.operator_specs import (
     TemporalJoinSpec,
     WindowJoinSpec,
 )
-from snapline.stream import DataStream, KeyedStream
+from snapline.keyed import KeyedStream
+from snapline.stream import DataStream
 
 SUFFIX = "_right"
 
@@ -77,10 +74,9 @@ class JoinedStreams:
     ) -> DataStream:
         """Pairs within the same tumbling or sliding window. `how`: inner, left, right, full."""
         _check_how(how, ("inner", "left", "right", "full"), name)
-        panes = (TumblingEventTimeWindows, SlidingEventTimeWindows, TumblingProcessingTimeWindows)
-        if not isinstance(assigner, panes):
+        if not isinstance(assigner, get_args(PaneAssigner)):
             raise JobDefinitionError(f"{name!r}: joins take tumbling or sliding windows, not {assigner!r}")
-        timed = not isinstance(assigner, TumblingProcessingTimeWindows)
+        timed = not isinstance(assigner, BY_CLOCK)
         left, right, schema = self._sides(name, timed=timed)
         spec = WindowJoinSpec(left, right, assigner, schema, how, allowed_lateness_ms, late_tag)
         return self._add(spec, schema, uid, name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.dataflow.graph.translation import Translation
 from snapline.execution import ProgramAborted, translating_only
 from snapline.reporting import ScriptFailed
+
+THREAD_CHECK_S = 0.1
+"""How often, in seconds, `translate_script` looks whether one of the script's threads has executed."""
 
 
 def run_script(script: Path, arguments: Sequence[str]) -> None:
@@ -33,9 +37,11 @@ def run_script(script: Path, arguments: Sequence[str]) -> None:
 
 def translate_script(script: Path, arguments: Sequence[str]) -> Translation:
     """The job that the script would execute first. Raises JobDefinitionError when it executes none."""
+    before = set(threading.enumerate())
     with translating_only() as translations:
         try:
             run_script(script, arguments)
+            _wait_for_threads(before, translations)
         except ProgramAborted:
             pass
         except SystemExit as error:
@@ -45,3 +51,13 @@ def translate_script(script: Path, arguments: Sequence[str]) -> Translation:
     if not translations:
         raise JobDefinitionError(f"{script} does not call execute(): there is no job to plan")
     return translations[0]
+
+
+def _wait_for_threads(before: set[threading.Thread], translations: list[Translation]) -> None:
+    """Wait as Python does at its end, until the script's threads are over or one of them has executed: a job may be
+    executed on a thread that nobody joins."""
+    while not translations:
+        running = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+        if not running:
+            return
+        running[0].join(THREAD_CHECK_S)

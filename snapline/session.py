@@ -12,12 +12,13 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from snapline.beside_drivers import announce
 from snapline.client import ClusterClient
 from snapline.dataflow.config import (
     CHECKPOINTS_DIRECTORY,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from snapline.coordinator.process import CoordinatorProcess
+    from snapline.coordinator.coordinator_process import CoordinatorProcess
 
 QUIET_LOGS = Path(__file__).parent / "spark" / "log4j2.properties"
 """For the Java of sessions that we open."""
@@ -65,6 +66,8 @@ class SparkHandle:
     session: SparkSession
     ours: bool
     """Whether we made it, and stop it."""
+    directory: str = ""
+    """Where Spark keeps its blocks, if we made that for it; executors that were killed leave theirs there."""
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -79,6 +82,7 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
     """
     if importlib.util.find_spec("pyspark") is None:
         raise NoSpark("PySpark is not installed: pip install 'snapline[spark]'")
+    directory = ""
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     if not under_submit:
         try:
@@ -106,18 +110,33 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
             wanted.setdefault("spark.driver.host", "127.0.0.1")
             wanted.setdefault("spark.driver.bindAddress", "127.0.0.1")
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        sys.stderr.write(f"snapline: starting Spark ({master}) ...\n")
     try:
         with interrupt_waits():
             SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
-        for key, value in {**_unless_configured(SparkConf()), **wanted}.items():
+        found = SparkConf()  # which knows spark-defaults.conf, now that Java runs
+        is_here = wanted.get("spark.driver.host") == "127.0.0.1" and "SPARK_LOCAL_DIRS" not in os.environ
+        if is_here and not found.contains("spark.local.dir"):
+            directory = tempfile.mkdtemp(prefix="snapline-spark-")
+            wanted.setdefault("spark.local.dir", directory)
+        for key, value in {**_unless_configured(found), **wanted}.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     except Exception as error:
+        if directory:
+            shutil.rmtree(directory, ignore_errors=True)
         raise NoSpark(f"Spark does not start: {_reason(error)}") from None
     if not under_submit:
         session.sparkContext.setLogLevel("OFF")
     _refuse_idle_kill(session)
-    return SparkHandle(session, ours=True)
+    return SparkHandle(session, ours=True, directory=directory)
+
+
+def stop_spark(spark: SparkHandle) -> None:
+    """Stop a session that is ours, and remove what it leaves on this machine."""
+    spark.session.stop()
+    if spark.directory:
+        shutil.rmtree(spark.directory, ignore_errors=True)
 
 
 def _unless_configured(conf: SparkConf) -> dict[str, str]:
@@ -223,16 +242,18 @@ class EmbeddedCluster:
         self.pool: TaskManagerPool | None = None
         self.client: ClusterClient | None = None
         self._reports: WorkerReports | None = None
+        self._take_back: Callable[[], None] = lambda: None
 
     def __enter__(self) -> EmbeddedCluster:
         """Start the coordinator, and then the TaskManagers."""
-        from snapline.coordinator.process import CoordinatorProcess
+        from snapline.coordinator.coordinator_process import CoordinatorProcess
 
         try:
             self._coordinator = CoordinatorProcess.start(
                 bind=f"{self.host}:0", settings=dict(self.configuration), token=self.token
             )
             self.client = self._open_client()
+            self._take_back = announce(self._coordinator.address, self.token)
             self.pool = TaskManagerPool(
                 self.spark.session.sparkContext,
                 PoolSettings(
@@ -282,6 +303,7 @@ class EmbeddedCluster:
 
     def close(self) -> None:
         """TaskManagers, client, coordinator; Spark too, if it is ours."""
+        self._take_back()
         if self.client is not None:
             self.client.close()
         if self._coordinator is not None:
@@ -293,4 +315,4 @@ class EmbeddedCluster:
         if self._directory is not None and not any(Path(self._directory).glob("**/_metadata")):
             shutil.rmtree(self._directory, ignore_errors=True)  # nothing is in there that a job could start from
         if self.spark.ours:
-            self.spark.session.stop()
+            stop_spark(self.spark)

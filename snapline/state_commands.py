@@ -16,6 +16,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from snapline.dataflow.elements import MIN_WATERMARK_MS
+
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # what reads state takes long to import, and other commands n
 
 _WIDE = 400
 _SHOWN_ROWS = 50
+FIRED = "fired"
+"""The field of a window's state that says up to when it has fired."""
 FORMATS = click.Choice(["table", "json"])
 
 
@@ -155,8 +159,19 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """For people: what stands for `never` inside is shown as null."""
     for batch in batches:
-        yield from batch.to_pylist()
+        for row in batch.to_pylist():
+            yield {name: _for_people(value) for name, value in row.items()}
+
+
+def _for_people(value: Any, name: str = "") -> Any:
+    """A window that has not fired yet has the lowest number there is in `fired`."""
+    if isinstance(value, dict):
+        return {inner: _for_people(each, inner) for inner, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_for_people(each, name) for each in value]
+    return None if name == FIRED and value == MIN_WATERMARK_MS else value
 
 
 def _described(table: KeyedTable) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Streams: what a user chains together. Every call adds a node to the environment's StreamGraph and returns a stream on
 it.
 
-Mirrors Flink's DataStream, SingleOutputStreamOperator, KeyedStream and WindowedStream. The unit is the Arrow batch
+Mirrors Flink's DataStream and SingleOutputStreamOperator; keyed streams are in `keyed`. The unit is the Arrow batch
 (`map_batches`, `filter`); row-wise forms (`map`, `flat_map`, `process`) loop inside one operator. Where the schema of a
 stream is known, names of columns are checked while the graph is built.
 """
@@ -9,26 +9,21 @@ stream is known, names of columns are checked while the graph is built.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from snapline.aggregates import AggregateOfExpression, with_computed
-from snapline.dataflow.api.aggregate_types import check_aggregate_type
+from snapline.dataflow.api.async_retries import AsyncRetryStrategy
 from snapline.dataflow.api.connector_api import Sink
-from snapline.dataflow.api.functions import (
-    AsyncFunction,
-    CheckpointListener,
-    KeyedBatchProcessFunction,
-    KeyedProcessFunction,
-    Row,
-)
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.api.functions import AsyncFunction, CheckpointListener
+from snapline.dataflow.api.process_function import ProcessFunction
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.api.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
+from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
@@ -42,9 +37,8 @@ from snapline.dataflow.graph.operator_specs import (
     MapBatchesSpec,
     MapRowsSpec,
     OperatorSpec,
-    RunningAggregateSpec,
+    ProcessSpec,
     SinkFunctionSpec,
-    SinkSpec,
     WatermarkSpec,
 )
 from snapline.dataflow.graph.side_outputs import why_no_side_output
@@ -55,12 +49,12 @@ from snapline.expressions.expression import Expr
 from snapline.expressions.projection import Predicate, Projection, as_columns
 from snapline.key_functions import KeyFunction, WithKeys, check_key_function
 from snapline.stream_results import StreamResults
+from snapline.stream_sink import DataStreamSink, end_in_sink
 
 if TYPE_CHECKING:
-    from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from snapline.connected import BroadcastStream, ConnectedStreams
     from snapline.environment import StreamExecutionEnvironment
-    from snapline.joined import JoinedStreams
-    from snapline.windowed import WindowedStream
+    from snapline.keyed import KeyedStream
 
 
 CALLING_SPECS = (MapBatchesSpec, FilterSpec, MapRowsSpec, FlatMapRowsSpec, FilterRowsSpec)
@@ -267,6 +261,28 @@ class DataStream(StreamResults):
         """
         return self.add_operator(name, FilterRowsSpec(predicate), uid, schema=self.schema)
 
+    def process(
+        self, function: ProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
+    ) -> DataStream:
+        """Call a ProcessFunction row by row, without keys: rows, side outputs and the times of the task. `schema` as in
+        `map_batches`. Raises JobDefinitionError for a class instead of an object, and for functions of keyed streams.
+
+        >>> class Split(sl.ProcessFunction):
+        ...     def process_element(self, row, context):
+        ...         context.output("shops", {"shop": row["shop"]})
+        ...         yield row
+        >>> orders.process(Split(), schema=orders.schema).get_side_output("shops").node.name
+        'process'
+        """
+        given: object = function
+        if not isinstance(given, (ProcessFunction, type)):
+            raise JobDefinitionError(
+                f"operator {name!r}: {type(function).__name__} is no ProcessFunction; functions with keyed state and timers need "
+                "key_by(...).process(...)"
+            )
+        spec = ProcessSpec(function, schema, self.event_time_column)
+        return self.add_operator(name, spec, uid, schema=schema)
+
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy, *, uid: str = "", name: str = "watermarks"
     ) -> DataStream:
@@ -356,6 +372,7 @@ class DataStream(StreamResults):
         capacity: int = 100,
         timeout_ms: int = 60_000,
         ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
         uid: str = "",
         name: str = "async_wait",
         schema: pa.Schema | None = None,
@@ -365,7 +382,8 @@ class DataStream(StreamResults):
 
         A request that takes longer than `timeout_ms` milliseconds is given up: `function.timeout(row)` says what leaves
         instead. `ordered`: results leave in the order of their rows; otherwise as they come, but never across a
-        watermark. Raises JobDefinitionError for a capacity or timeout below 1.
+        watermark. `retry`: when a request that failed, or was answered badly, is made again; the timeout counts all of
+        its attempts. Raises JobDefinitionError for a capacity or timeout below 1.
 
         >>> class Price(sl.AsyncFunction):
         ...     async def async_invoke(self, row):
@@ -377,7 +395,11 @@ class DataStream(StreamResults):
             raise JobDefinitionError(
                 f"operator {name!r}: capacity and timeout_ms must be positive, got {capacity} and {timeout_ms}"
             )
-        spec = AsyncSpec(function, capacity, timeout_ms, ordered, schema)
+        if retry is not None and not isinstance(retry, AsyncRetryStrategy):
+            raise JobDefinitionError(
+                f"operator {name!r}: retry={retry!r} is no AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, 500)"
+            )
+        spec = AsyncSpec(function, capacity, timeout_ms, ordered, schema, retry)
         return self.add_operator(name, spec, uid, schema=schema, stateful=True)
 
     def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
@@ -393,12 +415,12 @@ class DataStream(StreamResults):
         for node in (self.environment.graph.nodes[edge.source] for edge in self.edges):
             if why := why_no_side_output(node.spec, tag):
                 raise JobDefinitionError(f"get_side_output of {node.uid or node.name!r}: {why}")
-        return DataStream(
-            self.environment,
-            tuple(replace(edge, side_output_tag=tag) for edge in self.edges),
-            schema,
-            self.event_time_column,
-        )
+        time = self.event_time_column
+        if len(self.edges) == 1 and getattr(self.node.spec, "late_output_tag", "") == tag:
+            schema = getattr(self.node.spec, "input_schema", None) if schema is None else schema
+            time = getattr(self.node.spec, "event_time_column", time)
+        edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
+        return DataStream(self.environment, edges, schema, time)
 
     # --- partitioning -------------------------------------------------------------------------------------------------
 
@@ -418,6 +440,8 @@ class DataStream(StreamResults):
         >>> rows.key_by(lambda batch: pc.utf8_lower(batch["name"]), schema=pa.schema([("lower", pa.string())])).key_columns
         ('lower',)
         """
+        from snapline.keyed import KeyedStream
+
         if not columns:
             raise JobDefinitionError("key_by needs at least one column, or a function of a batch")
         if any(isinstance(column, Expr) for column in columns):
@@ -433,10 +457,12 @@ class DataStream(StreamResults):
             return KeyedStream(self, names)
         if len(columns) > 1 or not callable(columns[0]):
             raise JobDefinitionError(f"key_by takes names of columns or one function of a batch, got {columns!r}")
-        return self._keyed_by_function(check_key_function(columns[0], schema, self.schema))
+        return self._key_by_function(check_key_function(columns[0], schema, self.schema))
 
-    def _keyed_by_function(self, keys: WithKeys) -> KeyedStream:
-        """Each stream of a union on its own, at its parallelism, so that rows keep their order."""
+    def _key_by_function(self, keys: WithKeys) -> KeyedStream:
+        """Key each stream of a union on its own, at its parallelism, so that rows keep their order."""
+        from snapline.keyed import KeyedStream
+
         known = self.schema
         result = None if known is None or keys.schema is None else pa.schema([*known, *keys.schema])
         edges: list[StreamEdge] = []
@@ -507,15 +533,7 @@ class DataStream(StreamResults):
         if not isinstance(sink, Sink):
             raise JobDefinitionError(f"sink_to({sink!r}): that is no Sink, such as ParquetSink('directory')")
         sink.validate()
-        stream = self.add_operator(
-            name or type(sink).__name__,
-            SinkSpec(sink),
-            uid,
-            stateful=sink.two_phase,
-            commits=sink.two_phase,
-            schema=None,
-        )
-        return DataStreamSink(stream)
+        return end_in_sink(self, sink, uid, name or type(sink).__name__)
 
     def add_sink(
         self, function: SinkFunction, *, row_wise: bool = False, uid: str = "", name: str = ""
@@ -536,6 +554,12 @@ class DataStream(StreamResults):
             schema=None,
         )
         return DataStreamSink(stream)
+
+    def _repr_html_(self) -> str:
+        """Draw the stream for a notebook: the operators that it comes from, and its columns."""
+        from snapline.notebook import picture_of
+
+        return picture_of(self)
 
     # --- inner --------------------------------------------------------------------------------------------------------
 
@@ -578,6 +602,8 @@ class DataStream(StreamResults):
         key_columns: tuple[str, ...] = (),
     ) -> DataStream:
         """Append an operator that reads this stream. Event time is kept as long as its column is."""
+        if name == "window" and (assigner := getattr(spec, "assigner", None)) is not None:
+            name = describe_windows(assigner)
         function = getattr(spec, "function", None) or getattr(spec, "predicate", None)
         if isinstance(spec, CALLING_SPECS):
             if not callable(function):
@@ -600,178 +626,3 @@ class DataStream(StreamResults):
         if schema is not None and time and time not in schema.names:
             time = ""
         return DataStream(self.environment, (StreamEdge(node.node_id),), schema, time)
-
-
-@dataclass(frozen=True)
-class DataStreamSink:
-    """The end of a stream; what can be set of its operator is set here.
-
-    >>> end = orders.sink_to(sl_connectors.DiscardingSink())
-    >>> end.uid("nowhere").name("forget").set_parallelism(1).stream.node.name
-    'forget'
-    """
-
-    stream: DataStream
-
-    def uid(self, uid: str) -> DataStreamSink:
-        """Name under which the sink's state is found again."""
-        self.stream.uid(uid)
-        return self
-
-    def name(self, name: str) -> DataStreamSink:
-        """Set the name that people see."""
-        self.stream.name(name)
-        return self
-
-    def set_parallelism(self, parallelism: int) -> DataStreamSink:
-        """Set the number of subtasks of the sink."""
-        self.stream.set_parallelism(parallelism)
-        return self
-
-
-@dataclass(frozen=True)
-class KeyedStream:
-    """A stream partitioned by key (Flink: KeyedStream): rows with equal keys meet in one subtask, which keeps their
-    state.
-
-    >>> orders.key_by("shop", "customer").key_columns
-    ('shop', 'customer')
-    """
-
-    stream: DataStream
-    key_columns: tuple[str, ...]
-
-    def process(
-        self, function: KeyedProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
-    ) -> DataStream:
-        """Call a KeyedProcessFunction row by row, over keyed state and timers. `schema` is that of the rows that it
-        emits; without it, it is taken from the first that are emitted, and columns downstream are not checked. Raises
-        JobDefinitionError for a class instead of an object.
-
-        >>> class Seen(sl.KeyedProcessFunction):
-        ...     def open(self, context):
-        ...         self.n = context.get_state(sl.ValueStateDescriptor("n", pa.int64()))
-        ...     def process_element(self, row, context):
-        ...         self.n.update((self.n.value() or 0) + 1)
-        ...         yield {"shop": context.current_key, "n": self.n.value()}
-        >>> counts = pa.schema([("shop", pa.string()), ("n", pa.int64())])
-        >>> orders.key_by("shop").process(Seen(), uid="seen", schema=counts).schema.names
-        ['shop', 'n']
-        """
-        spec = KeyedProcessSpec(self.key_columns, function, schema, self.stream.event_time_column)
-        return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
-
-    def running_aggregate(
-        self,
-        *,
-        uid: str = "",
-        name: str = "running_aggregate",
-        passthrough: Sequence[str] = (),
-        **aggregates: Aggregate | AggregateOfExpression,
-    ) -> DataStream:
-        """For every row its key's aggregates so far, that row included. The result has the key columns, those of
-        `passthrough`, and one for each keyword. Raises JobDefinitionError for a column that is not there or that cannot
-        be aggregated so.
-
-        >>> _ = orders.key_by("shop").running_aggregate(uid="sums", passthrough=["at"], n=sl.count(), cents=sl.sum("cents"))
-        >>> orders.key_by("shop").running_aggregate(total=sl.sum("customer"))
-        Traceback (most recent call last):
-        snapline.dataflow.errors.JobDefinitionError: aggregate of 'running_aggregate': sum() as 'total': column 'customer' is string, which cannot be added up here; cast it to an integer or a float before
-        """
-        keyed, plain = with_computed(self, aggregates)
-        if keyed is not self:
-            return keyed.running_aggregate(uid=uid, name=name, passthrough=passthrough, **plain)  # type: ignore[arg-type]
-        chosen = self.named_aggregates(plain, name, passthrough)
-        self.stream.check_columns(passthrough, f"passthrough of {name!r}")
-        spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough), self.stream.schema)
-        return self.stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.key_columns)
-
-    def process_batches(
-        self,
-        function: KeyedBatchProcessFunction,
-        *,
-        uid: str = "",
-        name: str = "process_batches",
-        schema: pa.Schema | None = None,
-    ) -> DataStream:
-        """Call a KeyedBatchProcessFunction batch by batch, over keyed state and timers in columns; the fast form of
-        `process`.
-
-        >>> class Count(sl.KeyedBatchProcessFunction):
-        ...     rows = sl.ValueStateDescriptor("rows", pa.int64())
-        ...     def process_batch(self, keys, batch, state):
-        ...         before = state.get(self.rows).fill_null(0)
-        ...         state.put(self.rows, pc.add(before, pa.array(np.bincount(keys.rows, minlength=len(keys)))))
-        >>> _ = orders.key_by("shop").process_batches(Count(), uid="count")
-        """
-        spec = KeyedBatchProcessSpec(self.key_columns, function, schema, self.stream.event_time_column)
-        return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
-
-    def window(self, assigner: WindowAssigner) -> WindowedStream:
-        """Group the rows of each key by window: tumbling, sliding, sessions, or all rows with a count trigger. Raises
-        JobDefinitionError for windows of event time over a stream that has none.
-
-        >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).aggregate(uid="minutes", n=sl.count())
-        """
-        from snapline.windowed import windowed
-
-        return windowed(self, assigner)
-
-    def count_window(self, size: int) -> WindowedStream:
-        """A window of every `size` rows of a key, emptied when it fires (Flink: countWindow).
-
-        >>> _ = orders.key_by("shop").count_window(100).aggregate(uid="hundreds", cents=sl.sum("cents"))
-        """
-        return self.window(GlobalWindows(CountTrigger(size, purge=True)))
-
-    def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
-        """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks. Raises
-        JobDefinitionError for keys of other types.
-
-        >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
-        >>> _ = orders.key_by("customer").connect(payments.key_by("customer"))
-        """
-        from snapline.connected import connect_keyed
-
-        return connect_keyed(self, other)
-
-    def join(self, other: KeyedStream) -> JoinedStreams:
-        """Rows of both streams that have the same key; say next within what (`window`, `between`, `as_of`,
-        `unbounded`).
-
-        >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
-        >>> orders.key_by("customer").join(payments.key_by("customer")).unbounded(uid="paid").schema.names
-        ['shop', 'customer', 'cents', 'coupon', 'at', 'customer_right', 'paid']
-        """
-        from snapline.joined import JoinedStreams
-
-        return JoinedStreams(self, other)
-
-    def named_aggregates(
-        self, aggregates: Mapping[str, object], where: str, beside: Sequence[str] = ()
-    ) -> tuple[Aggregate, ...]:
-        """Aggregates under the names of their keywords, their columns checked. `beside`: what the result has besides
-        keys."""
-        taken = {*self.key_columns, *beside}
-        if not aggregates:
-            raise JobDefinitionError(f"{where!r} needs at least one aggregate, such as flights=sl.count()")
-        chosen: list[Aggregate] = []
-        for name, aggregate in aggregates.items():
-            if not isinstance(aggregate, Aggregate):
-                raise JobDefinitionError(
-                    f"{where!r}: {name}={aggregate!r} is no aggregate, such as {name}=sl.count() or {name}=sl.sum('amount')"
-                )
-            if name in taken:
-                raise JobDefinitionError(
-                    f"{where!r}: the result has a column {name!r} already, beside the aggregate: give the aggregate another name"
-                )
-            chosen.append(replace(aggregate, name=name))
-        self.stream.check_columns([a.column for a in chosen if a.column], f"aggregate of {where!r}")
-        schema = self.stream.schema
-        for aggregate in chosen:
-            if schema is not None and aggregate.column:
-                try:
-                    check_aggregate_type(aggregate, schema.field(aggregate.column).type)
-                except TypeError as error:
-                    raise JobDefinitionError(f"aggregate of {where!r}: {error}") from None
-        return tuple(chosen)

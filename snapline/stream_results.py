@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from snapline.dataflow.api.function_contexts import RuntimeContext
+from snapline.dataflow.api.functions import Function
+from snapline.dataflow.errors import JobDefinitionError
+
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from snapline.collecting import CollectedRows
+    from snapline.stream import DataStream
+
+
+class Inspection(Function):
+    """Shows rows to a function, and passes them on."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], object]) -> None:
+        self._function = function
+
+    def open(self, context: RuntimeContext) -> None:
+        opener = getattr(self._function, "open", None)
+        if callable(opener):
+            opener(context)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Show each row of the batch."""
+        for row in batch.to_pylist():
+            self._function(row)
+        return batch
+
+    def close(self) -> None:
+        closer = getattr(self._function, "close", None)
+        if callable(closer):
+            closer()
 
 
 class StreamResults:
@@ -25,6 +59,27 @@ class StreamResults:
 
         stream: Any = self  # which is a DataStream
         stream.sink_to(PrintSink(prefix), name="print")
+
+    def inspect(
+        self, function: Callable[[dict[str, Any]], object] = builtins.print, *, uid: str = "", name: str = "inspect"
+    ) -> DataStream:
+        """Hand every row to a function that looks at it, and pass it on as it is; `print` shows it on the standard
+        output of the process that runs the task.
+
+        >>> env = sl.StreamExecutionEnvironment.get_execution_environment()
+        >>> rows = env.from_collection([{"x": 1}, {"x": 2}])
+        >>> rows.inspect().filter(sl.col("x") > 1).inspect(lambda row: print("kept", row)).sink_to(sl_connectors.DiscardingSink())
+        DataStreamSink(...)
+        >>> _ = env.execute("inspects", local=True)
+        {'x': 1}
+        {'x': 2}
+        kept {'x': 2}
+        """
+        stream: Any = self  # which is a DataStream
+        if not callable(function):
+            raise JobDefinitionError(f"{name}: {function!r} cannot be called with a row")
+        inspected: DataStream = stream.map_batches(Inspection(function), uid=uid, name=name, schema=stream.schema)
+        return inspected
 
     def execute_and_collect(
         self,
@@ -49,6 +104,22 @@ class StreamResults:
 
         stream: Any = self  # which is a DataStream
         return collect(stream, job_name, limit=limit, local=is_local(local), threads=threads_of(threads))
+
+    def to_dataframe(
+        self, spark: Any, job_name: str = "to_dataframe", *, local: bool | None = None, threads: int | None = None
+    ) -> DataFrame:
+        """Run what this stream is made of, and nothing else of its environment, and return its rows as a DataFrame of
+        this session, once the job has finished. They lie below the directory of checkpoints until the program ends.
+        Raises JobDefinitionError for a stream that never ends and for a type that Spark has not, and JobFailed.
+
+        >>> totals = orders.key_by("shop").running_aggregate(uid="sums", cents=sl.sum("cents"))
+        >>> totals.to_dataframe(spark).groupBy("shop").max("cents").show()  # doctest: +SKIP
+        """
+        from snapline.local.local_execution import is_local, threads_of
+        from snapline.spark.dataframes import to_dataframe
+
+        stream: Any = self  # which is a DataStream
+        return to_dataframe(stream, spark, job_name, local=is_local(local), threads=threads_of(threads))
 
     def show(self, rows: int = 10, *, local: bool | None = None) -> None:
         """Run the stream until it has so many rows, and print them as a table with the types of its columns.

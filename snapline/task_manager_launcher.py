@@ -9,7 +9,7 @@ import threading
 from snapline.client import ClusterClient
 from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
 from snapline.runtime.logs import make_logger
-from snapline.session import open_spark
+from snapline.session import open_spark, stop_spark
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
 from snapline.spark.worker_reports import WorkerReports
 
@@ -50,4 +50,4 @@ def bring_task_managers(configuration: Configuration, *, instances: int, slots: 
         pool.stop()
         reports.stop()
         if spark.ours:
-            spark.session.stop()
+            stop_spark(spark)

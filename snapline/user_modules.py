@@ -24,11 +24,11 @@ OURS = "snapline"
 
 
 def modules_beside_script() -> list[ModuleType]:
-    """Imported modules whose file lies in the directory of the running script, or below, and is not installed."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if script is None:
+    """Imported modules whose file lies in the directory of the running script, or below, and is not installed. A
+    notebook stands in its working directory."""
+    home = _home()
+    if home is None:
         return []
-    home = Path(script).resolve().parent
     installed = _installed()
     if any(home.is_relative_to(place) for place in installed):
         return []
@@ -43,6 +43,15 @@ def modules_beside_script() -> list[ModuleType]:
     generated = [m.__name__ for m in found if isinstance(getattr(m, "DESCRIPTOR", None), FileDescriptor)]
     # A package counts for all that is in it, so those that have such code are left out as well.
     return [m for m in found if not any(f"{name}.".startswith(f"{m.__name__}.") for name in generated)]
+
+
+def _home() -> Path | None:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is not None:
+        return Path(script).resolve().parent
+    from snapline.notebook import running_cell
+
+    return None if running_cell() is None else Path.cwd()
 
 
 @contextmanager

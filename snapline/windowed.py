@@ -8,42 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 
-from snapline.aggregates import AggregateOfExpression, with_computed
-from snapline.dataflow.api.aggregate_types import has_order
-from snapline.dataflow.api.functions import ProcessWindowFunction, Row
+from snapline.aggregates import AggregateToDo, with_computed
+from snapline.dataflow.api.aggregate_types import WINDOW_TIME, has_order, plain_type, result_type, window_time_of
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.api.functions import ProcessWindowFunction
+from snapline.dataflow.api.triggers import EARLY_TRIGGERS, EarlyTrigger, PurgingTrigger
 from snapline.dataflow.api.windows import (
-    Aggregate,
-    EventTimeSessionWindows,
+    BY_CLOCK,
     GlobalWindows,
+    PaneAssigner,
+    PaneGeometry,
     RowsBy,
-    SlidingEventTimeWindows,
+    SessionAssigner,
     TimeWindow,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
     WindowAssigner,
 )
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
-from snapline.stream import DataStream, KeyedStream
+from snapline.keyed import KeyedStream, key_fields_of
+from snapline.stream import DataStream
 
 
 def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:
     """KeyedStream.window. JobDefinitionError for what is no assigner, or without event time where it takes some."""
-    known = (
-        TumblingEventTimeWindows,
-        SlidingEventTimeWindows,
-        EventTimeSessionWindows,
-        TumblingProcessingTimeWindows,
-        GlobalWindows,
-    )
+    known = (*get_args(PaneAssigner), *get_args(SessionAssigner), GlobalWindows)
     if not isinstance(assigner, known):
         raise JobDefinitionError(f"{assigner!r} is no window: one of {', '.join(kind.__name__ for kind in known)}")
-    untimed = isinstance(assigner, (TumblingProcessingTimeWindows, GlobalWindows))
-    if not untimed and not keyed.stream.event_time_column:
+    if not isinstance(assigner, (*BY_CLOCK, GlobalWindows)) and not keyed.stream.event_time_column:
         raise JobDefinitionError(
             "windows need event time: call assign_timestamps_and_watermarks(...), or give from_source a strategy; a "
             "map_batches whose schema lacks the event-time column drops it"
@@ -64,6 +59,7 @@ class WindowedStream:
     assigner: WindowAssigner
     allowed_lateness_ms: int = 0
     late_tag: str = ""
+    early_trigger: EarlyTrigger | None = None
 
     def allowed_lateness(self, lateness_ms: int) -> WindowedStream:
         """Keep windows this many milliseconds after their end, and emit them again for late rows. Raises
@@ -84,9 +80,31 @@ class WindowedStream:
         """
         return replace(self, late_tag=tag)
 
-    def aggregate(
-        self, *, uid: str = "", name: str = "window", **aggregates: Aggregate | AggregateOfExpression
-    ) -> DataStream:
+    def trigger(self, trigger: EarlyTrigger) -> WindowedStream:
+        """Emit results also before the window is over: every so often, after so many rows, or when none come.
+
+        The result at the end of the window comes all the same; with `PurgingTrigger` it has only what came since the
+        one before. Raises JobDefinitionError for what is no trigger, for GlobalWindows, which are given theirs, and for
+        sliding windows, which share their rows.
+
+        >>> hours = orders.key_by("shop").window(sl.TumblingEventTimeWindows(3_600_000))
+        >>> _ = hours.trigger(sl.ContinuousProcessingTimeTrigger(1_000)).aggregate(uid="hours", n=sl.count())
+        """
+        given: object = trigger
+        if not isinstance(given, (*EARLY_TRIGGERS, PurgingTrigger)):
+            known = ", ".join(kind.__name__ for kind in (*EARLY_TRIGGERS, PurgingTrigger))
+            raise JobDefinitionError(f"{trigger!r} is no trigger: one of {known}")
+        if isinstance(self.assigner, GlobalWindows):
+            raise JobDefinitionError("GlobalWindows(trigger) has its trigger already: time windows take another one")
+        if isinstance(self.assigner, get_args(PaneAssigner)):
+            geometry = PaneGeometry.of(self.assigner)
+            if geometry.slide_ms != geometry.size_ms:
+                raise JobDefinitionError(
+                    "sliding windows share their rows, and so take no trigger: take tumbling windows or sessions, or a shorter slide"
+                )
+        return replace(self, early_trigger=trigger)
+
+    def aggregate(self, *, uid: str = "", name: str = "window", **aggregates: AggregateToDo) -> DataStream:
         """One row per key and window: key columns, window_start and window_end (not for count windows), and a column
         per keyword. Raises JobDefinitionError for a column that is not there or that cannot be aggregated so.
 
@@ -96,7 +114,7 @@ class WindowedStream:
         beside = () if isinstance(self.assigner, GlobalWindows) else ("window_start", "window_end")
         keyed, plain = with_computed(self.keyed, aggregates)
         if keyed is not self.keyed:
-            return replace(self, keyed=keyed).aggregate(uid=uid, name=name, **plain)  # type: ignore[arg-type]
+            return replace(self, keyed=keyed).aggregate(uid=uid, name=name, **plain)
         chosen = self.keyed.named_aggregates(plain, name, beside)
         stream = self.keyed.stream
         spec = WindowAggregateSpec(
@@ -107,9 +125,32 @@ class WindowedStream:
             self.allowed_lateness_ms,
             self.late_tag,
             stream.schema,
+            self.early_trigger,
         )
-        added = stream.add_operator(name, spec, uid, schema=None, stateful=True, key_columns=self.keyed.key_columns)
+        schema = None
+        if stream.schema is not None:
+            keys = key_fields_of(self.keyed)
+            results = [pa.field(one.name, result_type(one, stream.schema)) for one in chosen]
+            schema = pa.schema([*keys, *self._window_fields(), *results])
+        added = stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.keyed.key_columns)
         return replace(added, event_time_column="" if isinstance(self.assigner, GlobalWindows) else "window_end")
+
+    def _window_fields(self) -> list[pa.Field]:
+        """The times of the windows in a result; the columns of the stream have to be known."""
+        if isinstance(self.assigner, GlobalWindows):
+            return []
+        stream, kind = self.keyed.stream, WINDOW_TIME
+        if stream.schema is not None and not isinstance(self.assigner, BY_CLOCK):
+            kind = window_time_of(stream.schema.field(stream.event_time_column).type)
+        return [pa.field(name, kind) for name in ("window_start", "window_end")]
+
+    def _schema_of_rows(self) -> pa.Schema | None:
+        """That of whole rows of a window with the window's times."""
+        schema = self.keyed.stream.schema
+        if schema is None:
+            return None
+        fields = [pa.field(field.name, plain_type(field.type)) for field in schema]
+        return pa.schema([*fields, *(field for field in self._window_fields() if field.name not in schema.names)])
 
     def process(
         self,
@@ -158,7 +199,7 @@ class WindowedStream:
         ...     return one if one["cents"] >= other["cents"] else other
         >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).reduce(dearer, uid="dearest")
         """
-        return self._process(function, "reduce", uid, name, None, "")
+        return self._process(function, "reduce", uid, name, self._schema_of_rows(), "", declares=False)
 
     def max_by(self, column: str, *, ties: str = "first", uid: str = "", name: str = "window") -> DataStream:
         """The row of each key and window with the greatest value of `column`, with window_start and window_end beside
@@ -189,11 +230,21 @@ class WindowedStream:
                 f"column {by.column!r} is {schema.field(by.column).type}, which has no greatest value here; cast it to a number before"
             )
         time_column = "" if isinstance(self.assigner, GlobalWindows) else "window_end"
-        return replace(self._process(by, "rows_by", uid, name, None, ""), event_time_column=time_column)
+        added = self._process(by, "rows_by", uid, name, self._schema_of_rows(), "", declares=False)
+        return replace(added, event_time_column=time_column)
 
     def _process(
-        self, function: Any, form: str, uid: str, name: str, schema: pa.Schema | None, event_time_column: str
+        self,
+        function: Any,
+        form: str,
+        uid: str,
+        name: str,
+        schema: pa.Schema | None,
+        event_time_column: str,
+        *,
+        declares: bool = True,
     ) -> DataStream:
+        """`declares`: the schema is what the user says that the function gives."""
         stream = self.keyed.stream
         spec = WindowProcessSpec(
             self.keyed.key_columns,
@@ -201,9 +252,11 @@ class WindowedStream:
             self.assigner,
             function,
             form,
-            schema,
+            schema if declares else None,
             self.allowed_lateness_ms,
             self.late_tag,
+            stream.schema,
+            self.early_trigger,
         )
         added = stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.keyed.key_columns)
         if event_time_column:

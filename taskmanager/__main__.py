@@ -22,8 +22,8 @@ from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TO
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import capture_standard_logging, make_logger
 from snapline.runtime.settings import Setting, command_line_layers, resolve
-from snapline.taskmanager.process import run_task_manager
 from snapline.taskmanager.task_manager_config import TaskManagerConfig
+from snapline.taskmanager.task_manager_process import run_task_manager
 
 PRELOADED = (
     "snapline.taskmanager.operators.factory",

@@ -30,11 +30,12 @@ from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Per
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
-from snapline.runtime.leaders.zookeeper import ZooKeeperSettings
 from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
+from snapline.runtime.leaders.zookeeper_session import ZooKeeperSettings
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import Dialer, relay_for
 from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.signing import Signer
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.timers import TimerScheduler
@@ -43,6 +44,7 @@ from snapline.taskmanager.actors.running_tasks import RunningTasks
 from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
+    DumpThreads,
     FailTaskExecution,
     ReleaseJobResources,
     ReleaseSnapshots,
@@ -50,7 +52,12 @@ from snapline.taskmanager.executor.effects import (
     StartTask,
     TerminateTaskManager,
 )
-from snapline.taskmanager.executor.events import JobMasterLeaderChanged, ShutDownRequested, TaskExecutorStarted
+from snapline.taskmanager.executor.events import (
+    JobMasterLeaderChanged,
+    ShutDownRequested,
+    TaskExecutorStarted,
+    ThreadsDumped,
+)
 from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.snapshots.local_directories import LocalDirectories, default_root
@@ -58,6 +65,7 @@ from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome, host_towards
 from snapline.taskmanager.threads.task_thread import TaskThread
+from snapline.taskmanager.threads.thread_dumper import ThreadDumper
 from snapline.taskmanager.threads.turns import Turns
 
 STOP_TASKS_SECONDS = 5.0
@@ -124,7 +132,8 @@ class TaskManager:
             DeliverToTask: lambda effect: self._tasks.deliver(effect.attempt_id, effect.message),
             ReleaseSnapshots: lambda effect: self._tasks.release_snapshots(effect.attempt_id, effect.untold),
             ReleaseJobResources: lambda effect: self._release_job(effect.job_id),
-            TerminateTaskManager: lambda effect: self._end(effect.reason, clean=effect.exit_code == 0),
+            DumpThreads: lambda effect: self._dumper.dump(effect.request),
+            TerminateTaskManager: self._terminate,
         }
         self._actor: pykka.ActorRef[Any] = MachineActor.start(
             "task-executor",
@@ -148,11 +157,16 @@ class TaskManager:
             events.add,
             logger,
         )
+        self._dumper = ThreadDumper(
+            ResourceID(config.resource_id), self._tasks.threads, lambda dump: self._tell(ThreadsDumped(dump))
+        )
         self._retrieval: LeaderRetrieval | ZooKeeperLeaderRetrieval
         if zookeeper is None:
             self._retrieval = LeaderRetrieval(config.addresses, security, self._leaders_changed, logger)
         else:
-            self._retrieval = ZooKeeperLeaderRetrieval(zookeeper, self._leaders_changed, logger)
+            self._retrieval = ZooKeeperLeaderRetrieval(
+                zookeeper, Signer.of_token(security.token), self._leaders_changed, logger
+            )
 
     @property
     def outcome(self) -> TaskManagerOutcome:
@@ -177,6 +191,7 @@ class TaskManager:
     def stop(self) -> list[str]:
         """Stop everything; names of the tasks that are stuck. Idempotent."""
         self._retrieval.stop()
+        self._dumper.close()
         in_the_middle = self._tasks.are_running
         stuck = self._tasks.stop_all(STOP_TASKS_SECONDS)
         if self._actor.is_alive():
@@ -204,6 +219,13 @@ class TaskManager:
     def _send_heartbeat_response(self, effect: SendHeartbeatResponse) -> None:
         counters = self._tasks.metrics(effect.response.executions)
         self._dialer.send(effect.connection, Fenced(effect.session, replace(effect.response, metrics=counters)))
+
+    def _terminate(self, effect: TerminateTaskManager) -> None:
+        """Its process is ended hard when a task is stuck: the log says before where that task is."""
+        if effect.exit_code:
+            stack = {"stack": self._tasks.stack_of(effect.stuck)} if effect.stuck is not None else {}
+            self._logger.error("TaskManager cannot go on", reason=effect.reason, **stack)
+        self._end(effect.reason, clean=effect.exit_code == 0)
 
     def _end(self, reason: str, *, clean: bool) -> None:
         with self._lock:

@@ -19,11 +19,14 @@ FOR_USERS = ("snapline/", "connectors/", "dataflow/api/", "dataflow/config.py", 
 """Where names lie that users call: exercised by tests and examples is exercised enough."""
 
 CALLED_BY_LIBRARIES = """
+    _ipython_display_
     on_receive on_stop on_failure use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
-    disable_wal align typingctx pushFilters FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose taskmanagers list_states
+    disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose taskmanagers list_states
     restored_checkpoint_id restored_timestamp_ms restored_path define_messages define_services
+    timeout_graceful_shutdown ssl_certfile ssl_keyfile ssl_ca_certs ssl_cert_reqs should_exit ui
 """
-"""pykka, grpc, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or read these by name."""
+"""pykka, grpc, uvicorn, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or read these by
+name."""
 
 CALLED_BY_USERS = """
     get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle
@@ -37,7 +40,7 @@ SEEN_BY_TESTS = """
     skipped_operators registered_jobs last_heartbeat_ms is_monitored latest_checkpoint_id pending_checkpoint_ids has_completed_latest
     remembered_aborts tasks_of outstanding queued_batches is_recovered copies_of checkpoint_barrier_unaligner
     redistribute_key_groups
-    remove_batch TurnTakingPushSource
+    remove_batch
 """
 """State of a core, or a way to set one up, through which tests and Flink's scenarios look at it. Add none that decides
 anything."""

@@ -19,6 +19,8 @@ from pyarrow import fs
 
 from snapline.dataflow.errors import ConnectorError
 
+PathLike = str | os.PathLike[str]
+
 S3_SCHEMES = ("s3", "s3a")
 S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CONNECT_TIMEOUT_SECONDS = 5

@@ -42,6 +42,14 @@ class OutputFiles(ABC):
         target is not there either."""
 
     @abstractmethod
+    def read(self, path: str) -> Any:
+        """A binary stream of a file's bytes, which can seek."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+
+    @abstractmethod
     def delete(self, path: str) -> None:
         """No error when it is gone."""
 
@@ -112,6 +120,13 @@ class LocalOutputFiles(OutputFiles):
                     _sync_directory(directory)
         return missing
 
+    def read(self, path: str) -> Any:
+        return pa.OSFile(path, "rb")
+
+    def exists(self, path: str) -> bool:
+        with failures("look for", path):
+            return Path(path).is_file()
+
     def delete(self, path: str) -> None:
         with failures("delete", path):
             Path(path).unlink(missing_ok=True)
@@ -162,6 +177,13 @@ class RemoteOutputFiles(OutputFiles):
                 elif not self._is_file(target):
                     missing.append((source, target))
         return missing
+
+    def read(self, path: str) -> Any:
+        return self._filesystem.open_input_file(path)
+
+    def exists(self, path: str) -> bool:
+        with failures("look for", self._url(path)):
+            return self._is_file(path)
 
     def delete(self, path: str) -> None:
         with failures("delete", self._url(path)):

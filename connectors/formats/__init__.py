@@ -1,10 +1,26 @@
-"""Formats: how rows are bytes. One value is one row here, as in a message of Kafka or a line of a file; whole batches
-are decoded at once."""
+"""Formats: how rows are bytes. One value is one row, as in a message of Kafka or a line of a file, or a file is many;
+whole batches are decoded at once."""
 
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.csv_lines import CsvFormat
+from snapline.connectors.formats.file_format import (
+    FileFormat,
+    OrcFormat,
+    ParquetFormat,
+)
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import BadRow, RawFormat, RowFormat
 from snapline.connectors.formats.schema_registry import ConfluentAvroFormat
 
-__all__ = ["AvroFormat", "BadRow", "ConfluentAvroFormat", "CsvFormat", "JsonFormat", "RawFormat", "RowFormat"]
+__all__ = [
+    "AvroFormat",
+    "BadRow",
+    "ConfluentAvroFormat",
+    "CsvFormat",
+    "FileFormat",
+    "JsonFormat",
+    "OrcFormat",
+    "ParquetFormat",
+    "RawFormat",
+    "RowFormat",
+]

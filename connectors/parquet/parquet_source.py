@@ -1,4 +1,4 @@
-"""Parquet files as a source: one split per row group, in the order of files and row groups.
+"""Parquet files as a source: one split per row group, in the order of files and row groups, or that of event time.
 
 Decides which files a path, directory or glob means, that their columns agree, and where a reader stands: the position
 is the number of rows of the row group that were emitted, so that a restore at any parallelism goes on with the next
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from snapline.connectors.builtin.rate_limit import RateLimiter
-from snapline.connectors.files.filesystems import Location, absolute, advice, first_line, locate
+from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.dataflow.api.connector_api import (
     InputStatus,
     Polled,
@@ -38,8 +38,6 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
 FOOTER_THREADS = 8
 EMIT_INTERVAL_MS = 20
-
-PathLike = str | os.PathLike[str]
 
 
 class ParquetSource(Source):
@@ -143,7 +141,7 @@ class ParquetReader(SourceReader):
         self._limiter: RateLimiter | None = None
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
-        self._splits = sorted(splits, key=lambda split: (int(split.description["index"]), split.split_id))
+        self._splits = list(splits)
         for split in self._splits:
             self._emitted[split.split_id] = int(split.position.get("rows", 0))
             if split.finished:

@@ -9,6 +9,7 @@ Flink's PendingCheckpoint.finalizeCheckpoint, DefaultCompletedCheckpointStore an
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.coordinator.snapshots import NoSnapshot, read_snapshot
 from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.staged import is_staged_directory, is_staged_file
 from snapline.runtime.actor import Performer
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
@@ -69,7 +71,9 @@ class CheckpointIo:
         clock: Clock,
         tell: Callable[[Any], object],
         logger: Logger,
+        staged_directories: Sequence[str] = (),
     ) -> None:
+        self._staged_directories = tuple(staged_directories)
         self._job_id = job_id
         self._job_directory = job_directory
         self._storages = storages
@@ -84,6 +88,8 @@ class CheckpointIo:
         self._tell = tell
         self._logger = logger
         self._statistics_due_ms = 0
+        self._statistics_number = self._statistics_written = 0
+        self._statistics_lock = threading.Lock()
         self._deletions = Deletions(io, timers, clock)
 
     def performers(self, statistics: CheckpointStatsTracker) -> dict[type, Performer]:
@@ -102,6 +108,7 @@ class CheckpointIo:
             asked.ShutdownIdCounter: lambda effect: self._deletions.until_gone(
                 "id counter", lambda: self._counter.shutdown(effect.status)
             ),
+            asked.DeleteStagedRows: lambda _: self._delete_staged_rows(),
             asked.PersistStatistics: lambda _: self._persist(statistics),
             asked.MessageRefused: self._refused,
             asked.ReportCheckpoint: self._report,
@@ -242,6 +249,19 @@ class CheckpointIo:
 
         self._quietly("delete leftovers", work)
 
+    def _delete_staged_rows(self) -> None:
+        """Only directories and files whose names say that they were staged."""
+        for directory in filter(is_staged_directory, self._staged_directories):
+
+            def work(directory: str = directory) -> None:
+                parent, _, name = directory.rstrip("/").rpartition("/")
+                there = [path for path, _ in self._storages.at(directory).list("")]
+                self._delete("", [f"{directory}/{path}" for path in there if is_staged_file(path)])
+                if all(is_staged_file(path) for path in there):
+                    self._storages.at(parent or "/").delete_prefix(name)
+
+            self._deletions.until_gone("delete staged rows", work)
+
     def _is_orphan(self, location: str, pointed_to: frozenset[CheckpointID]) -> bool:
         """Whether nothing points to the metadata there, and it is of this job, taken since that was submitted. An
         earlier job of the same id may have left a checkpoint for its user; one that is being given up goes with its
@@ -280,13 +300,28 @@ class CheckpointIo:
     def _quietly(self, name: str, work: Callable[[], None]) -> None:
         self._io.submit(name, work, self._tell, lambda _: None)
 
+    def write_statistics(self, statistics: CheckpointStatsTracker) -> None:
+        """Write them down at once: something of them has changed that happens rarely."""
+        self._statistics_due_ms = 0
+        self._persist(statistics)
+
     def _persist(self, statistics: CheckpointStatsTracker) -> None:
         now_ms = self._clock.now_ms()
         if now_ms < self._statistics_due_ms:
             return
         self._statistics_due_ms = now_ms + STATISTICS_PAUSE_MS
         data = encode_statistics(statistics)
-        self._quietly("write statistics", lambda: self._statistics_store.write(data))
+        self._statistics_number += 1
+        number = self._statistics_number
+
+        def write() -> None:
+            """Writes of several threads come in any order: what is older than what is there is not written."""
+            with self._statistics_lock:
+                if number > self._statistics_written:
+                    self._statistics_store.write(data)
+                    self._statistics_written = number
+
+        self._quietly("write statistics", write)
 
     def _report(self, effect: asked.ReportCheckpoint) -> None:
         say = self._logger.warning if effect.is_warning else self._logger.info

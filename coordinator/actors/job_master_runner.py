@@ -19,14 +19,16 @@ import pykka
 from snapline.coordinator.actors.checkpoint_coordinator_deactivator import CheckpointCoordinatorDeActivator
 from snapline.coordinator.actors.checkpoint_io import CheckpointIo
 from snapline.coordinator.actors.master_hook_runner import MasterHookRunner
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
 from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
+from snapline.coordinator.event_logs import JobLog
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.ha.high_availability import HighAvailability, JobStores
+from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.coordinator.io import IoExecutor
-from snapline.coordinator.job_registry import JobRegistry, LiveJob
+from snapline.coordinator.job_registry import EndedJob, JobRegistry, LiveJob
 from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobReachedTerminalState,
@@ -42,8 +44,8 @@ from snapline.coordinator.jobmaster.events import (
 )
 from snapline.coordinator.jobmaster.identity import JobMasterIdentity
 from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import Reply
-from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.switchboard import Outbox, Switchboard
@@ -87,6 +89,7 @@ class JobServices:
     switchboard: Switchboard
     leaders: LeaderPublisher
     registry: JobRegistry
+    archive: JobArchive
     replies: PendingReplies
     logger: Logger
 
@@ -183,6 +186,7 @@ class JobMasterRunner:
             graph.edges,
             store_survives_suspension=stores.survives_suspension,
             master_hooks=hook_runner.registered(),
+            has_staged_rows=bool(graph.staged_directories),
             stats=self._restored_statistics(stores, checkpointing.history_size),
         )
         session = LeaderSessionID(uuid.uuid4().hex)
@@ -195,6 +199,8 @@ class JobMasterRunner:
             self.job_directory,
             lambda: uuid.uuid4().hex,
             services.clock.now_ms(),
+            stores.submitted_ms,
+            checkpoints.stats.job_restarts,
         )
         checkpoint_io = CheckpointIo(
             job_id,
@@ -206,8 +212,18 @@ class JobMasterRunner:
             services.clock,
             self.tell,
             self._logger,
+            graph.staged_directories,
         )
         outbox = self._outbox = services.switchboard.outbox(self.tell)
+        log = JobLog(master, self._logger)
+
+        def after_events() -> None:
+            outbox.flush()
+            if checkpoints.stats.job_restarts != master.scheduler.restarts:
+                checkpoints.stats.job_restarts = master.scheduler.restarts
+                checkpoint_io.write_statistics(checkpoints.stats)
+            log.write()
+
         actor = MachineActor.start(
             f"job-master-{job_id}",
             master,
@@ -225,7 +241,7 @@ class JobMasterRunner:
             services.clock,
             self._logger.bind(actor="job-master"),
             self._crashed,
-            outbox.flush,
+            after_events,
             TAKEN_TOGETHER,
         )
         self._deactivator = CheckpointCoordinatorDeActivator.start(
@@ -262,11 +278,18 @@ class JobMasterRunner:
 
     def _report_status(self, effect: ReportJobStatus) -> None:
         self._status = effect.change.status
-        self._logger.info("job status", status=effect.change.status.value, failure=_summary(effect.change.failure))
+        self._log_status(effect.change.status, effect.change.failure)
         self._tell_dispatcher(JobStatusReported(effect.change))
         if self._deactivator is not None:
             tell_if_alive(self._deactivator, effect.change)
         self._services.registry.touch(effect.change.job_id)
+
+    def _log_status(self, status: JobStatus, failure: SerializedFailure | None) -> None:
+        """A job that has FAILED is an error; its cause and those of restarts are logged by JobLog, with their task."""
+        if status is JobStatus.FAILED:
+            self._logger.error("job status", status=status.value, failure=_summary(failure))
+        else:
+            self._logger.info("job status", status=status.value)
 
     def _update_graph(self, effect: UpdateJobGraph) -> None:
         """Until it is there, however long that takes."""
@@ -335,8 +358,20 @@ class JobMasterRunner:
         self._take_down()
         shows_end = self._live is not None and self._live.master.status is status and status.is_globally_terminal
         self._services.registry.ended(self._job_graph.job_id, view if shows_end else None)
+        if view is not None and shows_end:
+            self._archive(view)
         self._services.replies.job_master_gone(self._job_graph.job_id, f"the job is {status.value}")
         self._tell_dispatcher(JobMasterEnded(self._job_graph.job_id, status, failure))
+
+    def _archive(self, view: EndedJob) -> None:
+        """Keep what is known of the job for leaders that come; the end of a job waits for no archive."""
+        archive, now_ms = self._services.archive, self._services.clock.now_ms()
+        self._services.io.submit(
+            f"archive job {self._job_graph.job_id}",
+            lambda: archive.put(view.to_archive(), now_ms),
+            lambda _: None,
+            lambda error: self._logger.warning("the job cannot be archived", reason=str(error)),
+        )
 
     def _take_down(self) -> None:
         services, job_id = self._services, self._job_graph.job_id

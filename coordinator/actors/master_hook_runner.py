@@ -17,7 +17,7 @@ from snapline.coordinator.checkpoint.effects import (
     TriggerMasterHook,
 )
 from snapline.coordinator.checkpoint.events import MasterHookAnswered, MasterHookFailed, MasterHookRestored
-from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
 from snapline.coordinator.io import IoExecutor
 from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook
 from snapline.dataflow.snapshot.handles import MasterState

@@ -180,6 +180,12 @@ class ShutdownIdCounter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteStagedRows:
+    """The job is over and nothing can start from a snapshot of it: what was staged for it may go. Nobody waits for
+    it."""
+
+
+@dataclass(frozen=True, slots=True)
 class PersistStatistics:
     """Statistics changed in a way worth keeping: `stats.to_bytes()` may be written, at the shell's own pace."""
 
@@ -301,6 +307,7 @@ CheckpointCoordinatorEffect = (
     | CloseMasterHook
     | ReleaseCompletedCheckpoints
     | ShutdownIdCounter
+    | DeleteStagedRows
     | PersistStatistics
     | ReportCheckpoint
     | CheckpointRequestCompleted

@@ -1,9 +1,10 @@
 """Checkpoints between their id and their end: acknowledged, declined, expired, aborted, stored, completed.
 
 Decides what each message of a task, each timeout and each answer of the store means for the checkpoints in flight. Does
-not know how they come about (`coordinator`), nor who takes part (`plan`). A checkpoint whose store is outstanding
-cannot be aborted any more: whether it counts is decided by the answer. Mirrors receiveAcknowledgeMessage,
-receiveDeclineMessage, abortPendingCheckpoint and completePendingCheckpoint of Flink's CheckpointCoordinator.
+not know how they come about (`checkpoint_coordinator`), nor who takes part (`checkpoint_plan`). A checkpoint whose
+store is outstanding cannot be aborted any more: whether it counts is decided by the answer. Mirrors
+receiveAcknowledgeMessage, receiveDeclineMessage, abortPendingCheckpoint and completePendingCheckpoint of Flink's
+CheckpointCoordinator.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class InFlight:
 
 
 class CheckpointsInFlight:
-    """All pending checkpoints of one job. Methods append to `out` what has to be done."""
+    """All pending checkpoints of one job. Methods return what has to be done, in order."""
 
     def __init__(
         self,
@@ -130,13 +131,14 @@ class CheckpointsInFlight:
 
     # --- messages of tasks
 
-    def acknowledge(self, messages: Iterable[AcknowledgeCheckpoint], now_ms: int, out: Effects) -> None:
+    def acknowledge(self, messages: Iterable[AcknowledgeCheckpoint], now_ms: int) -> Effects:
         """Tasks acknowledged. The hot path of a large job: a few microseconds each."""
+        effects: Effects = []
         entries, job_id = self._entries, self._job_id
         for message in messages:
             entry = entries.get(message.checkpoint_id)
             if entry is None or message.job_id != job_id:
-                self._late_acknowledge(message, out)
+                effects += self._refuse_late_acknowledge(message)
                 continue
             attempt, state = message.attempt_id, message.state
             result = entry.pending.acknowledge_task(attempt, state)
@@ -148,7 +150,8 @@ class CheckpointsInFlight:
                 if entry.pending.is_fully_acknowledged:
                     self._acknowledged.append(entry)
             elif result is not TaskAcknowledgeResult.DUPLICATE:
-                self._stray_acknowledge(message, out)
+                effects += self._refuse_stray_acknowledge(message)
+        return effects
 
     def check_acknowledged(self, checkpoint_id: CheckpointID) -> None:
         """The tasks were triggered; there may be none to wait for."""
@@ -156,142 +159,146 @@ class CheckpointsInFlight:
         if entry.pending.is_fully_acknowledged:
             self._acknowledged.append(entry)
 
-    def decline(self, message: DeclineCheckpoint, now_ms: int, out: Effects) -> None:
+    def decline(self, message: DeclineCheckpoint, now_ms: int) -> Effects:
         """A task gave up. It is not asked whether the checkpoint waits for that task (as in Flink)."""
         checkpoint_id, attempt = message.checkpoint_id, message.attempt_id
         if message.job_id != self._job_id:
             detail = f"declined for job {message.job_id}, this is {self._job_id}"
-            out.append(MessageRefused(checkpoint_id, attempt, detail))
-            return
+            return [MessageRefused(checkpoint_id, attempt, detail)]
         entry = self._entries.get(checkpoint_id)
         if entry is None:
             known = self._recent.outcome_of(checkpoint_id) is not None
             detail = f"declined too late: {message.reason.message} {message.detail}".strip()
-            out.append(MessageRefused(checkpoint_id, attempt, detail, known=known))
-        elif entry.pending.status is PendingCheckpointStatus.PENDING:
-            detail = (
-                f"{self._task_name(attempt)}: {message.detail}" if message.detail else f"{self._task_name(attempt)}."
-            )
-            self.abort(entry.pending, message.reason, now_ms, out, attempt=attempt, detail=detail)
+            return [MessageRefused(checkpoint_id, attempt, detail, known=known)]
+        if entry.pending.status is not PendingCheckpointStatus.PENDING:
+            return []
+        detail = f"{self._task_name(attempt)}: {message.detail}" if message.detail else f"{self._task_name(attempt)}."
+        return self.abort(entry.pending, message.reason, now_ms, attempt=attempt, detail=detail)
 
-    def _stray_acknowledge(self, message: AcknowledgeCheckpoint, out: Effects) -> None:
+    def _refuse_stray_acknowledge(self, message: AcknowledgeCheckpoint) -> Effects:
         """The checkpoint is pending, and does not wait for this task."""
         checkpoint_id = message.checkpoint_id
         detail = "acknowledged by a task that the checkpoint does not wait for"
-        out.append(MessageRefused(checkpoint_id, message.attempt_id, detail, known=True))
-        if message.state.operators:
-            self._publication.remember_stray(checkpoint_id, message.state)
-            out.append(DiscardState(checkpoint_id, (message.state,), ()))
+        refused = MessageRefused(checkpoint_id, message.attempt_id, detail, known=True)
+        if not message.state.operators:
+            return [refused]
+        self._publication.remember_stray(checkpoint_id, message.state)
+        return [refused, DiscardState(checkpoint_id, (message.state,), ())]
 
-    def _late_acknowledge(self, message: AcknowledgeCheckpoint, out: Effects) -> None:
+    def _refuse_late_acknowledge(self, message: AcknowledgeCheckpoint) -> Effects:
         """The checkpoint is over, or never was."""
         checkpoint_id, attempt = message.checkpoint_id, message.attempt_id
         if message.job_id != self._job_id:
-            out.append(MessageRefused(checkpoint_id, attempt, f"the message is for job {message.job_id}"))
-            return
+            return [MessageRefused(checkpoint_id, attempt, f"the message is for job {message.job_id}")]
         outcome = self._recent.outcome_of(checkpoint_id)
         detail = "the checkpoint is unknown" if outcome is None else f"the checkpoint is {outcome.value} already"
-        out.append(MessageRefused(checkpoint_id, attempt, detail, known=outcome is not None))
-        if message.state.operators:
-            location = self._recent.location_of(checkpoint_id)
-            paths = self._publication.paths_of_late_state(checkpoint_id, outcome, location, message.state)
-            out.append(DiscardState(checkpoint_id, (message.state,), paths))
+        refused = MessageRefused(checkpoint_id, attempt, detail, known=outcome is not None)
+        if not message.state.operators:
+            return [refused]
+        location = self._recent.location_of(checkpoint_id)
+        paths = self._publication.paths_of_late_state(checkpoint_id, outcome, location, message.state)
+        return [refused, DiscardState(checkpoint_id, (message.state,), paths)]
 
     # --- aborting
 
-    def expire(self, checkpoint_id: CheckpointID, now_ms: int, out: Effects) -> None:
+    def expire(self, checkpoint_id: CheckpointID, now_ms: int) -> Effects:
         """The checkpoint has taken too long."""
         entry = self._entries.get(checkpoint_id)
         if entry is None or entry.pending.status is not PendingCheckpointStatus.PENDING:
-            return
+            return []
         missing = entry.pending.unacknowledged_tasks
         detail = ""
         if missing:
             detail = f"{len(missing)} tasks did not acknowledge, the first of them {self._task_name(missing[0])}."
-        self.abort(entry.pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, now_ms, out, detail=detail)
+        return self.abort(entry.pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, now_ms, detail=detail)
 
     def abort_unacknowledged(
-        self, attempt: ExecutionAttemptID, reason: CheckpointFailureReason, detail: str, now_ms: int, out: Effects
-    ) -> None:
+        self, attempt: ExecutionAttemptID, reason: CheckpointFailureReason, detail: str, now_ms: int
+    ) -> Effects:
         """Nothing more will come of this attempt."""
+        effects: Effects = []
         for entry in tuple(self._entries.values()):
             if not entry.pending.is_acknowledged_by(attempt):
-                self.abort(entry.pending, reason, now_ms, out, detail=detail)
+                effects += self.abort(entry.pending, reason, now_ms, detail=detail)
+        return effects
 
-    def task_finished(self, attempt: ExecutionAttemptID, now_ms: int, out: Effects) -> list[CheckpointTriggerRequest]:
-        """It ended while checkpoints waited for it, which therefore end, too. Returns the requests that can be met
-        without it: all that somebody waits for, but those that have stopped the other tasks."""
+    def task_finished(self, attempt: ExecutionAttemptID, now_ms: int) -> tuple[list[CheckpointTriggerRequest], Effects]:
+        """The task ended while checkpoints waited for it, which therefore end, too. Returns, first, the requests that
+        can be met without it: all that somebody waits for, but those that have stopped the other tasks."""
         reason, detail = (
             CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
             f"{self._task_name(attempt)} finished without acknowledging.",
         )
         again: list[CheckpointTriggerRequest] = []
+        effects: Effects = []
         for entry in tuple(self._entries.values()):
             if entry.pending.is_acknowledged_by(attempt):
                 continue
             is_wanted = not entry.request.is_periodic and not entry.pending.properties.is_synchronous
-            self.abort(entry.pending, reason, now_ms, out, detail=detail, begins_again=is_wanted)
+            effects += self.abort(entry.pending, reason, now_ms, detail=detail, begins_again=is_wanted)
             if is_wanted:
                 again.append(entry.request)
-        return again
+        return again, effects
 
     def abort_pending(
         self,
         reason: CheckpointFailureReason,
         now_ms: int,
-        out: Effects,
         *,
         detail: str = "",
         subsumed_by: CheckpointID | None = None,
-    ) -> None:
-        """All of them, or those that a completed checkpoint makes pointless; the one being stored stays."""
+    ) -> Effects:
+        """Abort all of them, or those that a completed checkpoint makes pointless; the one being stored stays."""
+        effects: Effects = []
         for checkpoint_id, entry in tuple(self._entries.items()):
             pending = entry.pending
             if pending.status is not PendingCheckpointStatus.PENDING:
                 continue
             if subsumed_by is None or (checkpoint_id < subsumed_by and pending.can_be_subsumed):
-                self.abort(pending, reason, now_ms, out, detail=detail)
+                effects += self.abort(pending, reason, now_ms, detail=detail)
+        return effects
 
     def abort(
         self,
         pending: PendingCheckpoint,
         reason: CheckpointFailureReason,
         now_ms: int,
-        out: Effects,
         *,
         attempt: ExecutionAttemptID | None = None,
         detail: str = "",
         owns_directory: bool = True,
         begins_again: bool = False,
-    ) -> None:
-        """It will never complete. `begins_again`: who asked for it will get another one."""
+    ) -> Effects:
+        """The checkpoint will never complete. `begins_again`: who asked for it will get another one."""
+        effects: Effects = []
         checkpoint_id = pending.checkpoint_id
         entry = self._entries.pop(checkpoint_id)
         if entry in self._acknowledged:
             self._acknowledged.remove(entry)
         if pending.abort(reason):
-            out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, checkpoint_id)))
+            effects.append(CancelTimer(CheckpointTimeoutKey(self._job_id, checkpoint_id)))
         self._recent.remember(checkpoint_id, CheckpointOutcome.ABORTED, pending.location)
         self._publication.forget_strays(checkpoint_id)
         self.something_ended = True
         location = pending.location if owns_directory else ""
         states = pending.task_states
         paths = self._publication.paths_of_aborted(pending, states, owns_directory=owns_directory)
-        out.append(DiscardCheckpoint(checkpoint_id, location, states, paths))
+        effects.append(DiscardCheckpoint(checkpoint_id, location, states, paths))
         if not begins_again:
-            out.append(CheckpointRequestFailed(entry.request.request_id, reason, detail, checkpoint_id))
+            effects.append(CheckpointRequestFailed(entry.request.request_id, reason, detail, checkpoint_id))
         self._stats.report_failed(checkpoint_id, now_ms, reason.name, detail)
-        out.append(self._reports.failed(entry.stats, reason, detail, now_ms))
-        out.append(PersistStatistics())
+        effects.append(self._reports.failed(entry.stats, reason, detail, now_ms))
+        effects.append(PersistStatistics())
         verdict = self._failures.handle_failure(checkpoint_id, pending.properties, reason, attempt, detail)
         if verdict is not None:
-            out.append(failure_effect(verdict, reason))
+            effects.append(failure_effect(verdict, reason))
         tasks = pending.plan.tasks_to_commit_to
         latest_id = self._publication.store.latest_id
         if tasks:
             timestamp_ms = pending.timestamp_ms
             aborted = NotifyCheckpointAborted(self._job_id, tasks[0], checkpoint_id, latest_id, timestamp_ms)
-            out.append(ForTasks(aborted, tasks))
+            effects.append(ForTasks(aborted, tasks))
+        return effects
 
     # --- completing
 
@@ -300,23 +307,22 @@ class CheckpointsInFlight:
         vertices: Sequence[JobVertex],
         left_states: Mapping[ExecutionVertexID, TaskStateSnapshot],
         now_ms: int,
-        out: Effects,
-    ) -> None:
+    ) -> Effects:
         """Make the first of the fully acknowledged checkpoints durable. Nothing else may be being stored.
         `left_states`: see `finalization`."""
         pending = self._acknowledged.pop(0).pending
         completed = pending.finalize(self._job_name, vertices, self._final_states, left_states, now_ms)
         begun = completed if isinstance(completed, FinalizeRefused) else self._publication.begin(completed, pending)
         if isinstance(begun, FinalizeRefused):
-            self.abort(pending, begun.reason, now_ms, out, detail=begun.detail)
-            return
+            return self.abort(pending, begun.reason, now_ms, detail=begun.detail)
         if pending.release_canceller():
-            out.append(CancelTimer(CheckpointTimeoutKey(self._job_id, pending.checkpoint_id)))
-        out.append(begun)
+            return [CancelTimer(CheckpointTimeoutKey(self._job_id, pending.checkpoint_id)), begun]
+        return [begun]
 
-    def stored(self, now_ms: int, out: Effects) -> PendingCheckpoint | None:
-        """It is durable: count it, drop what is older, tell the tasks. Returns it; None for a snapshot that was
-        adopted."""
+    def stored(self, now_ms: int) -> tuple[PendingCheckpoint | None, Effects]:
+        """The checkpoint is durable: count it, drop what is older, tell the tasks. Returns it, first; None for a
+        snapshot that was adopted."""
+        effects: Effects = []
         storing, last_subsumed_id, removals = self._publication.succeeded()
         pending, checkpoint = storing.pending, storing.checkpoint
         if pending is not None:
@@ -328,34 +334,33 @@ class CheckpointsInFlight:
             self.last_completion_ms = now_ms
             self._failures.handle_success(checkpoint_id)
             self._stats.report_completed(checkpoint_id, now_ms, checkpoint.location)
-            out.append(self._reports.completed(entry.stats, now_ms))
+            effects.append(self._reports.completed(entry.stats, now_ms))
             self._final_states.update(pending.final_task_states())
-            out.append(PersistStatistics())
-            out.append(CheckpointRequestCompleted(entry.request.request_id, checkpoint_id, checkpoint.location))
+            effects.append(PersistStatistics())
+            effects.append(CheckpointRequestCompleted(entry.request.request_id, checkpoint_id, checkpoint.location))
             if not properties.is_savepoint or properties.is_synchronous:
                 reason = CheckpointFailureReason.CHECKPOINT_SUBSUMED
-                self.abort_pending(reason, now_ms, out, subsumed_by=checkpoint_id)
+                effects += self.abort_pending(reason, now_ms, subsumed_by=checkpoint_id)
                 tasks = pending.plan.tasks_to_commit_to
                 if tasks:
                     timestamp_ms = pending.timestamp_ms
                     complete = NotifyCheckpointComplete(
                         self._job_id, tasks[0], checkpoint_id, timestamp_ms, last_subsumed_id
                     )
-                    out.append(ForTasks(complete, tasks))
-        out += removals
-        return pending
+                    effects.append(ForTasks(complete, tasks))
+        effects += removals
+        return pending, effects
 
-    def store_failed(self, event: CheckpointStoreFailed, now_ms: int, out: Effects) -> bool:
-        """It is not durable, or nobody knows. Returns whether it was a snapshot to be adopted that surely failed."""
+    def store_failed(self, event: CheckpointStoreFailed, now_ms: int) -> tuple[bool, Effects]:
+        """The checkpoint is not durable, or nobody knows. Returns, first, whether it was a snapshot to be adopted that
+        surely failed."""
         if event.outcome_unknown:
-            out.append(self._publication.verify())
-            return False
+            return False, [self._publication.verify()]
         pending = self._publication.failed().pending
         if pending is None:
-            return True
+            return True, []
         owns_directory = not event.published_by_other
-        self.abort(pending, event.reason, now_ms, out, detail=event.detail, owns_directory=owns_directory)
-        return False
+        return False, self.abort(pending, event.reason, now_ms, detail=event.detail, owns_directory=owns_directory)
 
     def forget_final_states(self, kept_vertices: frozenset[JobVertexID] | None) -> None:
         """Tasks start anew, except those of `kept_vertices`."""

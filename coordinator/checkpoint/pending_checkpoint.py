@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
+from snapline.coordinator.checkpoint.checkpoint_plan import CheckpointPlan
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
-from snapline.coordinator.checkpoint.plan import CheckpointPlan
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobVertex

@@ -277,6 +277,11 @@ class CheckpointPublication:
         effects.append(ReleaseCompletedCheckpoints())
         return effects
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether a snapshot of the job stays for its user after the end."""
+        return bool(self._kept)
+
     def close(self) -> list[CheckpointCoordinatorEffect]:
         """All that had to be removed is; shared files that nobody kept follow."""
         gone = tuple(path for path in self._unreferenced if not self.registry.uses_file(path))

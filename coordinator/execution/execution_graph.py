@@ -15,6 +15,7 @@ from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from snapline.dataflow.key_groups import check_parallelism
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.runtime.cores.machine import InvariantViolation, check
 
@@ -298,16 +299,18 @@ def _check_forward(edge_id: str, partitioning: str, source: JobVertex, target: J
 
 
 def with_parallelism(job_graph: JobGraph, parallelism: Mapping[JobVertexID, int]) -> JobGraph:
-    """The job with another parallelism of these vertices. Raises ValueError when it cannot run so."""
+    """The job with another parallelism of these vertices; what hands out splits stays one task. Raises ValueError when
+    it cannot run so."""
     unknown = parallelism.keys() - {vertex.vertex_id for vertex in job_graph.vertices}
     if unknown:
         raise ValueError(f"job {job_graph.name!r} has no vertex {min(unknown)}")
+    alone = {edge.source for edge in job_graph.edges if edge.partitioning is Partitioning.DEMAND}
     rescaled = replace(
         job_graph,
         vertices=tuple(
             replace(
                 vertex,
-                parallelism=parallelism.get(vertex.vertex_id, vertex.parallelism),
+                parallelism=1 if vertex.vertex_id in alone else parallelism.get(vertex.vertex_id, vertex.parallelism),
                 submitted_parallelism=vertex.submitted_parallelism or vertex.parallelism,
             )
             for vertex in job_graph.vertices

@@ -28,7 +28,8 @@ class ReactiveParallelism:
         """The greatest parallelism of the vertices that follow."""
         vertices = self.job_graph.vertices
         greatest = max(_submitted(vertex) for vertex in vertices)
-        return min(vertex.max_parallelism for vertex in vertices if _submitted(vertex) == greatest)
+        bounds = [vertex.max_parallelism for vertex in vertices if _submitted(vertex) == greatest]
+        return min((bound for bound in bounds if bound > 1), default=1)  # an enumerator is alone, and hinders nobody
 
     @property
     def slots_wanted(self) -> int:
@@ -44,11 +45,14 @@ class ReactiveParallelism:
         return self._with(low) if low else None
 
     def _with(self, parallelism: int) -> Mapping[JobVertexID, int]:
-        submitted = {vertex.vertex_id: _submitted(vertex) for vertex in self.job_graph.vertices}
-        greatest = max(submitted.values())
+        vertices = self.job_graph.vertices
+        greatest = max(map(_submitted, vertices))
         return {
-            vertex_id: parallelism if of_vertex == greatest else min(of_vertex, parallelism)
-            for vertex_id, of_vertex in submitted.items()
+            vertex.vertex_id: min(
+                parallelism if _submitted(vertex) == greatest else min(_submitted(vertex), parallelism),
+                vertex.max_parallelism,
+            )
+            for vertex in vertices
         }
 
     def _slots_for(self, parallelism: int) -> int:

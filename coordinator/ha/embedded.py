@@ -27,11 +27,12 @@ from collections.abc import Callable, Sequence
 
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
-from snapline.coordinator.ha.stored_job_graphs import StoredFile, StoredJobGraphs, read_job_graphs
+from snapline.coordinator.ha.signed_pointers import SignedPointers
+from snapline.coordinator.ha.stored_job_graphs import StoredFile, StoredJobGraphs, read_job_graphs, seal_job_graph
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
-from snapline.dataflow.wire.codec import encode_job_graph
 from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.signing import UNSIGNED, Signer
 from snapline.runtime.storage.storage_port import Storage, StorageAlreadyExists, StorageError, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
@@ -284,9 +285,10 @@ class EmbeddedStatistics:
 class EmbeddedJobGraphs:
     """Graphs of submitted jobs in the directory `jobs/` (JobGraphStore)."""
 
-    def __init__(self, storage: Storage, fence: LeadershipFence) -> None:
+    def __init__(self, storage: Storage, fence: LeadershipFence, signer: Signer) -> None:
         self._storage = storage
         self._fence = fence
+        self._signer = signer
 
     def put(self, job_graph: JobGraph) -> None:
         """Durable when it returns. A graph that is put again keeps its place in the order."""
@@ -296,7 +298,7 @@ class EmbeddedJobGraphs:
             submitted = self._storage.get(path)[: _SUBMITTED.size]
         except StorageNotFound:
             submitted = _SUBMITTED.pack(time.time_ns())
-        self._storage.put(path, submitted + encode_job_graph(job_graph).SerializeToString())
+        self._storage.put(path, submitted + seal_job_graph(self._signer, job_graph))
 
     def replace(self, job_graph: JobGraph) -> None:
         """Durable when it returns. One that was removed stays removed."""
@@ -306,7 +308,7 @@ class EmbeddedJobGraphs:
             submitted = self._storage.get(path)[: _SUBMITTED.size]
         except StorageNotFound:
             return
-        self._storage.put(path, submitted + encode_job_graph(job_graph).SerializeToString())
+        self._storage.put(path, submitted + seal_job_graph(self._signer, job_graph))
 
     def remove(self, job_id: JobID) -> None:
         """No error when there is none."""
@@ -329,25 +331,33 @@ class EmbeddedJobGraphs:
             place = f"{self._storage.url}/{path}"
             size = _SUBMITTED.size
             files.append(StoredFile(path.removeprefix("jobs/"), place, data[:size], data[size:]))
-        return read_job_graphs(files, _SUBMITTED.size)
+        return read_job_graphs(files, _SUBMITTED.size, self._signer)
 
 
 class EmbeddedHighAvailability:
     """All of it, below one storage (HighAvailability)."""
 
-    def __init__(self, storage: Storage, session: LeaderSessionID | None, *, durable: bool) -> None:
-        """Takes over when there is a session. `durable`: what is in there outlives the process."""
+    def __init__(
+        self, storage: Storage, session: LeaderSessionID | None, *, durable: bool, signer: Signer = UNSIGNED
+    ) -> None:
+        """Takes over when there is a session. `durable`: what is in there outlives the process. `signer` signs it."""
         self._storage = storage
         self._durable = durable
         self._fence = LeadershipFence(storage, session)
         self._fence.take_over()
-        self._graphs = EmbeddedJobGraphs(storage, self._fence)
+        self._signer = signer
+        self._graphs = EmbeddedJobGraphs(storage, self._fence, signer)
         self._forgotten: set[JobID] = set()
 
     @property
     def job_graphs(self) -> JobGraphStore:
         """The graphs of all jobs."""
         return self._graphs
+
+    @property
+    def storage(self) -> Storage:
+        """The place of files that nobody needs to agree on."""
+        return self._storage
 
     def open_job(self, job_id: JobID) -> JobStores:
         """The stores of one job."""
@@ -356,7 +366,7 @@ class EmbeddedHighAvailability:
         counter.start()
         return JobStores(
             counter,
-            EmbeddedPointers(self._storage, job_id, self._fence),
+            SignedPointers(EmbeddedPointers(self._storage, job_id, self._fence), job_id, self._signer),
             EmbeddedStatistics(self._storage, job_id, self._fence, lambda: job_id in self._forgotten),
             survives_suspension=self._durable,
             submitted_ms=self._graphs.submitted_ms(job_id),

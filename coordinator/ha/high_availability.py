@@ -16,6 +16,7 @@ from snapline.coordinator.ha.stored_job_graphs import StoredJobGraphs
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.runtime.storage.storage_port import Storage
 
 
 class PointerExists(Exception):
@@ -110,6 +111,11 @@ class HighAvailability(Protocol):
     @property
     def job_graphs(self) -> JobGraphStore:
         """The graphs of all jobs."""
+        ...
+
+    @property
+    def storage(self) -> Storage:
+        """The place of files that nobody needs to agree on, such as the archive of jobs."""
         ...
 
     def open_job(self, job_id: JobID) -> JobStores:

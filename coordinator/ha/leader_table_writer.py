@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
-from snapline.runtime.leaders.leader_retrieval import LeaderTable, encode_leader_table
+from snapline.runtime.leaders.leader_retrieval import LeaderTable, seal_leader_table
 from snapline.runtime.logs import Logger
+from snapline.runtime.signing import Signer
 
 RETRY_SECONDS = 0.5
 
@@ -19,8 +20,9 @@ RETRY_SECONDS = 0.5
 class LeaderTableWriter:
     """Publishes the table of leaders on one thread of its own."""
 
-    def __init__(self, write: Callable[[bytes], None], logger: Logger) -> None:
+    def __init__(self, write: Callable[[bytes], None], signer: Signer, logger: Logger) -> None:
         self._write = write
+        self._signer = signer
         self._logger = logger
         self._changed = threading.Condition()
         self._newest: LeaderTable | None = None
@@ -50,7 +52,7 @@ class LeaderTableWriter:
                 table, self._newest = self._newest, None
             try:
                 if table is not None:
-                    self._write(encode_leader_table(table).SerializeToString())
+                    self._write(seal_leader_table(table, self._signer))
             except LeadershipLost:
                 return
             except Exception as error:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.wire.codec import WireError, decode_job_graph
+from snapline.dataflow.ids import JobID
+from snapline.dataflow.wire.codec import WireError, decode_job_graph, encode_job_graph
 from snapline.protos import job_pb2
+from snapline.runtime.signing import Signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,24 @@ class StoredFile:
     """None: there is nothing to read."""
 
 
-def read_job_graphs(files: Iterable[StoredFile], submitted_size: int) -> StoredJobGraphs:
-    """Sort the readable ones by submission. `submitted_size`: bytes of a time of submission that is whole."""
+def seal_job_graph(signer: Signer, job_graph: JobGraph) -> bytes:
+    """Return the bytes of a graph as they are stored, signed for this job."""
+    return signer.seal(f"jobs/{job_graph.job_id}", encode_job_graph(job_graph).SerializeToString())
+
+
+def open_job_graph(signer: Signer, job_id: JobID, data: bytes) -> bytes:
+    """Return the bytes of a graph that were sealed for this job. Raises NotSigned."""
+    return signer.open(f"jobs/{job_id}", data)
+
+
+def read_job_graphs(files: Iterable[StoredFile], submitted_size: int, signer: Signer) -> StoredJobGraphs:
+    """Sort the readable ones by submission. `submitted_size`: bytes of a time of submission that is whole. Nothing of a
+    graph that `signer` does not know is decoded, let alone unpickled."""
     found: list[tuple[bytes, JobGraph]] = []
     set_aside: list[JobGraphSetAside] = []
     for file in files:
         try:
-            found.append((file.submitted, _read(file, submitted_size)))
+            found.append((file.submitted, _read(file, submitted_size, signer)))
         except (DecodeError, WireError, ValueError) as error:
             way_out = "put it back from a copy and restart the coordinator, or remove it and submit the job again from its last checkpoint"
             set_aside.append(JobGraphSetAside(file.name, f"{file.place} {error}; {way_out}"))
@@ -62,13 +75,14 @@ def read_job_graphs(files: Iterable[StoredFile], submitted_size: int) -> StoredJ
     return StoredJobGraphs(tuple(graph for _, graph in found), tuple(set_aside))
 
 
-def _read(file: StoredFile, submitted_size: int) -> JobGraph:
+def _read(file: StoredFile, submitted_size: int, signer: Signer) -> JobGraph:
     if file.data is None:
         raise ValueError("names a file that is not there")
     if len(file.submitted) < submitted_size or not file.data:
         raise ValueError("is cut short")
+    data = open_job_graph(signer, JobID(file.name), file.data)
     try:
-        graph = decode_job_graph(job_pb2.JobGraph.FromString(file.data))
+        graph = decode_job_graph(job_pb2.JobGraph.FromString(data))
     except (DecodeError, WireError) as error:
         raise ValueError(f"is no job graph, or is cut short ({error})") from error
     if graph.job_id != file.name:

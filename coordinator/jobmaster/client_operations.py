@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.effects import CheckpointRequestCompleted, CheckpointRequestFailed
 from snapline.coordinator.checkpoint.events import CheckpointRequested, CheckpointRequestID, StopWithSavepointRequested
+from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
@@ -25,15 +26,16 @@ from snapline.coordinator.jobmaster.operations import (
     StopWithSavepoint,
     TakeCheckpoint,
     TakeSavepoint,
+    TapOperator,
 )
 from snapline.coordinator.jobmaster.pending_operations import PendingOperations, refused
 from snapline.coordinator.jobmaster.rescaling import Rescaling, RescalingEffect, TakeRescaleCheckpoint, is_own
 from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.coordinator.jobmaster.scheduler_effects import SchedulerEffect
-from snapline.coordinator.jobmaster.settings import JobMasterSettings
+from snapline.coordinator.jobmaster.taps import Taps, TapTimer
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import JobVertexID
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.messages import JobStatus, TapTask, TaskTapped
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
 STOPPING = "the job is being stopped with a savepoint: ask again if that fails"
@@ -53,7 +55,7 @@ class Scheduled:
     effects: tuple[SchedulerEffect, ...]
 
 
-ClientOperationsEffect = AskForSnapshot | Scheduled | Reply | StartTimer | CancelTimer
+ClientOperationsEffect = AskForSnapshot | Scheduled | TapTask | Reply | StartTimer | CancelTimer
 
 
 class ClientOperations:
@@ -75,6 +77,7 @@ class ClientOperations:
         self._url_of = url_of
         self._pending = PendingOperations()
         self._rescaling = Rescaling(scheduler, settings, note)
+        self._taps = Taps()
         self._out: list[ClientOperationsEffect] = []
 
     @property
@@ -105,6 +108,8 @@ class ClientOperations:
                     self._ask(StopWithSavepointRequested(self._pending.stop(request_id), target, drain))
             case RescaleJob(parallelism):
                 self._request_rescale(request_id, parallelism, now_ms)
+            case TapOperator():
+                self._out += self._taps.request(request_id, operation, self._scheduler.graph, now_ms)
         return self._done()
 
     def _savepoint_target(self, request_id: RequestID, directory: str) -> str | None:
@@ -137,6 +142,14 @@ class ClientOperations:
         self._rescale(self._rescaling.timer_fired(now_ms))
         return self._done()
 
+    def rows_tapped(self, message: TaskTapped) -> list[ClientOperationsEffect]:
+        """A subtask shows some of its rows."""
+        return [*self._taps.tapped(message)]
+
+    def tap_timer_fired(self, key: TapTimer) -> list[ClientOperationsEffect]:
+        """Whoever waits for rows has waited long enough."""
+        return [*self._taps.timer_fired(key)]
+
     def snapshot_completed(self, snapshot: CheckpointRequestCompleted, now_ms: int) -> list[ClientOperationsEffect]:
         """One that was asked for."""
         if is_own(snapshot.request_id):
@@ -163,7 +176,8 @@ class ClientOperations:
 
     def job_status_changed(self, status: JobStatus) -> list[ClientOperationsEffect]:
         """Which may be what a client waits for."""
-        return [*self._pending.job_status_changed(status)]
+        taps = self._taps.job_is_over() if status.is_globally_terminal or status is JobStatus.SUSPENDED else []
+        return [*self._pending.job_status_changed(status), *taps]
 
     def job_is_forgotten(self) -> list[ClientOperationsEffect]:
         """No leader will start the job again."""

@@ -49,6 +49,7 @@ from snapline.coordinator.jobmaster.client_operations import (
     ClientOperationsEffect,
     Scheduled,
 )
+from snapline.coordinator.jobmaster.closed_job_master import answer_when_closed
 from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobMasterEffect,
@@ -74,11 +75,10 @@ from snapline.coordinator.jobmaster.identity import (
     ReconciliationTimer,
     round_of,
 )
+from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.reconciliation import Adoptable, AdoptionRefused, Reconciliation, Waiting
-from snapline.coordinator.jobmaster.rescaling import (
-    RescaleTimer,
-)
+from snapline.coordinator.jobmaster.rescaling import RescaleTimer
 from snapline.coordinator.jobmaster.resource_manager_connection import (
     ResourceManagerConnection,
     ResourceManagerConnectionEffect,
@@ -97,8 +97,8 @@ from snapline.coordinator.jobmaster.scheduler_effects import (
     TellExecutions,
     TellTopology,
 )
-from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.coordinator.jobmaster.speakers import Speakers
+from snapline.coordinator.jobmaster.taps import TapTimer
 from snapline.coordinator.jobmaster.task_managers import TaskManagerTable
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from snapline.dataflow.failures import Blame, SerializedFailure
@@ -131,8 +131,10 @@ from snapline.dataflow.wire.messages import (
     ReportWatermark,
     SlotOffer,
     SlotOffersAnswered,
+    TapTask,
     TaskMetrics,
     TaskStateChanged,
+    TaskTapped,
 )
 from snapline.runtime.cores.connections import (
     CloseConnection,
@@ -147,7 +149,7 @@ from snapline.runtime.cores.connections import (
     TogetherReceived,
 )
 from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatTimer
-from snapline.runtime.cores.machine import CancelTimer, Machine, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, Machine, StartTimer, TimerFired, check
 
 CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
 
@@ -165,9 +167,12 @@ class JobMaster:
         checkpoint_directory: str,
         draw_id: Callable[[], str],
         now_ms: int,
+        submitted_ms: int | None = None,
+        restarts: int = 0,
     ) -> None:
-        """`checkpoint_directory` is `<base>/<job>`; `draw_id` gives hexadecimal strings that never repeat. Raises
-        ValueError for a graph that cannot run."""
+        """`checkpoint_directory` is `<base>/<job>`; `draw_id` gives hexadecimal strings that never repeat.
+        `submitted_ms` and `restarts` are what former leaders have left, None: the job is new. Raises ValueError for a
+        graph that cannot run."""
         self.job_id = job_graph.job_id
         self.identity = identity
         self._settings = settings
@@ -187,6 +192,7 @@ class JobMaster:
             now_ms,
             self.task_managers.host_of,
         )
+        self.scheduler.go_on_from(submitted_ms, restarts)
         self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor("task-managers", settings.heartbeat)
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
         self._resource_manager = ResourceManagerConnection(register, settings.registration)
@@ -244,7 +250,7 @@ class JobMaster:
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
         """Take one event at `now_ms`, and return what is to be done."""
         if self._is_ended:
-            return _closed(event)
+            return answer_when_closed(event)
         self._now_ms = now_ms
         self._out = []
         self._take(event)
@@ -324,6 +330,8 @@ class JobMaster:
                 self._schedule(self.scheduler.cancellation_timer_fired(resource_id, self._now_ms))
             case RescaleTimer():
                 self._perform_client_effects(self._clients.rescale_timer_fired(self._now_ms))
+            case TapTimer():
+                self._perform_client_effects(self._clients.tap_timer_fired(key))
             case IdleSlotTimer():
                 self._release_idle_slots()
             case ReconciliationTimer():
@@ -393,6 +401,9 @@ class JobMaster:
                     self._checkpoint(event)
                 case Scheduled(wanted):
                     self._queue.extend(wanted)
+                case TapTask(_, attempt_id):
+                    execution = check(self.scheduler.graph.find(attempt_id), "an attempt that was just seen is there")
+                    self._send(execution.resource_id, effect)
                 case _:
                     self._out.append(effect)
 
@@ -635,6 +646,9 @@ class JobMaster:
             case ReportWatermark():
                 if not self._speakers.runs_elsewhere(resource_id, message.attempt_id):
                     self._send(resource_id, self._alignment.report(message, self._now_ms))
+            case TaskTapped():
+                if self._speakers.runs_on(resource_id, message.attempt_id):
+                    self._perform_client_effects(self._clients.rows_tapped(message))
             case Disconnect(reason):
                 self._task_manager_lost(resource_id, f"it disconnected: {reason}", close=True)
 
@@ -777,13 +791,3 @@ class JobMaster:
             return
         self._idle_timer_ms = due_ms
         self._out.append(CancelTimer(IdleSlotTimer()) if due_ms is None else StartTimer(IdleSlotTimer(), due_ms))
-
-
-def _closed(event: JobMasterEvent) -> list[JobMasterEffect]:
-    """The answer of a JobMaster that has ended."""
-    match event:
-        case MessageReceived(connection):
-            return [CloseConnection(connection)]
-        case TogetherReceived(parts):
-            return [CloseConnection(part.connection) for part in parts]
-    return []

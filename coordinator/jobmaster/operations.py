@@ -55,7 +55,16 @@ class RescaleJob:
     parallelism: Mapping[JobVertexID, int]
 
 
-JobOperation = CancelJob | TakeCheckpoint | TakeSavepoint | StopWithSavepoint | RescaleJob
+@dataclass(frozen=True, slots=True)
+class TapOperator:
+    """Show some of the rows that an operator puts out next. Answered `RowsTapped`, with none when none flow."""
+
+    uid: str
+    max_rows: int
+    max_bytes: int
+
+
+JobOperation = CancelJob | TakeCheckpoint | TakeSavepoint | StopWithSavepoint | RescaleJob | TapOperator
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -82,13 +91,31 @@ class SnapshotCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class TappedRows:
+    """Rows of one subtask, as an Arrow stream."""
+
+    subtask_index: int
+    rows: bytes
+    rows_taken: int
+    rows_seen: int
+    """Of how many rows they are the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTapped:
+    """What flowed past, by subtask."""
+
+    parts: tuple[TappedRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OperationFailed:
     """Refused or failed; nothing changed unless the failure says so."""
 
     failure: SerializedFailure
 
 
-Answer = JobSubmitted | Acknowledged | SnapshotCompleted | OperationFailed
+Answer = JobSubmitted | Acknowledged | SnapshotCompleted | RowsTapped | OperationFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from enum import Enum
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.coordinator.execution.execution_graph import with_parallelism
 from snapline.coordinator.execution.slot_sharing import required_slots
+from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import Acknowledged, Reply, RequestID
 from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.scheduler import Scheduler
-from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.dataflow.ids import JobVertexID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.cores.machine import CancelTimer, StartTimer

@@ -33,6 +33,7 @@ from snapline.coordinator.execution.same_row import SameRowFailures
 from snapline.coordinator.execution.slot_pool import SlotPool
 from snapline.coordinator.execution.slot_sharing import SlotSharing, required_slots
 from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
+from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.reconciliation import ReportedExecution
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
@@ -47,7 +48,6 @@ from snapline.coordinator.jobmaster.scheduler_effects import (
     TellExecutions,
     TellTopology,
 )
-from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
@@ -106,6 +106,10 @@ class RootException:
     timestamp_ms: int
     task_name: str = ""
     resource_id: ResourceID = ResourceID("")
+    attempt: int = 0
+    """Number of the attempt that failed; the first one is 0."""
+    number: int = 0
+    """Rises by one with each failure of the job under this leader."""
 
 
 class Scheduler:
@@ -132,6 +136,7 @@ class Scheduler:
         self.pool = SlotPool(settings.slot_idle_timeout_ms)
         self.root_failure: SerializedFailure | None = None
         self.restarts = 0
+        self._failures = 0
         self.exceptions: deque[RootException] = deque(maxlen=EXCEPTION_HISTORY_SIZE)
         self.round: DeploymentRound | None = None
         self._round_number = 0
@@ -147,6 +152,12 @@ class Scheduler:
         self.reactive = ReactiveParallelism(job_graph) if settings.is_reactive else None
         self._durable_graph = DurableJobGraph(job_graph)
         self._expand(ExecutionGraph(job_graph, execution_graph_id, now_ms))
+
+    def go_on_from(self, submitted_ms: int | None, restarts: int) -> None:
+        """Count on from what former leaders have left; `submitted_ms` None: the job is new."""
+        self.restarts = restarts
+        if submitted_ms is not None:
+            self.graph.status_since_ms[JobStatus.CREATED] = submitted_ms
 
     def _expand(self, graph: ExecutionGraph) -> None:
         self.graph = graph
@@ -453,7 +464,9 @@ class Scheduler:
             return
         task_name = "" if execution is None else self.graph.task_name(execution.vertex)
         resource_id = ResourceID("") if execution is None else execution.resource_id
-        self.exceptions.append(RootException(failure, now_ms, task_name, resource_id))
+        attempt = 0 if execution is None else execution.attempt_id.attempt_number
+        self._failures += 1
+        self.exceptions.append(RootException(failure, now_ms, task_name, resource_id, attempt, self._failures))
         delay_ms, why = None, "it must not be retried"
         if failure.retryable:
             delay_ms, why = self._restart_strategy.notify_failure(now_ms), self._restart_strategy.why_not

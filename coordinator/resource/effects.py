@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import ResourceID
+from snapline.dataflow.wire.messages import ThreadDump
 from snapline.runtime.cores.connections import CloseConnection, Send
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
@@ -41,4 +42,13 @@ class ReleaseWorker:
     reason: str
 
 
-ResourceManagerEffect = DeclareWorkers | ReleaseWorker | Send | CloseConnection | StartTimer | CancelTimer
+@dataclass(frozen=True, slots=True)
+class ThreadDumpArrived:
+    """A TaskManager has said what its threads do: tell whoever asked for it."""
+
+    dump: ThreadDump
+
+
+ResourceManagerEffect = (
+    DeclareWorkers | ReleaseWorker | ThreadDumpArrived | Send | CloseConnection | StartTimer | CancelTimer
+)

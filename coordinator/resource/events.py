@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import ResourceID
+from snapline.dataflow.wire.messages import RequestThreadDump
 from snapline.runtime.cores.connections import ConnectionLost, MessageReceived
 from snapline.runtime.cores.machine import TimerFired
 
@@ -45,11 +46,20 @@ class WorkerEnded:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadDumpRequested:
+    """Somebody wants to know what the threads of these TaskManagers do."""
+
+    request: RequestThreadDump
+    resource_ids: tuple[ResourceID, ...]
+
+
 ResourceManagerEvent = (
     ResourceManagerStarted
     | WorkersUnavailable
     | WorkerPoolClosed
     | WorkerEnded
+    | ThreadDumpRequested
     | MessageReceived
     | ConnectionLost
     | TimerFired

@@ -7,20 +7,28 @@ that had no slot in use for `resourcemanager.taskmanager-timeout` is released.
 
 Built anew for each leadership; its session fences every message. A TaskManager that registers again replaces its old
 entry, slots freed first; another process under the same resource id (a task that Spark started twice) is rejected, as
-is another minor version. Mirrors Flink's ResourceManager with its DeclarativeSlotManager; unlike there, a connection
-that breaks counts at once, because it is how we are talked to.
+is a version whose minor number differs by more than one. Mirrors Flink's ResourceManager with its
+DeclarativeSlotManager; unlike there, a connection that breaks counts at once, because it is how we are talked to.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
-from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect
+from snapline.coordinator.resource.effects import (
+    DeclareWorkers,
+    ReleaseWorker,
+    ResourceManagerEffect,
+    ThreadDumpArrived,
+)
 from snapline.coordinator.resource.events import (
     ResourceManagerEvent,
     ResourceManagerStarted,
+    ThreadDumpRequested,
     WorkerEnded,
     WorkerPoolClosed,
     WorkersUnavailable,
@@ -49,6 +57,8 @@ from snapline.dataflow.wire.messages import (
     ShutDownTaskExecutor,
     SlotReport,
     SlotRequestRejected,
+    TaskManagerInfo,
+    ThreadDump,
 )
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
 from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatSettings, HeartbeatTimer
@@ -80,6 +90,10 @@ class ResourceManagerSettings:
 
 MAX_LOST_REMEMBERED = 1000
 """TaskManagers of which it is known that they were registered."""
+MAX_REJECTED_HOSTS = 100
+"""Hosts of which it is known that a TaskManager of theirs was rejected."""
+MAX_NEWS = 1000
+"""What became of the latest registrations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +116,32 @@ class JobMasterRegistration:
     """What it was told last."""
 
 
-def minor_version(version: str) -> tuple[str, ...]:
-    """Processes of one minor version understand each other."""
-    return tuple(version.split(".")[:2])
+class RegistrationOutcome(Enum):
+    """What became of a TaskManager's registration."""
+
+    REGISTERED = "TaskManager registered"
+    REJECTED = "TaskManager rejected"
+    LOST = "TaskManager lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationNews:
+    """One registration that began, was rejected or has ended; numbers rise by one."""
+
+    number: int
+    outcome: RegistrationOutcome
+    info: TaskManagerInfo
+    reason: str = ""
+
+
+def understand_each_other(one: str, other: str) -> bool:
+    """Whether processes of these versions work together: minor versions differ by one at most, so that a cluster can be
+    upgraded one process after the other."""
+    parts = [version.split(".")[:2] for version in (one, other)]
+    if any(len(part) < 2 or not (part[0].isdigit() and part[1].isdigit()) for part in parts):
+        return parts[0] == parts[1]
+    (major, minor), (other_major, other_minor) = ((int(part[0]), int(part[1])) for part in parts)
+    return major == other_major and abs(minor - other_minor) <= 1
 
 
 class ResourceManager:
@@ -122,6 +159,13 @@ class ResourceManager:
         self._task_manager_on: dict[ConnectionID, ResourceID] = {}
         self._lost: dict[ResourceID, None] = {}
         """Were registered, and are not; the latest ones."""
+        self.news: deque[RegistrationNews] = deque(maxlen=MAX_NEWS)
+        """What became of the latest registrations, for logs."""
+        self._news_count = 0
+        self.rejections = 0
+        self.losses = 0
+        self._rejected: dict[str, str] = {}
+        """Of which hosts a TaskManager was rejected for its version, and none came since; a job that waits is told."""
         self._job_masters: dict[JobID, JobMasterRegistration] = {}
         self._job_on: dict[ConnectionID, JobID] = {}
         heartbeat = settings.heartbeat
@@ -174,6 +218,9 @@ class ResourceManager:
                 self._limits.pop(pool, None)
             case WorkerEnded(resource_id, reason):
                 self._task_manager_lost(resource_id, f"its process ended: {reason}", terminated=True)
+            case ThreadDumpRequested(request, resource_ids):
+                for resource_id in resource_ids:
+                    self._send_task_manager(resource_id, request)
             case TimerFired(IdleTaskManagerTimer()):
                 self._idle_timer_ms = None
                 self._release_idle_task_managers()
@@ -233,7 +280,9 @@ class ResourceManager:
         unfulfilled = self.slot_manager.unfulfilled
         available = sum(limit.available_slots for limit in self._limits.values())
         limited = bool(self._limits) and available < self.slot_manager.required_slots
-        reason = "; ".join(dict.fromkeys(limit.reason for limit in self._limits.values()))
+        limited = limited or bool(self._rejected)
+        reasons = [*(limit.reason for limit in self._limits.values()), *list(self._rejected.values())[-1:]]
+        reason = "; ".join(dict.fromkeys(reasons))
         for job_id, job_master in self._job_masters.items():
             required = unfulfilled.get(job_id)
             if required is None or not limited:
@@ -281,6 +330,9 @@ class ResourceManager:
                 # again at once, TaskManager and JobMaster would send each other away as fast as messages go.
                 if job_id is not None:
                     self._not_before_ms[job_id] = self._now_ms + self._settings.requirement_check_delay_ms
+            case ThreadDump():
+                if message.resource_id == resource_id:
+                    self._out.append(ThreadDumpArrived(message))
             case Disconnect(reason):
                 self._task_manager_lost(resource_id, f"it disconnected: {reason}", close=True)
 
@@ -301,21 +353,27 @@ class ResourceManager:
 
     def _register_task_manager(self, connection: ConnectionID, message: RegisterTaskExecutor) -> None:
         info = message.info
-        if minor_version(info.version) != minor_version(self._settings.version):
-            self._reject(
-                connection,
+        if not understand_each_other(info.version, self._settings.version):
+            why_not = (
                 f"TaskManager {info.resource_id} has Snapline {info.version}, the coordinator {self._settings.version}: "
-                "install the same minor version on both",
+                "install versions on both whose minor numbers differ by one at most"
             )
+            self._rejected.pop(info.host, None)
+            self._rejected[info.host] = why_not
+            if len(self._rejected) > MAX_REJECTED_HOSTS:
+                del self._rejected[next(iter(self._rejected))]
+            self._reject(connection, info, why_not)
             return
         known = self.slot_manager.get(info.resource_id)
         if known is not None:
             if not info.is_same_process(known.info):
-                self._reject(connection, known.info.why_not_again)
+                self._reject(connection, info, known.info.why_not_again)
                 return
             self._task_manager_lost(info.resource_id, "it registered again", close=True)
         self.slot_manager.register_task_manager(info)
         self._lost.pop(info.resource_id, None)
+        self._rejected.pop(info.host, None)
+        self._note(RegistrationOutcome.REGISTERED, info)
         self._connection_of_task_manager[info.resource_id] = connection
         self._task_manager_on[connection] = info.resource_id
         self._send_task_manager(info.resource_id, self._success())
@@ -332,7 +390,13 @@ class ResourceManager:
     def _success(self) -> RegistrationSuccess:
         return RegistrationSuccess(self._settings.heartbeat.interval_ms, self._settings.heartbeat.timeout_ms)
 
-    def _reject(self, connection: ConnectionID, reason: str) -> None:
+    def _note(self, outcome: RegistrationOutcome, info: TaskManagerInfo, reason: str = "") -> None:
+        self._news_count += 1
+        self.news.append(RegistrationNews(self._news_count, outcome, info, reason))
+
+    def _reject(self, connection: ConnectionID, info: TaskManagerInfo, reason: str) -> None:
+        self.rejections += 1
+        self._note(RegistrationOutcome.REJECTED, info, reason)
         rejected = Fenced(self.session, RegistrationRejected(reason))
         self._out += [Send(connection, rejected), CloseConnection(connection)]
 
@@ -359,8 +423,11 @@ class ResourceManager:
         timed_out: bool = False,
     ) -> None:
         """Its slots are gone; the jobs that had some are told."""
-        if resource_id not in self.slot_manager:
+        managed = self.slot_manager.get(resource_id)
+        if managed is None:
             return
+        self.losses += 1
+        self._note(RegistrationOutcome.LOST, managed.info, reason)
         self._lost[resource_id] = None
         if len(self._lost) > MAX_LOST_REMEMBERED:
             del self._lost[next(iter(self._lost))]

@@ -7,30 +7,43 @@ looking again: at once when the status of a job changed, else a few times a seco
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import grpc
 import grpc.aio
 
+from snapline.coordinator.diagnosis.explanation import explain, suspected_task_managers, task_managers_of
 from snapline.coordinator.jobmaster.operations import (
     Answer,
     CancelJob,
     JobOperation,
     OperationFailed,
     RescaleJob,
+    RowsTapped,
     SnapshotCompleted,
     StopWithSavepoint,
     TakeCheckpoint,
     TakeSavepoint,
+    TapOperator,
 )
+from snapline.coordinator.rpc import views
+from snapline.coordinator.rpc.audit import AuditLog, client_of
+from snapline.coordinator.rpc.job_pages import BadPageToken, page_of_jobs
+from snapline.coordinator.rpc.savepoint_operations import BadTriggerId, SavepointOperations
 from snapline.dataflow.failures import Blame
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, JobVertexID
-from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status
+from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into
+from snapline.dataflow.wire.messages import ThreadDump
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import Logger
 
+MAX_PROFILE_MS = 600_000
+STACKS_MS, STACKS_INTERVAL_MS = 300, 20
+"""How long threads are looked at to explain what a job does: a call that is stuck is there every time."""
 WATCH_INTERVAL_SECONDS = 0.2
 """How often a watcher looks when nobody tells it that something changed."""
 
@@ -74,6 +87,16 @@ class Cluster(Protocol):
         """Registered ones, and lost ones."""
         ...
 
+    async def dump_threads(
+        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0
+    ) -> Sequence[ThreadDump]:
+        """What the threads of these TaskManagers do; those that do not answer in time are missing."""
+        ...
+
+    async def now_ms(self) -> int:
+        """Return the time of the coordinator's clock."""
+        ...
+
     async def report_workers(self, report: pb.ReportWorkersRequest) -> None:
         """Hand it to the ResourceManager."""
         ...
@@ -90,8 +113,10 @@ class Cluster(Protocol):
 class ClientService(client_pb2_grpc.ClientServiceServicer):
     """One call after the other; each is a coroutine on the server's loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, logger: Logger) -> None:
         self._cluster = cluster
+        self._audit = AuditLog(logger)
+        self._savepoints = SavepointOperations()
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -101,12 +126,16 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         except WireError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = await self._cluster.submit(job_graph)
+        self._audit.write("submit", client_of(context), _outcome(answer), job_id=job_graph.job_id, job=job_graph.name)
         if isinstance(answer, OperationFailed):
             await _refuse(context, answer)
         return pb.SubmitJobResponse(job_id=job_graph.job_id)
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:  # noqa: N802
-        return pb.ListJobsResponse(jobs=await self._cluster.list_jobs())
+        try:
+            return page_of_jobs(await self._cluster.list_jobs(), request.page_size, request.page_token)
+        except BadPageToken as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobDetails:  # noqa: N802
         return await self._details(request.job_id, context)
@@ -114,6 +143,13 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
     async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.CancelJobResponse:  # noqa: N802
         await self._operate(request.job_id, CancelJob(), context)
         return pb.CancelJobResponse()
+
+    async def TapOperator(self, request: pb.TapOperatorRequest, context: Any) -> pb.TapOperatorResponse:  # noqa: N802
+        if request.max_rows < 1 or request.max_bytes < 1:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "max_rows and max_bytes must be at least 1")
+        operation = TapOperator(request.uid, request.max_rows, request.max_bytes)
+        answer = await self._operate(request.job_id, operation, context)
+        return views.tapped_rows(answer.parts if isinstance(answer, RowsTapped) else ())
 
     async def Rescale(self, request: pb.RescaleRequest, context: Any) -> pb.RescaleResponse:  # noqa: N802
         details = await self._details(request.job_id, context)
@@ -123,7 +159,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"the job has no vertex {', '.join(unknown)}")
         wanted: Mapping[str, int] = request.parallelism_by_vertex
         if request.parallelism:
-            wanted = {**dict.fromkeys(sorted(known), request.parallelism), **wanted}
+            alone = {vertex.vertex_id for vertex in details.vertices if vertex.max_parallelism == 1}  # and so for good
+            for_all = {vertex_id: 1 if vertex_id in alone else request.parallelism for vertex_id in sorted(known)}
+            wanted = {**for_all, **wanted}
         parallelism = {JobVertexID(vertex): int(number) for vertex, number in wanted.items()}
         if not parallelism:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "no parallelism was given")
@@ -153,12 +191,39 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         return pb.TriggerCheckpointResponse(failure=_failure(answer))
 
     async def TriggerSavepoint(self, request: pb.TriggerSavepointRequest, context: Any) -> pb.SavepointResponse:  # noqa: N802
-        operation = TakeSavepoint(request.target_directory)
-        return _savepoint(await self._operate(request.job_id, operation, context, snapshot=True))
+        return await self._take_savepoint(request, TakeSavepoint(request.target_directory), context)
 
     async def StopWithSavepoint(self, request: pb.StopWithSavepointRequest, context: Any) -> pb.SavepointResponse:  # noqa: N802
-        operation = StopWithSavepoint(request.target_directory, request.drain)
-        return _savepoint(await self._operate(request.job_id, operation, context, snapshot=True))
+        return await self._take_savepoint(request, StopWithSavepoint(request.target_directory, request.drain), context)
+
+    async def GetSavepoint(self, request: pb.GetSavepointRequest, context: Any) -> pb.SavepointOperation:  # noqa: N802
+        found = self._savepoints.find(request.job_id, request.trigger_id)
+        if found is None:
+            text = (
+                f"no savepoint was asked for as {request.trigger_id!r} of job {request.job_id!r} under this leader, or it is long ago: "
+                "ListCheckpoints shows the latest savepoint"
+            )
+            await _abort(context, grpc.StatusCode.NOT_FOUND, text)
+        return found
+
+    async def _take_savepoint(
+        self,
+        request: pb.TriggerSavepointRequest | pb.StopWithSavepointRequest,
+        operation: JobOperation,
+        context: Any,
+    ) -> pb.SavepointResponse:
+        if not await self._cluster.knows(JobID(request.job_id)):
+            await _no_such_job(context, request.job_id)
+
+        who = client_of(context)  # the call may be over before the savepoint is, and gRPC lets nobody ask it then
+
+        async def take() -> pb.SavepointResponse:
+            return _savepoint(await self._run(request.job_id, operation, who))
+
+        try:
+            return await self._savepoints.run(request.job_id, request.trigger_id, take, detached=request.detached)
+        except BadTriggerId as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def ListCheckpoints(  # noqa: N802
         self, request: pb.ListCheckpointsRequest, context: Any
@@ -222,6 +287,38 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         await self._cluster.report_workers(request)
         return pb.ReportWorkersResponse()
 
+    async def DumpThreads(self, request: pb.DumpThreadsRequest, context: Any) -> pb.ThreadDumps:  # noqa: N802
+        if not 0 <= request.duration_ms <= MAX_PROFILE_MS or not 0 <= request.interval_ms <= MAX_PROFILE_MS:
+            text = f"duration_ms and interval_ms lie between 0 and {MAX_PROFILE_MS}"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        registered = {each.resource_id for each in (await self._cluster.list_task_managers()).task_managers}
+        if request.job_id:
+            details = await self._details(request.job_id, context)
+            wanted = task_managers_of(details) & registered
+        else:
+            wanted = {request.resource_id} & registered
+            if not wanted:
+                text = f"there is no TaskManager {request.resource_id!r} here; `snapline cluster` shows all"
+                await _abort(context, grpc.StatusCode.NOT_FOUND, text)
+        found = await self._cluster.dump_threads(sorted(wanted), request.duration_ms, request.interval_ms)
+        answer = pb.ThreadDumps(silent=sorted(wanted - {str(dump.resource_id) for dump in found}))
+        for dump in found:
+            encode_into(dump, answer.dumps.add())
+        return answer
+
+    async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.JobExplanation:  # noqa: N802
+        details = await self._details(request.job_id, context)
+        checkpoints = await self.ListCheckpoints(pb.ListCheckpointsRequest(job_id=request.job_id), context)
+        pending = [each for each in checkpoints.history if each.status == pb.CHECKPOINT_STATUS_IN_PROGRESS]
+        waiting = None
+        if pending:
+            waiting = await self._cluster.checkpoint_details(JobID(request.job_id), pending[-1].checkpoint_id)
+        dumps: Sequence[ThreadDump] = ()
+        suspects = sorted(suspected_task_managers(details, waiting))
+        if suspects and not request.without_stacks:
+            dumps = await self._cluster.dump_threads(suspects, STACKS_MS, STACKS_INTERVAL_MS)
+        return explain(details, checkpoints, waiting, dumps, await self._cluster.now_ms())
+
     async def GetClusterOverview(self, request: pb.GetClusterOverviewRequest, context: Any) -> pb.ClusterOverview:  # noqa: N802
         return await self._cluster.overview()
 
@@ -237,9 +334,16 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         """A snapshot that failed is an answer; anything else that was refused is a status."""
         if not await self._cluster.knows(JobID(job_id)):
             await _no_such_job(context, job_id)
-        answer = await self._cluster.operate(JobID(job_id), operation)
+        answer = await self._run(job_id, operation, client_of(context))
         if isinstance(answer, OperationFailed) and not snapshot:
             await _refuse(context, answer)
+        return answer
+
+    async def _run(self, job_id: str, operation: JobOperation, who: str) -> Answer:
+        """Hand it to the job, and log who has asked for it."""
+        answer = await self._cluster.operate(JobID(job_id), operation)
+        details = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
+        self._audit.write(_words(type(operation).__name__), who, _outcome(answer), job_id=job_id, **details)
         return answer
 
 
@@ -260,6 +364,15 @@ async def _refuse(context: Any, answer: OperationFailed) -> NoReturn:
     elif failure.blame is Blame.EXTERNAL:
         code = grpc.StatusCode.FAILED_PRECONDITION
     await _abort(context, code, failure.summary)
+
+
+def _outcome(answer: Answer) -> str:
+    return f"refused: {answer.failure.summary}" if isinstance(answer, OperationFailed) else "done"
+
+
+def _words(name: str) -> str:
+    """A class name as words: `StopWithSavepoint` is `stop with savepoint`."""
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
 
 
 def _savepoint(answer: Answer) -> pb.SavepointResponse:

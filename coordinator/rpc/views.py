@@ -16,7 +16,9 @@ from snapline.coordinator.checkpoint.statistics.stats import (
 from snapline.coordinator.checkpoint.statistics.stats_summary import StatsSummarySnapshot
 from snapline.coordinator.execution.execution_graph import Execution
 from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.jobmaster.operations import TappedRows
 from snapline.coordinator.resource.resource_manager import ResourceManager
+from snapline.dataflow.api.user_metrics import MetricValue, added_up
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionVertexID
@@ -72,6 +74,7 @@ def job_details(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.J
         status_timestamps_ms={status.value: at for status, at in graph.status_since_ms.items()},
         checkpoint_counts=checkpoint_counts(checkpoints),
     )
+    measured: list[MetricValue] = []
     for vertex in graph.job_graph.vertices:
         shown = details.vertices.add(
             vertex_id=vertex.vertex_id,
@@ -87,6 +90,9 @@ def job_details(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.J
             if counters is not None and counters.attempt_id == execution.attempt_id:
                 for value in counters.accumulators:
                     encode_into(value, details.accumulators.add())
+                measured.extend(counters.user_metrics)
+    for metric in added_up(measured):
+        encode_into(metric, details.metrics.add())
     for edge in graph.job_graph.edges:
         encode_into(edge, details.edges.add())
     for entry in reversed(master.scheduler.exceptions):
@@ -95,6 +101,18 @@ def job_details(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.J
         )
         encode_into(entry.failure, shown_failure.failure)
     return details
+
+
+def tapped_rows(parts: Iterable[TappedRows]) -> pb.TapOperatorResponse:
+    """Rows that flowed past an operator, for a client."""
+    return pb.TapOperatorResponse(
+        parts=[
+            pb.TappedRows(
+                subtask_index=part.subtask_index, rows=part.rows, rows_taken=part.rows_taken, rows_seen=part.rows_seen
+            )
+            for part in parts
+        ]
+    )
 
 
 def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDetails) -> None:
@@ -114,6 +132,13 @@ def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDeta
         shown.busy_ms = counters.busy_ms
         shown.backpressured_ms = counters.backpressured_ms
         shown.idle_ms = counters.idle_ms
+        if counters.attempt_id == execution.attempt_id:  # what an attempt did that has ended is no news
+            shown.busy_ms_per_second = counters.busy_ms_per_second
+            shown.backpressured_ms_per_second = counters.backpressured_ms_per_second
+            shown.idle_ms_per_second = counters.idle_ms_per_second
+            shown.records_in_per_second = counters.records_in_per_second
+            shown.records_out_per_second = counters.records_out_per_second
+            shown.step_ms = counters.step_ms
     shown.watermark_ms = counters.watermark_ms if counters is not None else -(2**63)
     for state, at_ms in execution.timestamps_ms.items():
         shown.state_timestamps_ms[state.value] = at_ms

@@ -1,10 +1,13 @@
 """The contracts of sources and sinks.
 
 A source enumerates splits on the driver and is read by one reader per subtask, whose splits with their positions are
-the snapshot. A sink writes, hands out committables at the barrier, and commits them once the checkpoint is complete.
-Mirrors Flink's Source/SourceReader (FLIP-27) and Sink/SinkWriter/Committer (FLIP-143); unlike Flink, splits are
-assigned by index (split i to subtask i mod parallelism) and redistributed with the snapshot, so no enumerator runs in
-the coordinator.
+the snapshot. A source whose splits appear while the job runs has an enumerator as well: one task discovers splits and
+hands each to the reader that asks for one, so that barriers pass between what was handed out and what was not
+(decision 92). A sink writes, hands out committables at the barrier, and commits them once the checkpoint is complete:
+each subtask its own, or one committer those of all, together (decision 95). Mirrors Flink's Source/SourceReader
+(FLIP-27), Sink/SinkWriter/Committer (FLIP-143) and SupportsPreCommitTopology (FLIP-191); unlike Flink, splits that are
+known at the start are assigned by index (split i to subtask i mod parallelism) and redistributed with the snapshot, and
+no enumerator runs in the coordinator.
 """
 
 from __future__ import annotations
@@ -127,7 +130,8 @@ class SourceReader(ABC):
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
-        """Take over splits, new or restored with their positions. Called once, before the first poll."""
+        """Take over splits, new or restored with their positions. Called once, before the first poll; with an
+        enumerator, again and again, for each split that it hands out."""
 
     @abstractmethod
     def poll_next(self, now_ms: int) -> Polled:
@@ -152,6 +156,53 @@ class SourceReader(ABC):
         """Release what the reader holds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What one look for splits has found.
+
+    >>> sl.Discovery([sl.SourceSplit("a.csv")], {"seen": ["a.csv"]}).finished
+    False
+    """
+
+    splits: Sequence[SourceSplit] = ()
+    """Splits that are new; they are read in this order, or in that of their least event time where all have one."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """JSON-like: what the next look is told. It is in each checkpoint, so it has to stay small."""
+    finished: bool = False
+    """No more splits will ever come: the source ends when all were read."""
+    again_after_ms: int = 10_000
+    """The next look begins so long after this one."""
+    after_all_read: bool = False
+    """Look again only when all splits that were handed out have been read to their end."""
+
+
+class SplitEnumerator(ABC):
+    """Discovers the splits of a source while the job runs. One task of the source has it, whatever its parallelism.
+
+    `discover` is a function of the state that the look before returned: it keeps nothing else that matters, so that a
+    restore only has to ask again. It runs beside the task, so it may wait for a slow listing.
+
+    >>> class NewFiles(sl.SplitEnumerator):
+    ...     def discover(self, state):
+    ...         seen = state.get("seen", [])
+    ...         new = [path for path in ("a.csv", "b.csv") if path not in seen]
+    ...         return sl.Discovery([sl.SourceSplit(path) for path in new], {"seen": seen + new})
+    ...     def close(self):
+    ...         pass
+    >>> first = NewFiles().discover({})
+    >>> len(first.splits), len(NewFiles().discover(first.state).splits)
+    (2, 0)
+    """
+
+    @abstractmethod
+    def discover(self, state: dict[str, Any]) -> Discovery:
+        """Look for splits that `state` does not know; it is empty at first, and must not be changed. An exception
+        fails the task, and the job looks again when it has restarted."""
+
+    def close(self) -> None:
+        """Release what the enumerator holds; no look is under way."""
+
+
 class Source(ABC):
     """A source as the user constructs it; pickled into the job. Its reader does the reading, in the task.
 
@@ -161,6 +212,9 @@ class Source(ABC):
     ...         return pa.schema([("n", pa.int64())])
     ...     def enumerate_splits(self):
     ...         return [sl.SourceSplit("all")]
+    ...     splits_at_once = 1
+    ...     def create_enumerator(self, splits):
+    ...         return None
     ...     def create_reader(self, context):
     ...         return OnesReader()
     >>> class OnesReader(sl.SourceReader):
@@ -178,6 +232,9 @@ class Source(ABC):
     ['n']
     """
 
+    staged_directory = ""
+    """Where rows lie that were computed for this job alone and go with it; empty: there are none."""
+
     @property
     def bounded(self) -> bool:
         """Return whether the input has an end."""
@@ -190,6 +247,17 @@ class Source(ABC):
     @abstractmethod
     def enumerate_splits(self) -> Sequence[SourceSplit]:
         """All splits. Called on the driver at submission; raises with a clear message when the input is missing."""
+
+    def create_enumerator(self, splits: Sequence[SourceSplit]) -> SplitEnumerator | None:
+        """Create what discovers splits in the cluster; None, as here: `enumerate_splits` has named all there are.
+        `splits` are those, which are handed out first."""
+        return None
+
+    @property
+    def splits_at_once(self) -> int | None:
+        """How many unfinished splits a reader has at most; None: as many as there are. With an enumerator only. Few
+        give faster readers more splits, and keep the order of splits over all readers."""
+        return None
 
     @abstractmethod
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
@@ -272,6 +340,63 @@ class Committer(ABC):
         """Release what the committer holds."""
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalCommittable:
+    """What all subtasks of a sink pre-committed for one checkpoint, to become visible in one transaction. The first
+    three fields name the transaction: no two ever share them.
+
+    >>> sl.GlobalCommittable("job", "orders", 7, (sl.Committable({"path": "part-0"}),)).checkpoint_id
+    7
+    """
+
+    job_id: str
+    sink_uid: str
+    checkpoint_id: int
+    committables: tuple[Committable, ...]
+    """Of all subtasks, in no order; also those of earlier checkpoints that were never committed by themselves."""
+    may_repeat: bool = False
+    """A restored checkpoint held it, so that it may be committed already, in part or whole."""
+
+
+class GlobalCommitter(ABC):
+    """The one committer of a sink that commits together: it makes what a checkpoint holds visible in one transaction of
+    the outside system, and notes the checkpoint in that same transaction (Flink: GlobalCommitter).
+
+    >>> class Publish(sl.GlobalCommitter):
+    ...     table, notes = [], {}
+    ...     def last_committed(self, job_id, sink_uid):
+    ...         return self.notes.get((job_id, sink_uid))
+    ...     def commit(self, together):
+    ...         self.table += [one.data["path"] for one in together.committables]
+    ...         self.notes[together.job_id, together.sink_uid] = together.checkpoint_id
+    ...     def clean_up(self):
+    ...         pass
+    ...     def close(self):
+    ...         pass
+    >>> Publish().commit(sl.GlobalCommittable("job", "orders", 7, (sl.Committable({"path": "part-0"}),)))
+    >>> Publish().last_committed("job", "orders")
+    7
+    """
+
+    @abstractmethod
+    def last_committed(self, job_id: str, sink_uid: str) -> int | None:
+        """The checkpoint id that the outside system noted last for this job and sink; None: it knows of none. Asked
+        after a restore, so that what was committed before is not committed again."""
+
+    @abstractmethod
+    def commit(self, together: GlobalCommittable) -> None:
+        """Make everything visible at once, and note the checkpoint id with it. Ids of a job and sink only rise; an id
+        that is noted already, or a higher one, is no error and changes nothing: a process that is thought dead may
+        still commit. An exception fails the task, and the commit is tried again after the restore."""
+
+    def clean_up(self) -> None:
+        """Called once in an attempt that follows another, when its first checkpoint has been committed: whatever
+        earlier attempts staged and is not visible by now never will be, and may be removed."""
+
+    def close(self) -> None:
+        """Release what the committer holds."""
+
+
 class Sink(ABC):
     """A sink as the user constructs it; pickled into the job. Its writer writes, and its committer makes visible, both
     in the task.
@@ -291,6 +416,8 @@ class Sink(ABC):
     ...     def prepare_commit(self, checkpoint_id):
     ...         return []
     >>> _ = orders.sink_to(Counting(), uid="counting")
+    >>> Counting().commits_together, Counting().before_writing(orders) is Counting().before_committing(orders)
+    (False, True)
     """
 
     @property
@@ -308,3 +435,34 @@ class Sink(ABC):
     def create_committer(self, context: SourceContextInfo) -> Committer | None:
         """Called in the task; None for sinks without a second phase."""
         return None
+
+    @property
+    def commits_together(self) -> bool:
+        """Whether one committer serves all subtasks, so that a checkpoint is one transaction outside: then
+        `create_global_committer` is called in place of `create_committer`."""
+        return False
+
+    def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
+        """Called in the task of the committer, of which there is one; only for a sink that commits together.
+
+        >>> class Table(sl.Sink):
+        ...     commits_together = True
+        ...     def create_writer(self, context, restored):
+        ...         return TableWriter()
+        ...     def create_global_committer(self, context):
+        ...         return TableCommitter()
+        >>> orders.sink_to(Table(), uid="table").committer.node.name
+        'Table: Committer'
+        """
+        raise NotImplementedError(f"{type(self).__name__} commits together and has no create_global_committer")
+
+    def before_writing(self, stream: Any) -> Any:
+        """What comes between the stream and the writers, on the driver: the DataStream that is written, or a
+        KeyedStream whose rows are to meet by key (Flink: SupportsPreWriteTopology)."""
+        return stream
+
+    def before_committing(self, committables: Any) -> Any:
+        """What comes between writers and the committer of a sink that commits together: a DataStream with the columns
+        of `committables`, whose rows it may put together or replace (Flink: SupportsPreCommitTopology). Operators must
+        not keep rows beyond a barrier, or have them in their state."""
+        return committables

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snapline.dataflow.api.functions import (
-    Function,
+from snapline.dataflow.api.function_contexts import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
     OperatorListState,
 )
+from snapline.dataflow.api.functions import Function
 
 _LOG = logging.getLogger("snapline.two_phase_commit")
 

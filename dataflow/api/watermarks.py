@@ -5,8 +5,10 @@ Mirrors Flink's WatermarkStrategy; the timestamp assigner is the name of a colum
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
+from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.errors import InvalidArgument
 
 
@@ -32,6 +34,11 @@ class WatermarkStrategy:
     >>> late = sl.WatermarkStrategy.for_bounded_out_of_orderness("at", 5_000).with_idleness(60_000)
     >>> late.with_watermark_alignment("orders", 60_000).idle_timeout_ms
     60000
+    >>> class Half(sl.WatermarkGenerator):
+    ...     def on_batch(self, batch, times_ms, output):
+    ...         output.emit_watermark(int(np.median(times_ms)))
+    >>> sl.WatermarkStrategy.for_generator("at", Half).column
+    'at'
     """
 
     column: str
@@ -41,6 +48,8 @@ class WatermarkStrategy:
     per_split: bool = True
     """Track the maximum per source split, and take the minimum over the unfinished splits."""
     alignment: WatermarkAlignmentParams | None = None
+    generator: Callable[[], WatermarkGenerator] | None = field(default=None, repr=False)
+    """Makes a generator of the user's, where the watermark is not the greatest event time less a bound."""
 
     @classmethod
     def for_monotonous_timestamps(cls, column: str) -> WatermarkStrategy:
@@ -53,6 +62,16 @@ class WatermarkStrategy:
         if max_out_of_orderness_ms < 0:
             raise InvalidArgument(f"max_out_of_orderness_ms must not be negative, got {max_out_of_orderness_ms}")
         return cls(column, max_out_of_orderness_ms)
+
+    @classmethod
+    def for_generator(cls, column: str, generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
+        """Watermarks of your own: `generator()` is called in the task, once for each split, and makes a
+        WatermarkGenerator (Flink: WatermarkStrategy.forGenerator). Raises InvalidArgument for what makes none."""
+        if isinstance(generator, WatermarkGenerator) or not callable(generator):
+            raise InvalidArgument(
+                f"for_generator takes a WatermarkGenerator class, or a function that makes one, not {generator!r}: each split needs its own"
+            )
+        return cls(column, generator=generator)
 
     def with_idleness(self, idle_timeout_ms: int) -> WatermarkStrategy:
         """Declare a source idle after this long without rows. Raises InvalidArgument unless positive."""

@@ -1,7 +1,7 @@
-"""Windows, triggers and aggregates, as the user writes them.
+"""Windows and aggregates, as the user writes them.
 
 Mirrors Flink's TumblingEventTimeWindows, SlidingEventTimeWindows, EventTimeSessionWindows,
-TumblingProcessingTimeWindows, GlobalWindows with CountTrigger, and AggregateFunction; aggregates are named functions
+their forms of processing time, GlobalWindows with CountTrigger, and AggregateFunction; aggregates are named functions
 over columns, so that the engine can compute them on whole batches. All times are whole milliseconds.
 """
 
@@ -11,6 +11,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from snapline.dataflow.api.triggers import (
+    EARLY_TRIGGERS,
+    EarlyTrigger,
+    PurgingTrigger,
+)
+from snapline.dataflow.api.triggers import CountTrigger as CountTrigger  # noqa: PLC0414 - jobs of before look for it here
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.errors import InvalidArgument
 
@@ -122,6 +128,27 @@ class TumblingProcessingTimeWindows:
 
 
 @dataclass(frozen=True, slots=True)
+class SlidingProcessingTimeWindows:
+    """Windows [n * slide + offset, n * slide + offset + size) of the task's clock; a row belongs to all in which it
+    arrives. Fired by the clock, and at the end of the input. Raises InvalidArgument for a size or slide that is not
+    positive.
+
+    >>> windows = orders.key_by("shop").window(sl.SlidingProcessingTimeWindows(10_000, 1_000))
+    >>> _ = windows.aggregate(uid="w", n=sl.count())
+    """
+
+    size_ms: int
+    slide_ms: int
+    offset_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a size or slide that is not positive or no integer."""
+        _check_milliseconds("a window's size", self.size_ms)
+        _check_milliseconds("a window's slide", self.slide_ms)
+        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+
+
+@dataclass(frozen=True, slots=True)
 class EventTimeSessionWindows:
     """A key's rows until `gap_ms` of event time pass without one. A row that closes the gap between two makes them one.
 
@@ -140,34 +167,36 @@ class EventTimeSessionWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class CountTrigger:
-    """Fire whenever a key's window has got `count` more rows; with `purge` the window is emptied then.
+class ProcessingTimeSessionWindows:
+    """A key's rows until `gap_ms` of the task's clock pass without one. Fired by the clock, and at the end of the
+    input. Raises InvalidArgument for a gap that is not positive.
 
-    >>> sl.CountTrigger(100, purge=True)
-    CountTrigger(count=100, purge=True)
+    >>> sessions = orders.key_by("customer").window(sl.ProcessingTimeSessionWindows(30_000))
+    >>> _ = sessions.aggregate(uid="visits", n=sl.count())
     """
 
-    count: int
-    purge: bool = False
+    gap_ms: int
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for a count below 1."""
-        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
-            raise InvalidArgument(f"a count trigger fires after at least 1 row, got {self.count!r}")
+        """Raises InvalidArgument for a gap that is not positive or no integer."""
+        _check_milliseconds("a session's gap", self.gap_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalWindows:
-    """One window per key, without an end: it fires by its trigger only, and its rest never comes out.
+    """One window per key, without an end: it fires by its trigger only, and its rest never comes out. A PurgingTrigger
+    around a CountTrigger is the same as `CountTrigger(n, purge=True)`.
 
     >>> _ = orders.key_by("shop").window(sl.GlobalWindows(sl.CountTrigger(100))).aggregate(uid="w", n=sl.count())
     """
 
-    trigger: CountTrigger
+    trigger: EarlyTrigger
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument without a trigger."""
-        if not isinstance(self.trigger, CountTrigger):
+        if isinstance(self.trigger, PurgingTrigger) and isinstance(self.trigger.trigger, CountTrigger):
+            object.__setattr__(self, "trigger", CountTrigger(self.trigger.trigger.count, purge=True))
+        if not isinstance(self.trigger, (*EARLY_TRIGGERS, PurgingTrigger)):
             raise InvalidArgument(
                 f"a global window never fires without a trigger: CountTrigger(n), got {self.trigger!r}"
             )
@@ -185,8 +214,13 @@ class TimeWindow:
     end_ms: int
 
 
-PaneAssigner = TumblingEventTimeWindows | SlidingEventTimeWindows | TumblingProcessingTimeWindows
-WindowAssigner = PaneAssigner | EventTimeSessionWindows | GlobalWindows
+PaneAssigner = (
+    TumblingEventTimeWindows | SlidingEventTimeWindows | TumblingProcessingTimeWindows | SlidingProcessingTimeWindows
+)
+SessionAssigner = EventTimeSessionWindows | ProcessingTimeSessionWindows
+WindowAssigner = PaneAssigner | SessionAssigner | GlobalWindows
+BY_CLOCK = (TumblingProcessingTimeWindows, SlidingProcessingTimeWindows, ProcessingTimeSessionWindows)
+"""Windows of the task's clock, which need no event time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +235,9 @@ class PaneGeometry:
     @classmethod
     def of(cls, assigner: PaneAssigner) -> PaneGeometry:
         """The geometry of an assigner."""
-        slide_ms = assigner.slide_ms if isinstance(assigner, SlidingEventTimeWindows) else assigner.size_ms
+        slide_ms = assigner.size_ms
+        if isinstance(assigner, (SlidingEventTimeWindows, SlidingProcessingTimeWindows)):
+            slide_ms = assigner.slide_ms
         pane_ms = math.gcd(assigner.size_ms, slide_ms)
         return cls(assigner.size_ms, slide_ms, assigner.offset_ms, pane_ms)
 

@@ -102,6 +102,9 @@ class JobGraph:
     master_hooks: tuple[bytes, ...] = ()
     """cloudpickled functions that bring a master hook (`snapline.dataflow.api.master_hooks`); the coordinator creates
     the hooks, and looks into nothing else."""
+    staged_directories: tuple[str, ...] = ()
+    """Paths or URLs of rows that were computed once for this job; they go when it has ended and no snapshot of it is
+    kept (see `snapline.dataflow.staged`)."""
 
     def without_secrets(self) -> JobGraph:
         """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of

@@ -12,20 +12,29 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_retries import AsyncRetryStrategy
+from snapline.dataflow.api.batch_aggregates import AnyAggregate
 from snapline.dataflow.api.connector_api import Sink, Source, SourceSplit
+from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import (
     AsyncFunction,
     KeyedBatchProcessFunction,
     KeyedProcessFunction,
-    Row,
     SourceFunction,
 )
+from snapline.dataflow.api.process_function import ProcessFunction
 from snapline.dataflow.api.state import MapStateDescriptor
+from snapline.dataflow.api.triggers import EarlyTrigger
 from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.api.windows import Aggregate, WindowAssigner
+from snapline.dataflow.api.windows import WindowAssigner
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch] | None]
+
+COMMITTABLES = pa.schema(
+    [("job_id", pa.string()), ("sink_uid", pa.string()), ("checkpoint_id", pa.int64()), ("data", pa.string())]
+)
+"""Columns of the stream between the writers of a sink and the committer of all of them; `data` is JSON."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,17 @@ class SourceSpec:
     source: Source
     splits: tuple[SourceSplit, ...]
     watermark_strategy: WatermarkStrategy | None = None
+    is_fed: bool = False
+    """Splits come from an enumerator, by the task's input; `splits` are for whoever counts rows."""
+
+
+@dataclass(frozen=True)
+class SplitEnumeratorSpec:
+    """Discover the splits of a source, and hand them to its readers. `splits` were enumerated at submission."""
+
+    source: Source
+    splits: tuple[SourceSplit, ...]
+    event_time_column: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +87,16 @@ class MapRowsSpec:
 
     function: Callable[[Row], Row]
     output_schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """A ProcessFunction, row by row, without keys."""
+
+    function: ProcessFunction
+    output_schema: pa.Schema | None = None
+    event_time_column: str = ""
+    """Empty: rows have no event time."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +138,7 @@ class RunningAggregateSpec:
     one column per aggregate."""
 
     key_columns: tuple[str, ...]
-    aggregates: tuple[Aggregate, ...]
+    aggregates: tuple[AnyAggregate, ...]
     passthrough: tuple[str, ...] = ()
     input_schema: pa.Schema | None = None
     """None: not known before the first batch."""
@@ -122,11 +152,12 @@ class WindowAggregateSpec:
     key_columns: tuple[str, ...]
     event_time_column: str
     assigner: WindowAssigner
-    aggregates: tuple[Aggregate, ...]
+    aggregates: tuple[AnyAggregate, ...]
     allowed_lateness_ms: int = 0
     late_output_tag: str = ""
     input_schema: pa.Schema | None = None
     """None: not known before the first batch."""
+    early_trigger: EarlyTrigger | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +173,8 @@ class WindowProcessSpec:
     output_schema: pa.Schema | None = None
     allowed_lateness_ms: int = 0
     late_output_tag: str = ""
+    input_schema: pa.Schema | None = None
+    early_trigger: EarlyTrigger | None = None
 
 
 @dataclass(frozen=True)
@@ -234,11 +267,26 @@ class AsyncSpec:
     timeout_ms: int
     ordered: bool = True
     output_schema: pa.Schema | None = None
+    retry: AsyncRetryStrategy | None = None
 
 
 @dataclass(frozen=True)
 class SinkSpec:
     """Write, pre-commit at the barrier, commit on notification."""
+
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class SinkWriterSpec:
+    """Write, and emit what is pre-committed at the barrier, for a committer of all subtasks."""
+
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class GlobalCommitterSpec:
+    """Commit on notification, in one transaction, what the writers of all subtasks emitted before the barrier."""
 
     sink: Sink
 
@@ -261,12 +309,14 @@ class CustomOperatorSpec:
 
 OperatorSpec = (
     SourceSpec
+    | SplitEnumeratorSpec
     | SourceFunctionSpec
     | MapBatchesSpec
     | FilterSpec
     | MapRowsSpec
     | FlatMapRowsSpec
     | FilterRowsSpec
+    | ProcessSpec
     | WatermarkSpec
     | KeyedProcessSpec
     | RunningAggregateSpec
@@ -280,6 +330,8 @@ OperatorSpec = (
     | TableLookupSpec
     | AsyncSpec
     | SinkSpec
+    | SinkWriterSpec
+    | GlobalCommitterSpec
     | SinkFunctionSpec
     | CustomOperatorSpec
 )

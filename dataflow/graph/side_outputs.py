@@ -14,10 +14,11 @@ from snapline.dataflow.graph.operator_specs import (
     KeyedProcessSpec,
     MapBatchesSpec,
     OperatorSpec,
+    ProcessSpec,
     WindowProcessSpec,
 )
 
-_ANY = (MapBatchesSpec, KeyedProcessSpec, KeyedBatchProcessSpec, CoProcessSpec, CustomOperatorSpec)
+_ANY = (MapBatchesSpec, ProcessSpec, KeyedProcessSpec, KeyedBatchProcessSpec, CoProcessSpec, CustomOperatorSpec)
 
 
 def why_no_side_output(spec: OperatorSpec, tag: str) -> str:

@@ -6,12 +6,15 @@ Decides nothing but consistency of what is added: names, uids, parallelism, inpu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from snapline.dataflow.api.connector_api import Source, SourceSplit
+from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.dataflow.graph.operator_specs import OperatorSpec
+from snapline.dataflow.graph.operator_specs import OperatorSpec, SourceSpec, SplitEnumeratorSpec
 from snapline.dataflow.partitioning import Partitioning
 
 
@@ -76,3 +79,23 @@ class StreamGraph:
         node = StreamNode(len(self.nodes), name, spec, inputs, parallelism, stateful, commits)
         self.nodes.append(node)
         return node
+
+
+def order_splits(splits: Sequence[SourceSplit], strategy: WatermarkStrategy | None) -> tuple[SourceSplit, ...]:
+    """The splits in the order of their least event time, where all have one: read so over all subtasks, what waits
+    holds the watermark back as little as it can."""
+    if strategy is None or not all(strategy.column in split.least_times_ms for split in splits):
+        return tuple(splits)
+    return tuple(sorted(splits, key=lambda split: split.least_times_ms[strategy.column]))
+
+
+def add_fed_source(
+    graph: StreamGraph, label: str, source: Source, splits: Sequence[SourceSplit], strategy: WatermarkStrategy | None
+) -> StreamNode:
+    """Append the enumerator of a source, one task, and its readers, which ask it for splits. Returns the readers."""
+    column = strategy.column if strategy is not None and strategy.per_split else ""
+    spec = SplitEnumeratorSpec(source, tuple(splits), column)
+    enumerator = graph.add(f"{label}: splits", spec, parallelism=1, stateful=True)
+    enumerator.max_parallelism = 1
+    edge = StreamEdge(enumerator.node_id, Partitioning.DEMAND)
+    return graph.add(label, SourceSpec(source, tuple(splits), strategy, is_fed=True), (edge,), stateful=True)

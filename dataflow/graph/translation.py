@@ -25,7 +25,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.generated_uids import GeneratedUids, warning_of
 from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
-from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec
+from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec, SourceSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM, compute_default_max_parallelism
@@ -110,6 +110,11 @@ def translate(
             for item in resolved
             for function in functions_with_hooks(item.node.spec)
         ),
+        staged_directories=tuple(
+            item.node.spec.source.staged_directory
+            for item in resolved
+            if isinstance(item.node.spec, SourceSpec) and item.node.spec.source.staged_directory
+        ),
     )
     return Translation(job_graph.without_secrets(), tuple(warnings), configuration)
 
@@ -121,7 +126,13 @@ def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[st
     uids: dict[str, str] = {}
     generated = GeneratedUids()
     without_uid: list[tuple[str, str]] = []
+    readers = {
+        edge.source: node for node in graph.nodes for edge in node.inputs if edge.partitioning is Partitioning.DEMAND
+    }
     for node in graph.nodes:
+        if (reader := readers.get(node.node_id)) is not None:  # an enumerator goes with its readers
+            node.uid = f"{reader.uid}-splits" if reader.uid else ""
+            node.slot_sharing_group = reader.slot_sharing_group
         parallelism = node.parallelism or default_parallelism
         if parallelism < 1:
             raise JobDefinitionError(f"operator {node.name!r}: parallelism must be at least 1, got {parallelism}")

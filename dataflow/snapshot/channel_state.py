@@ -72,7 +72,8 @@ class SubtaskStateMapper(Enum):
 
 def supports_unaligned(partitioning: Partitioning) -> bool:
     """Whether barriers may overtake data on such an edge. Otherwise the producer sends them FORCED_ALIGNED: consumers
-    of a broadcast would restore different histories, and the blocks of a rescale edge shift with the parallelism."""
+    of a broadcast would restore different histories, the blocks of a rescale edge shift with the parallelism, and
+    splits that were asked for are taken at once, so that no barrier waits behind them."""
     return partitioning in (Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE)
 
 
@@ -84,6 +85,7 @@ def downstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
         Partitioning.REBALANCE: SubtaskStateMapper.ROUND_ROBIN,
         Partitioning.RESCALE: SubtaskStateMapper.UNSUPPORTED,
         Partitioning.BROADCAST: SubtaskStateMapper.UNSUPPORTED,
+        Partitioning.DEMAND: SubtaskStateMapper.UNSUPPORTED,
     }[partitioning]
 
 
@@ -118,7 +120,7 @@ def redistribute_input_channel_state(
     them.
 
     `old_states`: by old subtask; `gates`: by input gate. On a rescaled hash edge every row has to be checked by its
-    reader (`snapline.taskmanager.checkpointing.channel_state.own_rows`). Raises ChannelStateNotRescalable."""
+    reader (`snapline.taskmanager.checkpointing.channel_state_filter.own_rows`). Raises ChannelStateNotRescalable."""
     plan: list[list[ChannelStateHandle]] = [[] for _ in range(new_parallelism)]
     for gate_index, edge in enumerate(gates):
         mine = _select_part(old_states, gate_index)

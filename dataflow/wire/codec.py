@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from snapline.dataflow.api.accumulators import AccumulatorValue
+from snapline.dataflow.api.user_metrics import MetricValue
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph
 from snapline.dataflow.ids import LeaderSessionID
@@ -84,6 +85,10 @@ CONTROL_MESSAGES: dict[str, type] = {
     "report_executions": m.ReportExecutions,
     "report_watermark": m.ReportWatermark,
     "align_watermarks": m.AlignWatermarks,
+    "tap_task": m.TapTask,
+    "task_tapped": m.TaskTapped,
+    "request_thread_dump": m.RequestThreadDump,
+    "thread_dump": m.ThreadDump,
 }
 """Field of ControlMessage -> message. What is not here cannot be sent over a stream."""
 
@@ -93,6 +98,7 @@ _OTHER_MESSAGES: dict[type, type[Message]] = {
     SerializedFailure: job_pb2.SerializedFailure,
     m.TaskMetrics: cluster_pb2.TaskMetrics,
     AccumulatorValue: job_pb2.AccumulatorValue,
+    MetricValue: job_pb2.MetricValue,
     m.TaskManagerInfo: cluster_pb2.TaskManagerInfo,
     m.TaskDeploymentDescriptor: cluster_pb2.TaskDeploymentDescriptor,
     m.CheckpointMetrics: checkpoint_pb2.CheckpointMetrics,
@@ -171,8 +177,10 @@ def encode_envelope(leader_session_id: LeaderSessionID, messages: Iterable[Any])
 
 
 def decode_envelope(envelope: cluster_pb2.Envelope) -> tuple[LeaderSessionID, list[Any]]:
-    """Session and messages. Raises WireError if one of them is refused: then none was delivered."""
-    return LeaderSessionID(envelope.leader_session_id), [decode_control_message(item) for item in envelope.messages[:]]
+    """Session and messages, without those of a kind that only a newer version knows: it does not count on an answer.
+    Raises WireError if one of them is refused: then none was delivered."""
+    known = (item for item in envelope.messages[:] if item.WhichOneof("message") is not None or not item.ByteSize())
+    return LeaderSessionID(envelope.leader_session_id), [decode_control_message(item) for item in known]
 
 
 def encode_into(value: Any, message: Message) -> None:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from snapline.dataflow.api.accumulators import AccumulatorValue
+from snapline.dataflow.api.user_metrics import MetricValue
 from snapline.dataflow.elements import CheckpointOptions
 from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import (
@@ -136,7 +137,7 @@ class TaskManagerInfo:
     """host:port of its data server."""
     slots: int
     version: str
-    """Snapline version; a ResourceManager of another minor version rejects it."""
+    """Snapline version; a ResourceManager whose minor version differs by more than one rejects it."""
     host: str
     pid: int
     executor_id: str = ""
@@ -247,6 +248,16 @@ class TaskMetrics:
     watermark_ms: int = -(2**63)
     accumulators: tuple[AccumulatorValue, ...] = ()
     """What this attempt's functions have counted."""
+    user_metrics: tuple[MetricValue, ...] = ()
+    """The metrics of this attempt's functions, and the latencies that it has measured."""
+    busy_ms_per_second: int = 0
+    """Of the last ten seconds, as the fields below."""
+    backpressured_ms_per_second: int = 0
+    idle_ms_per_second: int = 0
+    records_in_per_second: int = 0
+    records_out_per_second: int = 0
+    step_ms: int = 0
+    """How long the present step has lasted; 0: the task is between two steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +275,37 @@ class Disconnect:
     """Either side: forget me, and why. A TaskManager that is disconnected registers again if it still lives."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestThreadDump:
+    """ResourceManager -> TaskManager: say what your threads do, once or over some time. Answered by ThreadDump."""
+
+    request_id: str
+    duration_ms: int = 0
+    interval_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One stack of one thread, and how often it was seen."""
+
+    thread_name: str
+    task_name: str = ""
+    attempt_id: ExecutionAttemptID | None = None
+    frames: tuple[str, ...] = ()
+    """Outermost first, each `function (file:line)`."""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadDump:
+    """TaskManager -> ResourceManager: what its threads do."""
+
+    request_id: str
+    resource_id: ResourceID
+    stacks: tuple[ThreadStack, ...] = ()
+    samples: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,9 +585,35 @@ class AlignWatermarks:
     max_watermark_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class TapTask:
+    """JobMaster -> TaskManager: show some rows of the next batch that the operator puts out, once."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    tap_id: str
+    """Which request of a client this is for."""
+    operator_id: OperatorID
+    max_rows: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTapped:
+    """TaskManager -> JobMaster, answer to TapTask: rows as an Arrow stream."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    tap_id: str
+    rows: bytes
+    rows_taken: int
+    rows_seen: int
+    """Of how many rows they are the first ones."""
+
+
 CheckpointMessage = TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
 """What the JobMaster tells many tasks at once of one checkpoint."""
-TaskMessage = CheckpointMessage | AlignWatermarks
+TaskMessage = CheckpointMessage | AlignWatermarks | TapTask
 """What a task gets into its mailbox as it came over the wire."""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.leaders.zookeeper import SessionOver, ZooKeeperSession
+from snapline.runtime.leaders.zookeeper_session import SessionOver, ZooKeeperSession
 from snapline.runtime.logs import Logger
 
 CANDIDATES = "leader/candidates"

@@ -18,9 +18,13 @@ from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import Security, open_channel, reason_of
+from snapline.runtime.signing import NotSigned, Signer
 
 PAUSE_MIN_SECONDS = 0.1
 PAUSE_MAX_SECONDS = 2.0
+
+TABLE_NAME = "leader/table"
+"""The name under which a table of leaders is signed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,32 @@ def encode_leader_table(table: LeaderTable) -> cluster_pb2.LeaderTable:
 
 def _encode_leader(leader: LeaderAddress) -> cluster_pb2.LeaderInformation:
     return cluster_pb2.LeaderInformation(address=leader.address, leader_session_id=leader.session)
+
+
+def seal_leader_table(table: LeaderTable, signer: Signer) -> bytes:
+    """Encode the table of leaders for a place where others can write: it carries who wrote it."""
+    message = encode_leader_table(table)
+    message.signature = signer.sign(TABLE_NAME, _signed_part(message))
+    return message.SerializeToString()
+
+
+def open_leader_table(data: bytes, signer: Signer) -> LeaderTable:
+    """Decode what `seal_leader_table` encoded. Raises NotSigned when somebody else did: who followed that table would
+    send its token to wherever it points."""
+    message = cluster_pb2.LeaderTable.FromString(data)
+    if not signer.is_signed(TABLE_NAME, _signed_part(message), message.signature):
+        raise NotSigned(
+            "the table of leaders was not written by a coordinator that has this cluster's security.auth.token"
+        )
+    return decode_leader_table(message)
+
+
+def _signed_part(message: cluster_pb2.LeaderTable) -> bytes:
+    """Return the bytes of everything but the signature, in one order of the jobs."""
+    unsigned = cluster_pb2.LeaderTable()
+    unsigned.CopyFrom(message)
+    unsigned.ClearField("signature")
+    return unsigned.SerializeToString(deterministic=True)
 
 
 def decode_leader_table(message: cluster_pb2.LeaderTable) -> LeaderTable:

@@ -11,15 +11,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from kazoo.exceptions import NoNodeError
 
-from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, Configuration
+from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, SECURITY_TOKEN, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.protos import cluster_pb2
 from snapline.runtime.leaders.leader_election import TABLE
-from snapline.runtime.leaders.leader_retrieval import LeaderTable, decode_leader_table
-from snapline.runtime.leaders.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
+from snapline.runtime.leaders.leader_retrieval import LeaderTable, open_leader_table
+from snapline.runtime.leaders.zookeeper_session import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import Logger, silent_logger
+from snapline.runtime.signing import NotSigned, Signer
 
 PAUSE_SECONDS = 1.0
 """After a session that could not be opened, or ended."""
@@ -29,8 +30,12 @@ LOOK_SECONDS = 0.1
 class ZooKeeperLeaderRetrieval:
     """One thread that follows the table of leaders."""
 
-    def __init__(self, settings: ZooKeeperSettings, on_table: Callable[[LeaderTable], None], logger: Logger) -> None:
+    def __init__(
+        self, settings: ZooKeeperSettings, signer: Signer, on_table: Callable[[LeaderTable], None], logger: Logger
+    ) -> None:
+        """Follow the table of leaders that `signer` knows; others are not followed."""
         self._settings = settings
+        self._signer = signer
         self._on_table = on_table
         self._logger = logger
         self._stopping = threading.Event()
@@ -65,13 +70,21 @@ class ZooKeeperLeaderRetrieval:
             changed = threading.Event()
             data = _read(session, _setter(changed))
             if data is not None:
-                table = decode_leader_table(cluster_pb2.LeaderTable.FromString(data))
-                if table != self._last:
+                table = self._open(data)
+                if table is not None and table != self._last:
                     self._last = table
                     self._on_table(table)
             while not changed.wait(LOOK_SECONDS):
                 if self._stopping.is_set() or session.is_over:
                     return
+
+    def _open(self, data: bytes) -> LeaderTable | None:
+        """Decode the table; None when it was not written by a coordinator of this cluster."""
+        try:
+            return open_leader_table(data, self._signer)
+        except (NotSigned, DecodeError) as error:
+            self._logger.warning("leaders in ZooKeeper are not followed", reason=str(error))
+            return None
 
 
 def _setter(event: threading.Event) -> Callable[[Any], None]:
@@ -105,7 +118,8 @@ def coordinator_address(configuration: Configuration) -> str:
         found = session.get(f"{settings.base}/{TABLE}")
     finally:
         session.close()
-    table = LeaderTable() if found is None else decode_leader_table(cluster_pb2.LeaderTable.FromString(found[0]))
+    signer = Signer.of_token(configuration.get_option(SECURITY_TOKEN))
+    table = LeaderTable() if found is None else open_leader_table(found[0], signer)
     if not table.resource_manager.address:
         raise ZooKeeperError(
             f"no coordinator has led the cluster {settings.cluster_id!r} below {settings.root} yet: start one, or check "

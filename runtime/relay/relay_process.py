@@ -17,6 +17,7 @@ from snapline.dataflow.config import LOG_LEVEL, RELAY_ADDRESS, RELAY_BIND_HOST, 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.address_file import write_address
 from snapline.runtime.logs import capture_standard_logging, make_logger
+from snapline.runtime.open_files import raise_file_limit
 from snapline.runtime.rpc.exposure import exposure_warning
 from snapline.runtime.settings import Setting, command_line_layers, resolve
 
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         security = Security.from_configuration(configuration)
     except SnaplineError as error:
         return _refuse(error)
+    raise_file_limit()
     relay = RelayServer(security, configuration.get_option(RELAY_LINGER), logger)
     metrics = MetricsServer(relay.samples, logger)
     try:

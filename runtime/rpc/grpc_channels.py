@@ -51,7 +51,7 @@ come later: without a sign of its own, the dialing side would now and then take 
 COORDINATOR_METADATA_KEY = "snapline-coordinator"
 """Names, to a relay, the coordinator that a stream is for: host:port."""
 
-UNAUTHENTICATED_SERVICES = ("/grpc.health.v1.Health/",)
+HEALTH_SERVICE = "/grpc.health.v1.Health/"
 """Health checks carry no secret: probes of Kubernetes and load balancers have none."""
 
 FLOW_CONTROL: tuple[tuple[str, Any], ...] = (
@@ -61,6 +61,10 @@ FLOW_CONTROL: tuple[tuple[str, Any], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
 )
+
+HANDSHAKE_TIMEOUT_MS = 10_000
+"""How long a connection may say nothing before it is closed. gRPC's own two minutes let a thousand silent ones use up
+the files that a process may open."""
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -91,6 +95,7 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
         0,
     ),  # pings that pile up on a busy machine are no attack: it would end good connections
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     *FLOW_CONTROL,
 )
 
@@ -169,10 +174,14 @@ def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses calls without the shared secret."""
+    """Refuses calls without the shared secret, before their request is read.
 
-    def __init__(self, token: str) -> None:
+    `health` answers health checks that carry no secret; it is told nothing of their request.
+    """
+
+    def __init__(self, token: str, health: Any = None) -> None:
         self._token = token.encode()
+        self._health = health
 
     async def intercept_service(
         self,
@@ -180,35 +189,26 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(UNAUTHENTICATED_SERVICES):
+        if handler is None:
             return handler
         for key, value in handler_call_details.invocation_metadata:
             if key == TOKEN_METADATA_KEY and hmac.compare_digest(str(value).encode(), self._token):
                 return handler
-        return _refusal(handler)
+        is_health_check = handler_call_details.method.startswith(HEALTH_SERVICE)
+        return self._health if is_health_check and self._health is not None else REFUSAL
 
 
-async def _refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _refuse(_requests: Any, context: Any) -> Any:
     await context.abort(
         grpc.StatusCode.UNAUTHENTICATED,
         "the call carries no or another token: set security.auth.token to the cluster's",
     )
-
-
-async def _refuse_stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-    await _refuse(request, context)
     yield None  # never reached: makes this a stream
 
 
-def _refusal(handler: Any) -> Any:
-    """A handler of the same shape that refuses."""
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(_refuse_stream)
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(_refuse)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(_refuse_stream)
-    return grpc.unary_unary_rpc_method_handler(_refuse)
+REFUSAL: Any = grpc.stream_stream_rpc_method_handler(_refuse)
+"""Ends any call by its headers. A handler of a single request would read the request first, up to the largest message;
+one of a stream reads nothing that it does not ask for, and the answer is the same on the wire."""
 
 
 def reason_of(error: grpc.RpcError | Exception) -> str:

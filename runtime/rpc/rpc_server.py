@@ -108,9 +108,10 @@ class RpcServer:
         self.loop.run_forever()
 
     async def _start(self, bind: str, host: str, add_servicers: AddServicers) -> str:
-        interceptors = [TokenInterceptor(self._security.token)] if self._security.token else []
-        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
         self._health = health.aio.HealthServicer()
+        token = self._security.token
+        interceptors = [TokenInterceptor(token, answer_health_of_all(self._health))] if token else []
+        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = [health.SERVICE_NAME, reflection.SERVICE_NAME, *add_servicers(server)]
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):  # those of ours are there
@@ -139,6 +140,18 @@ class RpcServer:
             task.cancel()
         await asyncio.gather(*remaining, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def answer_health_of_all(servicer: Any) -> Any:
+    """Return the handler of health checks that carry no token: it answers for the whole server, whatever service they
+    ask for. Like a refusal it never reads a request, which could be as large as the largest message."""
+
+    async def answer(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        yield await servicer.Check(health_pb2.HealthCheckRequest(), context)
+
+    return grpc.stream_stream_rpc_method_handler(
+        answer, response_serializer=health_pb2.HealthCheckResponse.SerializeToString
+    )
 
 
 def retrieve_exception(reading: asyncio.Task[None]) -> None:

@@ -1,5 +1,5 @@
 """Expressions over columns: `sl.col("price") * 1.1`. What they say is in `expression`, what they compute in
-`kernels`."""
+`column_operations`."""
 
 from snapline.expressions.expression import Expr, coalesce, col, concat_str, lit, when
 

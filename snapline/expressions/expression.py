@@ -4,7 +4,7 @@ batch by batch.
 An expression is a tree of columns, literals and operations. Decides how it reads in messages, what its column is
 called, and what type it has for a schema: that of its value over an empty batch, so that nothing can be said here that
 the computation does not keep. Names follow Polars, and PySpark where the two agree. What an operation computes is in
-`kernels`.
+`column_operations`.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class Expr:
                 return self.arguments[0]
             case "alias":
                 return self.operands[0]._value(batch)  # noqa: SLF001 - of its own kind
-        from snapline.expressions.kernels import (
+        from snapline.expressions.column_operations import (
             KERNELS,  # brings pyarrow.compute, which a program that only builds does not need
         )
 

@@ -10,11 +10,14 @@ from snapline.coordinator.jobmaster.operations import (
     CancelJob,
     JobOperation,
     RescaleJob,
+    RowsTapped,
     SnapshotCompleted,
     StopWithSavepoint,
     TakeCheckpoint,
     TakeSavepoint,
+    TapOperator,
 )
+from snapline.coordinator.rpc.views import tapped_rows
 from snapline.dataflow.ids import JobVertexID
 from snapline.local.local_job import LOOK_MS, LocalJob
 from snapline.protos import client_pb2 as pb
@@ -66,6 +69,11 @@ class LocalClient:
         """Change the parallelism of all vertices."""
         vertices = self._job.details().vertices
         self._job.operate(RescaleJob({JobVertexID(vertex.vertex_id): parallelism for vertex in vertices}))
+
+    def tap(self, job_id: str, uid: str, *, rows: int = 10, max_bytes: int = 65_536) -> list[pb.TappedRows]:
+        """Some of the rows that an operator puts out next. Raises RequestRefused."""
+        answer = self._job.operate(TapOperator(uid, rows, max_bytes))
+        return list(tapped_rows(answer.parts).parts) if isinstance(answer, RowsTapped) else []
 
     def list_checkpoints(self, job_id: str) -> pb.ListCheckpointsResponse:
         """Return the counts, the history and the summary of the job's checkpoints."""

@@ -38,9 +38,9 @@ from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.wire.messages import TaskMetrics
 from snapline.local.actors import LocalConnections
-from snapline.local.coordinator import ADDRESS, LocalCoordinator
 from snapline.local.event_loop import EventLoop
-from snapline.local.task_manager import LocalTaskManager
+from snapline.local.local_coordinator import ADDRESS, LocalCoordinator
+from snapline.local.local_task_manager import LocalTaskManager
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import ResourceManagerLeaderChanged

@@ -27,7 +27,7 @@ MODULE = "snapline.spark.daemon"
 PRELOADED = (
     "pyspark.worker",
     "snapline.spark.executor",
-    "snapline.taskmanager.process",
+    "snapline.taskmanager.task_manager_process",
     "snapline.taskmanager.task_manager",
     "snapline.taskmanager.operators.factory",
     "snapline.dataflow.columnar.key_partition",

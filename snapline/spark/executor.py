@@ -93,8 +93,8 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         wait_for_the_original(launch, token, lambda: os.getppid() != host)
         return TaskManagerExit(launch.resource_id, "refused", f"attempt {attempt} of a TaskManager that was lost")
     try:
-        from snapline.taskmanager.process import run_task_manager
         from snapline.taskmanager.task_manager_config import TaskManagerConfig
+        from snapline.taskmanager.task_manager_process import run_task_manager
     except ImportError as error:
         return TaskManagerExit(
             launch.resource_id,

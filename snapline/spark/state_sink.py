@@ -38,8 +38,8 @@ _REFUSAL = re.compile(r"StateWriteError: (.+)")
 
 
 def arrow_schema_of(frame: DataFrame) -> pa.Schema:
-    """The columns of a DataFrame, as its batches will have them."""
-    return to_arrow_schema(frame.schema)
+    """The columns of a DataFrame, as its batches will have them: timestamps with the zone of its session."""
+    return to_arrow_schema(frame.schema, timezone=str(frame.sparkSession.conf.get("spark.sql.session.timeZone")))
 
 
 def default_parallelism(frame: DataFrame) -> int:

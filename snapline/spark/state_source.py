@@ -11,42 +11,51 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, In, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
 from snapline.runtime.cores.machine import check
+from snapline.spark.frame_types import arrow_schema_for_spark, conform_to_spark, widened
 from snapline.state_reader import KeyedTable, StateReader, StateReadError
 
 FORMAT = "snapline_state"
 _KEYS_MAX = 64
 """More keys than this are looked for among all rows: a partition each would cost more."""
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-_WIDER = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-}
-"""Types that Spark does not have."""
 
 
 def read_state(spark: SparkSession, snapshot: str, uid: str, *, partitions: int | None = None) -> DataFrame:
     """The keyed state of an operator in a savepoint or checkpoint, a row per key. Raises SnaplineError when there is
     none."""
     StateReader(snapshot).table(uid)
+    _use_own_python(spark)
     spark.dataSource.register(StateDataSource)
     spark.conf.set(_PUSHDOWN, "true")  # off, Spark refuses a source that could
     reader = spark.read.format(FORMAT).option("snapshot", snapshot).option("uid", uid)
     return (reader if partitions is None else reader.option("partitions", str(partitions))).load()
+
+
+def _use_own_python(spark: SparkSession) -> None:
+    """On this machine, executors take the Python of the driver, which has Snapline, unless another one was set."""
+    try:
+        context = spark.sparkContext
+    except PySparkException:  # Spark Connect: the server's Python is set up there
+        return
+    is_here = str(context.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
+    is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if is_here and not is_set:
+        context.pythonExec = sys.executable
 
 
 class StateDataSource(DataSource):
@@ -119,39 +128,12 @@ class _Reader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Read one partition in an executor, as batches."""
         check(isinstance(partition, _KeyGroups), "a partition of another reader")
-        target = to_arrow_schema(self._schema, timezone="UTC")  # without one, pyspark asserts at a timestamp
+        target = arrow_schema_for_spark(self._schema)
         reader = StateReader(self._snapshot)
         for batch in reader.read_batches(self._uid, key=partition.key, key_groups=partition.key_groups):
-            columns = [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)]
-            yield pa.RecordBatch.from_arrays(columns, schema=target)
+            yield conform_to_spark(batch, target)
 
 
 def _spark_schema(table: KeyedTable) -> StructType:
-    fields = [field.with_type(_supported(field.type)).with_nullable(nullable=True) for field in table.schema]
+    fields = [field.with_type(widened(field.type)).with_nullable(nullable=True) for field in table.schema]
     return from_arrow_schema(pa.schema(fields))
-
-
-def _supported(data_type: pa.DataType) -> pa.DataType:
-    """A type that Spark has, into which values of this type fit."""
-    if data_type in _WIDER:
-        return _WIDER[data_type]
-    if pa.types.is_large_list(data_type) or pa.types.is_list(data_type):
-        return pa.list_(_supported(data_type.value_type))
-    if pa.types.is_map(data_type):
-        return pa.map_(_supported(data_type.key_type), _supported(data_type.item_type))
-    if pa.types.is_struct(data_type):
-        fields = [data_type.field(number) for number in range(data_type.num_fields)]
-        return pa.struct([field.with_type(_supported(field.type)) for field in fields])
-    if pa.types.is_timestamp(data_type):
-        return pa.timestamp("us", data_type.tz)
-    if pa.types.is_duration(data_type):
-        return pa.duration("us")
-    if pa.types.is_time(data_type):
-        return pa.int64() if data_type.bit_width == 64 else pa.int32()
-    if pa.types.is_date64(data_type):
-        return pa.date32()
-    if pa.types.is_large_string(data_type):
-        return pa.string()
-    if pa.types.is_large_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
-        return pa.binary()
-    return data_type

@@ -1,8 +1,8 @@
-"""What tests of a job need: a harness for one operator, a cluster within the test, scripted sources, and comparison
-without order.
+"""What tests of a job need: a harness for one operator, a cluster within the test, a simulated one with faults,
+scripted sources, and comparison without order.
 
-`snapline.testing.fixtures` has the fixtures of pytest. Names are loaded when they are first asked for, so that nothing
-of this costs a program that does not test. Mirrors Flink's flink-test-utils.
+`snapline.testing.fixtures` has the fixtures of pytest. Names are loaded when they are first asked for, so that
+nothing of this costs a program that does not test. Mirrors Flink's flink-test-utils.
 """
 
 from importlib import import_module
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from snapline.testing.mini_cluster import MiniCluster, MiniJob
     from snapline.testing.operator_harness import HarnessError, HarnessSnapshot, OperatorHarness
     from snapline.testing.row_comparison import assert_same_rows
+    from snapline.testing.simulated.user_job import SimulationError
+    from snapline.testing.user_simulation import SimulationReport, simulate
 
 __all__ = [
     "Abort",
@@ -37,8 +39,11 @@ __all__ = [
     "Pause",
     "ScriptedAbort",
     "ScriptedSource",
+    "SimulationError",
+    "SimulationReport",
     "Stall",
     "assert_same_rows",
+    "simulate",
 ]
 
 _PLACES = {
@@ -47,6 +52,8 @@ _PLACES = {
     "snapline.testing.mini_cluster": "MiniCluster MiniJob",
     "snapline.testing.operator_harness": "HarnessError HarnessSnapshot OperatorHarness",
     "snapline.testing.row_comparison": "assert_same_rows",
+    "snapline.testing.simulated.user_job": "SimulationError",
+    "snapline.testing.user_simulation": "SimulationReport simulate",
 }
 _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 

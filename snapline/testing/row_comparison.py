@@ -65,6 +65,21 @@ def _key(value: Any) -> Any:
     return value
 
 
+def row_text(row: Mapping[str, Any]) -> str:
+    """A text that is equal for equal rows; its columns are sorted by name."""
+    return repr({name: row[name] for name in sorted(row)})
+
+
+def row_texts(batch: pa.RecordBatch | pa.Table) -> list[str]:
+    """The text of each row of a batch."""
+    order = sorted(range(batch.num_columns), key=batch.schema.names.__getitem__)
+    names = [batch.schema.names[index] for index in order]
+    columns = [batch.column(index).to_pylist() for index in order]
+    if not columns:
+        return ["{}"] * batch.num_rows
+    return [repr(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
 def _said(kind: str, rows: Counter[Any], shown: Mapping[Any, Mapping[str, Any]]) -> list[str]:
     lines = [
         f"  {kind} {dict(shown[key])}{f' ({count} times)' if count > 1 else ''}"

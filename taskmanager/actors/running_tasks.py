@@ -34,6 +34,7 @@ from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, Loca
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.stream_task import StreamTask
 from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
+from snapline.taskmanager.threads.thread_dumper import stack_of
 
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""
@@ -87,6 +88,8 @@ class RunningTasks:
         self._logger = logger
         self._lock = threading.Lock()
         self._running: dict[ExecutionAttemptID, TaskRunner] = {}
+        self._cancelled: set[ExecutionAttemptID] = set()
+        """Those that run and were told to end."""
         self._sinks: dict[ExecutionAttemptID, TaskSnapshotSink] = {}
         """Of those that run, and of those that have ended and whose snapshots are not released yet."""
         self._final: OrderedDict[ExecutionAttemptID, TaskMetrics] = OrderedDict()
@@ -138,10 +141,25 @@ class RunningTasks:
         self._tell(event)
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:
-        """Cancel the task, which ends as CANCELED."""
+        """Cancel the task, which ends as CANCELED. Asked again, because it has not ended, say where it is."""
         task = self._find(attempt_id)
-        if task is not None:
-            task.cancel()
+        if task is None:
+            return
+        if attempt_id in self._cancelled:
+            self._logger.warning(
+                "task does not end, although it was cancelled",
+                task=task.descriptor.task_name,
+                attempt=str(attempt_id),
+                stack=self.stack_of(attempt_id),
+            )
+        self._cancelled.add(attempt_id)
+        task.cancel()
+
+    def stack_of(self, attempt_id: ExecutionAttemptID) -> str:
+        """Where the task's thread is, innermost frame last; empty: it has no thread of its own."""
+        with self._lock:
+            runner = self._running.get(attempt_id)
+        return "\n".join(stack_of(getattr(runner, "thread_id", None)))
 
     def fail(self, attempt_id: ExecutionAttemptID, failure: SerializedFailure) -> None:
         """Fail the task, which ends as FAILED with this failure."""
@@ -165,7 +183,15 @@ class RunningTasks:
     def metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
         """Counters of those that run."""
         tasks = [self._find(attempt_id) for attempt_id in attempts]
-        return tuple(task.metrics() for task in tasks if task is not None)
+        now_ms = self._clock.now_ms()
+        return tuple(task.metrics(now_ms) for task in tasks if task is not None)
+
+    def threads(self) -> dict[int, tuple[str, ExecutionAttemptID]]:
+        """Return the name and the attempt of the task that each thread works for."""
+        with self._lock:
+            runners = list(self._running.items())
+        ids = ((getattr(runner, "thread_id", None), runner.name, attempt_id) for attempt_id, runner in runners)
+        return {thread_id: (name, attempt_id) for thread_id, name, attempt_id in ids if thread_id is not None}
 
     def with_counters(self, message: Any) -> Any:
         """The message, with the counters of the tasks that it is about where it has room for them."""
@@ -215,6 +241,7 @@ class RunningTasks:
         """On the task's thread, before its end is reported."""
         with self._lock:
             thread = self._running.pop(attempt_id, None)
+            self._cancelled.discard(attempt_id)
             if thread is not None and thread.task is not None:
                 self._final[attempt_id] = thread.task.metrics()
                 if len(self._final) > MAX_FINAL_METRICS:

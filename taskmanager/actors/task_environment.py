@@ -1,7 +1,7 @@
 """What one task gets from its TaskManager: exchange, uploads, state to restore from, and the way to its JobMaster.
 
-Implements `snapline.taskmanager.task.environment.Environment`. Everything that the task says becomes an event of the
-TaskExecutor, in the order in which it was said.
+Implements `snapline.taskmanager.task.environment_contract.Environment`. Everything that the task says becomes an event
+of the TaskExecutor, in the order in which it was said.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from snapline.dataflow.wire.messages import (
     ReportWatermark,
     TaskDeploymentDescriptor,
     TaskStateChanged,
+    TaskTapped,
 )
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
@@ -31,7 +32,7 @@ from snapline.taskmanager.snapshots.restore import BytesRead, SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
-from snapline.taskmanager.task.environment import StateBlob
+from snapline.taskmanager.task.environment_contract import StateBlob
 from snapline.taskmanager.threads.push_source_threads import ThreadedPushSource
 from snapline.taskmanager.threads.unpickling import unpickle_alone
 
@@ -135,4 +136,8 @@ class TaskEnvironment:
 
     def report_watermark(self, message: ReportWatermark) -> None:
         """Tell the JobMaster how far the source's watermark is."""
+        self._tell(TaskSaid(message))
+
+    def rows_tapped(self, message: TaskTapped) -> None:
+        """Show rows to somebody who looks on."""
         self._tell(TaskSaid(message))

@@ -1,9 +1,10 @@
 """What every barrier handler answers, and the measuring that all of them share.
 
 A handler sees the barriers, announcements, cancellation markers and ends of partition of all channels of a task, in the
-order in which the task polls them, and says when to snapshot, what to block and what to give up. It does not know data,
-queues or operators; time comes in with each call. One of `create_barrier_handler`'s results per task; all calls come
-from the task's thread. Mirrors Flink's CheckpointBarrierHandler.
+order in which the task polls them, and calls when to snapshot, what to block and what to give up: the gates
+(`CheckpointableInput`) and whoever takes the snapshots (`BarrierListener`). It does not know data, queues or operators;
+time comes in with each call. One of `create_barrier_handler`'s results per task; all calls come from the task's thread.
+Mirrors Flink's CheckpointBarrierHandler.
 """
 
 from __future__ import annotations
@@ -15,11 +16,7 @@ from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import CheckpointMetrics
-from snapline.taskmanager.checkpointing.checkpointing_contract import (
-    AbortCheckpointOnBarrier,
-    BarrierHandlerEffect,
-    TriggerCheckpointOnBarrier,
-)
+from snapline.taskmanager.checkpointing.checkpointing_contract import BarrierListener, CheckpointableInput
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 NO_CHECKPOINT = CheckpointID(-1)
@@ -27,48 +24,44 @@ NO_CHECKPOINT = CheckpointID(-1)
 
 
 class CheckpointBarrierHandler(ABC):
-    """Base of all handlers. Every `process_…` returns what is to be done, in order."""
+    """Base of all handlers. What a `process_…` wants done is done when it returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: CheckpointableInput, listener: BarrierListener) -> None:
+        self._inputs = inputs
+        self._listener = listener
+        self._open = dict.fromkeys(inputs.channel_infos)
+        """Channels that have not ended."""
         self._alignment = AlignmentMeter()
 
     @abstractmethod
-    def process_barrier(
-        self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int
-    ) -> list[BarrierHandlerEffect]:
+    def process_barrier(self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int) -> None:
         """The task polled this barrier from the channel."""
 
     @abstractmethod
     def process_barrier_announcement(
         self, barrier: CheckpointBarrier, sequence_number: int, channel: InputChannelInfo, now_ms: int
-    ) -> list[BarrierHandlerEffect]:
+    ) -> None:
         """The task polled the priority notice that this barrier waits in the channel at `sequence_number`."""
 
     @abstractmethod
     def process_cancellation_barrier(
         self, marker: CancelCheckpointMarker, channel: InputChannelInfo, now_ms: int
-    ) -> list[BarrierHandlerEffect]:
+    ) -> None:
         """The task polled a cancellation marker from the channel."""
 
     @abstractmethod
-    def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> list[BarrierHandlerEffect]:
+    def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> None:
         """The channel has ended; nothing more comes from it."""
 
-    def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> list[BarrierHandlerEffect]:
+    def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> None:
         """The JobMaster has given this checkpoint up: nothing waits for its barriers any more."""
-        return []
 
-    def timer_fired(self, key: Hashable, now_ms: int) -> list[BarrierHandlerEffect]:
+    def timer_fired(self, key: Hashable, now_ms: int) -> None:
         """A timer that this handler started is due. Keys of others, and outdated ones, are ignored."""
-        return []
 
     def add_processed_bytes(self, size_bytes: int) -> None:
         """The task processes a batch of this size (counts while an alignment runs)."""
         self._alignment.add_processed_bytes(size_bytes)
-
-    def close(self) -> list[BarrierHandlerEffect]:
-        """The task ends: forget timers and what is remembered."""
-        return []
 
     @property
     @abstractmethod
@@ -81,21 +74,19 @@ class CheckpointBarrierHandler(ABC):
         """Whether barriers of some checkpoint are being collected."""
 
     @property
-    @abstractmethod
     def open_channels(self) -> int:
         """Channels that have not ended."""
+        return len(self._open)
 
-    def _trigger(self, barrier: CheckpointBarrier) -> TriggerCheckpointOnBarrier:
+    def _trigger(self, barrier: CheckpointBarrier, now_ms: int) -> None:
         meter = self._alignment
-        return TriggerCheckpointOnBarrier(
-            barrier,
-            CheckpointMetrics(
-                alignment_duration_ms=meter.duration_ms,
-                checkpoint_start_delay_ms=meter.start_delay_ms,
-                bytes_processed_during_alignment=meter.bytes_processed,
-                unaligned=barrier.options.is_unaligned,
-            ),
+        metrics = CheckpointMetrics(
+            alignment_duration_ms=meter.duration_ms,
+            checkpoint_start_delay_ms=meter.start_delay_ms,
+            bytes_processed_during_alignment=meter.bytes_processed,
+            unaligned=barrier.options.is_unaligned,
         )
+        self._listener.trigger_checkpoint_on_barrier(barrier, metrics, now_ms)
 
     def _abort(
         self,
@@ -103,11 +94,11 @@ class CheckpointBarrierHandler(ABC):
         reason: CheckpointFailureReason | None,
         detail: str = "",
         barrier: CheckpointBarrier | None = None,
-    ) -> AbortCheckpointOnBarrier:
+    ) -> None:
         if checkpoint_id >= self._alignment.checkpoint_id:
             self._alignment.reset()
         timestamp_ms = 0 if barrier is None else barrier.timestamp_ms
-        return AbortCheckpointOnBarrier(checkpoint_id, reason, detail, timestamp_ms)
+        self._listener.abort_checkpoint_on_barrier(checkpoint_id, reason, detail, timestamp_ms)
 
 
 class AlignmentMeter:

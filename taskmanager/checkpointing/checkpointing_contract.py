@@ -1,11 +1,11 @@
-"""What the checkpointing cores of a task say: effects of the barrier handlers, and what the subtask coordinator calls.
+"""What the checkpointing cores of a task call: the gates, the subtask coordinator, the operators and the task.
 
-Who talks to whom, all on the task's thread: `CheckpointedInputGate` polls the gates, shows barriers to the barrier
-handler, performs what concerns channels (`GateEffect`) itself and passes on the rest (`TaskEffect`) to the
-`SubtaskCheckpointCoordinator`, to which the task loop also says what the JobMaster wants. The coordinator calls its
-`CheckpointedOperator`s and its `CheckpointableTask`; tests record these calls, in order. Mirrors the calls of Flink's
-CheckpointBarrierHandler on CheckpointableInput and CheckpointableTask, and those of SubtaskCheckpointCoordinatorImpl on
-OperatorChain, ChannelStateWriter and Environment.
+Who talks to whom, all on the task's thread: `CheckpointedInputGate` shows barriers to the barrier handler, which calls
+the gates (`CheckpointableInput`) and the `SubtaskCheckpointCoordinator` (`BarrierListener`), to which the task loop
+also says what the JobMaster wants. The coordinator calls its `CheckpointedOperator`s and its `CheckpointableTask`.
+Every call is done when it returns; tests record them, in order. Mirrors the calls of Flink's CheckpointBarrierHandler
+on CheckpointableInput and CheckpointableTask, and those of SubtaskCheckpointCoordinatorImpl on OperatorChain,
+ChannelStateWriter and Environment.
 """
 
 from __future__ import annotations
@@ -21,159 +21,111 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMetrics
-from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo, ResultSubpartitionInfo
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 
+InputState = Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]
+"""In-flight data of the inputs of one subtask: channels without any are absent."""
+OutputState = Mapping[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
+"""In-flight data of its outputs, which a barrier has overtaken: subpartitions without any are absent."""
 FrozenState = tuple[OperatorID, OperatorSnapshot]
 """What one operator froze, and which."""
 
-# --- effects of barrier handlers on the input gates -------------------------------------------------------------------
+# --- what a barrier handler works with --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BlockConsumption:
-    """The channel has delivered its aligned barrier; nothing that follows it is processed until ResumeConsumption."""
+class CheckpointableInput(Protocol):
+    """What a barrier handler asks of the input gates of its task (Flink: CheckpointableInput)."""
 
-    channel: InputChannelInfo
+    @property
+    def channel_infos(self) -> tuple[InputChannelInfo, ...]:
+        """All channels of all gates."""
+        ...
 
+    def block_consumption(self, channel: InputChannelInfo) -> None:
+        """The channel has delivered its aligned barrier; nothing that follows it is processed until
+        `resume_consumption`."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class ResumeConsumption:
-    """Poll this channel again; its producer, which stopped behind the aligned barrier, is told, too."""
+    def resume_consumption(self, channel: InputChannelInfo) -> None:
+        """Poll this channel again; its producer, which stopped behind the aligned barrier, is told, too."""
+        ...
 
-    channel: InputChannelInfo
+    def hold_consumption(self, channel: InputChannelInfo) -> None:
+        """The channel has delivered a barrier that overtakes, before the task may take its snapshot: nothing of it is
+        polled until `release_consumption`, not even what the barrier overtook. Its producer has not stopped."""
+        ...
 
+    def release_consumption(self, channel: InputChannelInfo) -> None:
+        """Poll this held channel again."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class HoldConsumption:
-    """The channel has delivered a barrier that overtakes, before the task may take its snapshot: nothing of it is
-    polled until ReleaseConsumption, not even what the barrier overtook. Its producer has not stopped."""
+    def convert_to_priority(self, channel: InputChannelInfo, sequence_number: int) -> None:
+        """The announced barrier with this sequence number timed out: move it to the front of its channel."""
+        ...
 
-    channel: InputChannelInfo
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Unaligned: from now on remember, per channel, the data that its barrier has not reached yet."""
+        ...
 
-
-@dataclass(frozen=True, slots=True)
-class ReleaseConsumption:
-    """Poll this held channel again."""
-
-    channel: InputChannelInfo
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertToPriority:
-    """The announced barrier with this sequence number timed out: move it to the front of its channel."""
-
-    channel: InputChannelInfo
-    sequence_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointStarted:
-    """Unaligned: from now on remember, per channel, the data that its barrier has not reached yet."""
-
-    barrier: CheckpointBarrier
+    def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> InputState:
+        """All barriers came, or the checkpoint is over: stop remembering, and return what was remembered."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointStopped:
-    """All barriers came, or the checkpoint is over: stop remembering. `completed`: hand over what was remembered."""
+class BarrierListener(Protocol):
+    """What a barrier handler, and the gate that shows it the barriers, tell the SubtaskCheckpointCoordinator."""
 
-    checkpoint_id: CheckpointID
-    completed: bool
+    def trigger_checkpoint_on_barrier(
+        self, barrier: CheckpointBarrier, metrics: CheckpointMetrics, now_ms: int
+    ) -> None:
+        """Take the snapshot now. The barrier's options say whether the checkpoint is unaligned now, whatever it was
+        when it set out. An aligned trigger carries its final metrics; an unaligned one is followed by
+        `all_barriers_received`, with the rest. Raises OperatorFailure."""
+        ...
 
+    def all_barriers_received(
+        self, checkpoint_id: CheckpointID, alignment_duration_ms: int, bytes_processed_during_alignment: int
+    ) -> None:
+        """The last barrier of a checkpoint that was triggered unaligned has come."""
+        ...
 
-GateEffect = (
-    BlockConsumption
-    | ResumeConsumption
-    | HoldConsumption
-    | ReleaseConsumption
-    | ConvertToPriority
-    | CheckpointStarted
-    | CheckpointStopped
-)
+    def finish_input(self, checkpoint_id: CheckpointID, batches: InputState) -> None:
+        """The data in flight of all input channels is known."""
+        ...
 
-# --- effects of barrier handlers on the task --------------------------------------------------------------------------
+    def abort_checkpoint_on_barrier(
+        self,
+        checkpoint_id: CheckpointID,
+        reason: CheckpointFailureReason | None,
+        detail: str = "",
+        timestamp_ms: int = 0,
+    ) -> None:
+        """The checkpoint is given up here. `reason`: None when the JobMaster has given it up; `detail`: what happened
+        here, in words for people; `timestamp_ms`: when it was triggered, 0 when no barrier of it was here."""
+        ...
 
+    def decline_overtaken_checkpoint(self, checkpoint_id: CheckpointID, detail: str, timestamp_ms: int) -> None:
+        """The cancellation of a newer checkpoint came while this one still waited for barriers, and the call of
+        `abort_checkpoint_on_barrier` that follows ends this one here, too: the JobMaster is told."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class TriggerCheckpointOnBarrier:
-    """Take the snapshot now: `SubtaskCheckpointCoordinator.trigger_checkpoint_on_barrier`.
+    def inputs_recovered(self, *, is_last: bool) -> None:
+        """EndOfChannelState has been polled on all channels, and what stands before it is processed: what the outputs
+        get from now on is made of what was not so far when the snapshot was taken. `is_last`: whether everything that
+        follows on the channels is new."""
+        ...
 
-    An aligned trigger carries its final metrics; an unaligned one is followed by AllBarriersReceived, with the rest."""
+    def start_timer(self, key: Hashable, at_ms: int) -> None:
+        """Call the handler's `timer_fired(key)` at this time."""
+        ...
 
-    barrier: CheckpointBarrier
-    """Its options say whether the checkpoint is unaligned now, whatever it was when it set out."""
-    metrics: CheckpointMetrics
+    def cancel_timer(self, key: Hashable) -> None:
+        """Forget the timer with this key."""
+        ...
 
-
-@dataclass(frozen=True, slots=True)
-class AllBarriersReceived:
-    """The last barrier of a checkpoint that was triggered unaligned has come."""
-
-    checkpoint_id: CheckpointID
-    alignment_duration_ms: int
-    bytes_processed_during_alignment: int
-
-
-@dataclass(frozen=True, slots=True)
-class AbortCheckpointOnBarrier:
-    """The checkpoint is given up here: `SubtaskCheckpointCoordinator.abort_checkpoint_on_barrier`."""
-
-    checkpoint_id: CheckpointID
-    reason: CheckpointFailureReason | None
-    """None: the JobMaster has given it up."""
-    detail: str = field(default="", compare=False)
-    """What happened here, in words for people."""
-    timestamp_ms: int = field(default=0, compare=False)
-    """When the checkpoint was triggered; 0: no barrier of it was here."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeclineOvertakenCheckpoint:
-    """The cancellation of a newer checkpoint came while this one still waited for barriers, and its
-    AbortCheckpointOnBarrier, which follows, ends this one here, too: the JobMaster is told."""
-
-    checkpoint_id: CheckpointID
-    timestamp_ms: int
-    """When the checkpoint was triggered, in milliseconds since the epoch."""
-    detail: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class InputChannelStateCompleted:
-    """What CheckpointedInputGate makes of CheckpointStopped(completed=True): the in-flight data of all its channels."""
-
-    checkpoint_id: CheckpointID
-    batches: Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]
-    """In channel order; channels without in-flight data are absent."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputsRecovered:
-    """EndOfChannelState has been polled on all channels, and what stands before it is processed: what the outputs get
-    from now on is made of what was not so far when the snapshot was taken."""
-
-    is_last: bool
-    """Whether everything that follows on the channels is new."""
-
-
-TaskEffect = (
-    TriggerCheckpointOnBarrier
-    | AllBarriersReceived
-    | AbortCheckpointOnBarrier
-    | DeclineOvertakenCheckpoint
-    | InputChannelStateCompleted
-    | InputsRecovered
-    | StartTimer
-    | CancelTimer
-)
-BarrierHandlerEffect = GateEffect | TaskEffect
 
 # --- what the subtask checkpoint coordinator works with ---------------------------------------------------------------
-
-InputState = Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]
-OutputState = Mapping[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,21 +18,10 @@ from dataclasses import dataclass
 from snapline.dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.cores.machine import CancelTimer, StartTimer, check
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.checkpointing.barrier_handler import NO_CHECKPOINT, CheckpointBarrierHandler
 from snapline.taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
-from snapline.taskmanager.checkpointing.checkpointing_contract import (
-    AllBarriersReceived,
-    BarrierHandlerEffect,
-    BlockConsumption,
-    CheckpointStarted,
-    CheckpointStopped,
-    ConvertToPriority,
-    DeclineOvertakenCheckpoint,
-    HoldConsumption,
-    ReleaseConsumption,
-    ResumeConsumption,
-)
+from snapline.taskmanager.checkpointing.checkpointing_contract import BarrierListener, CheckpointableInput
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 MAX_GIVEN_UP = 128
@@ -51,19 +40,19 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
 
     def __init__(
         self,
-        channels: Collection[InputChannelInfo],
+        inputs: CheckpointableInput,
+        listener: BarrierListener,
         initial: BarrierState,
         *,
         checkpoints_after_tasks_finish: bool = True,
         never_overtaken: Collection[InputChannelInfo] = (),
     ) -> None:
         """`never_overtaken`: channels whose barriers are always aligned; an unaligned snapshot waits for them."""
-        super().__init__()
+        super().__init__(inputs, listener)
         self._never_overtaken = frozenset(never_overtaken)
         self._state = initial
         self._alternating = initial is BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER
         self._checkpoints_after_tasks_finish = checkpoints_after_tasks_finish
-        self._open = dict.fromkeys(channels)
         self._current_id = NO_CHECKPOINT
         self._last_cancelled_or_completed_id = NO_CHECKPOINT
         self._last_completed_id = NO_CHECKPOINT
@@ -81,60 +70,54 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         #: Given up by the JobMaster before their first barrier was here, the oldest first.
         self._given_up: dict[CheckpointID, None] = {}
         self._now_ms = 0
-        self._effects: list[BarrierHandlerEffect] = []
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def process_barrier(
-        self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int
-    ) -> list[BarrierHandlerEffect]:
+    def process_barrier(self, barrier: CheckpointBarrier, channel: InputChannelInfo, now_ms: int) -> None:
         self._now_ms = now_ms
         if self._is_obsolete(barrier.checkpoint_id):
             if barrier.options.needs_alignment:
-                self._emit(ResumeConsumption(channel))
-            return self._take_effects()
+                self._inputs.resume_consumption(channel)
+            return
         self._check_new_checkpoint(barrier, channel)
         if barrier.checkpoint_id in self._given_up:
             self._abort_internal(barrier.checkpoint_id, None)
             if barrier.options.needs_alignment:
-                self._emit(ResumeConsumption(channel))
-            return self._take_effects()
+                self._inputs.resume_consumption(channel)
+            return
         check(
             channel not in self._aligned,
             f"stream corrupt: a second barrier of checkpoint {barrier.checkpoint_id} on {channel}",
         )
         self._time_alignment(barrier)
         self._mark_channel_aligned(channel, barrier, BarrierEvent.BARRIER)
-        return self._take_effects()
 
     def process_barrier_announcement(
         self, barrier: CheckpointBarrier, sequence_number: int, channel: InputChannelInfo, now_ms: int
-    ) -> list[BarrierHandlerEffect]:
+    ) -> None:
         self._now_ms = now_ms
         if not self._is_obsolete(barrier.checkpoint_id) and barrier.checkpoint_id not in self._given_up:
             self._check_new_checkpoint(barrier, channel)
             self._time_alignment(barrier)
             state = STATES[self._state]
             self._go(BarrierEvent.ANNOUNCEMENT, state.announcement_received(self, channel, sequence_number))
-        return self._take_effects()
 
     def process_cancellation_barrier(
         self, marker: CancelCheckpointMarker, channel: InputChannelInfo, now_ms: int
-    ) -> list[BarrierHandlerEffect]:
+    ) -> None:
         self._now_ms = now_ms
         cancelled_id = marker.checkpoint_id
         if cancelled_id > self._current_id or (cancelled_id == self._current_id and self.is_checkpoint_pending):
             if cancelled_id > self._current_id and self.is_checkpoint_pending:
                 overtaken = self.pending_barrier
                 detail = self._newer_came(f"the cancellation of checkpoint {cancelled_id}", channel)
-                self._emit(DeclineOvertakenCheckpoint(overtaken.checkpoint_id, overtaken.timestamp_ms, detail))
+                self._listener.decline_overtaken_checkpoint(overtaken.checkpoint_id, detail, overtaken.timestamp_ms)
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
             self._abort_internal(
                 cancelled_id, reason, f"input {channel.gate_index}/{channel.channel_index} brought its cancellation."
             )
-        return self._take_effects()
 
-    def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> list[BarrierHandlerEffect]:
+    def process_abort_notification(self, checkpoint_id: CheckpointID, now_ms: int) -> None:
         """In Flink channels stay blocked until the barriers come, or those of a newer checkpoint. Either may never
         happen: behind an edge that nothing overtakes a barrier waits for room, which there may be only when a blocked
         channel is read again."""
@@ -145,9 +128,8 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
                 del self._given_up[next(iter(self._given_up))]
         elif checkpoint_id == self._current_id and self.is_checkpoint_pending:
             self._abort_internal(checkpoint_id, None)
-        return self._take_effects()
 
-    def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> list[BarrierHandlerEffect]:
+    def process_end_of_partition(self, channel: InputChannelInfo, now_ms: int) -> None:
         self._now_ms = now_ms
         check(channel in self._open, f"{channel} has ended twice")
         del self._open[channel]
@@ -159,21 +141,13 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
                 self._abort_internal(
                     self._current_id, reason, f"Input {channel.gate_index}/{channel.channel_index} ended."
                 )
-        return self._take_effects()
 
-    def timer_fired(self, key: Hashable, now_ms: int) -> list[BarrierHandlerEffect]:
+    def timer_fired(self, key: Hashable, now_ms: int) -> None:
         self._now_ms = now_ms
         if key == self._timer and self.is_checkpoint_pending:
             self._timer = None
             state = STATES[self._state]
             self._go(BarrierEvent.TIMEOUT, state.aligned_checkpoint_timeout(self, self.pending_barrier))
-        return self._take_effects()
-
-    def close(self) -> list[BarrierHandlerEffect]:
-        self._reset_timer()
-        if self._started_id != NO_CHECKPOINT:
-            self.stop_inputs_checkpoint(self._started_id, completed=False)
-        return self._take_effects()
 
     # --- what can be seen from outside --------------------------------------------------------------------------------
 
@@ -184,10 +158,6 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
     @property
     def is_checkpoint_pending(self) -> bool:
         return self._current_id not in (self._last_cancelled_or_completed_id, NO_CHECKPOINT)
-
-    @property
-    def open_channels(self) -> int:
-        return len(self._open)
 
     @property
     def has_completed_latest(self) -> bool:
@@ -223,37 +193,40 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         return options.is_timeoutable and options.aligned_checkpoint_timeout_ms < self._now_ms - barrier.timestamp_ms
 
     def trigger_global_checkpoint(self, barrier: CheckpointBarrier) -> None:
-        self._emit(self._trigger(barrier))
+        self._trigger(barrier, self._now_ms)
 
     def start_inputs_checkpoint(self, barrier: CheckpointBarrier) -> None:
         self._started_id = barrier.checkpoint_id
-        self._emit(CheckpointStarted(barrier))
+        self._inputs.checkpoint_started(barrier)
 
     def stop_inputs_checkpoint(self, checkpoint_id: CheckpointID, *, completed: bool) -> None:
         """Whatever checkpoint is given up, what stops is the one that was started."""
         check(not completed or checkpoint_id == self._started_id, "only the started checkpoint can complete")
         if completed:
-            self._emit(AllBarriersReceived(checkpoint_id, self._alignment.duration_ms, self._alignment.bytes_processed))
+            meter = self._alignment
+            self._listener.all_barriers_received(checkpoint_id, meter.duration_ms, meter.bytes_processed)
         if self._started_id != NO_CHECKPOINT:
-            self._emit(CheckpointStopped(self._started_id, completed=completed))
+            in_flight = self._inputs.checkpoint_stopped(self._started_id)
+            if completed:
+                self._listener.finish_input(self._started_id, in_flight)
         self._started_id = NO_CHECKPOINT
 
     def block_channel(self, channel: InputChannelInfo) -> None:
         self._blocked[channel] = None
-        self._emit(BlockConsumption(channel))
+        self._inputs.block_consumption(channel)
 
     def unblock_all_channels(self) -> None:
         for channel in self._blocked:
-            self._emit(ResumeConsumption(channel))
+            self._inputs.resume_consumption(channel)
         self._blocked.clear()
 
     def hold_channel(self, channel: InputChannelInfo) -> None:
         self._held[channel] = None
-        self._emit(HoldConsumption(channel))
+        self._inputs.hold_consumption(channel)
 
     def release_held_channels(self) -> None:
         for channel in self._held:
-            self._emit(ReleaseConsumption(channel))
+            self._inputs.release_consumption(channel)
         self._held.clear()
 
     def add_seen_announcement(self, channel: InputChannelInfo, sequence_number: int) -> None:
@@ -264,11 +237,11 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
 
     def prioritize_all_announcements(self) -> None:
         for channel, sequence_number in self._announced.items():
-            self._emit(ConvertToPriority(channel, sequence_number))
+            self._inputs.convert_to_priority(channel, sequence_number)
         self._announced.clear()
 
     def convert_to_priority_event(self, channel: InputChannelInfo, sequence_number: int) -> None:
-        self._emit(ConvertToPriority(channel, sequence_number))
+        self._inputs.convert_to_priority(channel, sequence_number)
 
     def channel_finished(self, channel: InputChannelInfo) -> None:
         self._announced.pop(channel, None)
@@ -310,7 +283,7 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             self._timed_id = barrier.checkpoint_id
             self._timer = AlignedCheckpointTimeout(barrier.checkpoint_id)
             at_ms = max(self._now_ms, barrier.timestamp_ms + barrier.options.aligned_checkpoint_timeout_ms)
-            self._emit(StartTimer(self._timer, at_ms))
+            self._listener.start_timer(self._timer, at_ms)
 
     def _mark_channel_aligned(self, channel: InputChannelInfo, barrier: CheckpointBarrier, event: BarrierEvent) -> None:
         if not self._aligned:
@@ -343,12 +316,12 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
         self._target_count = 0
         self._reset_timer()
         self._go(BarrierEvent.ABORT, STATES[self._state].abort(self, cancelled_id))
-        self._emit(self._abort(cancelled_id, reason, detail, seen))
+        self._abort(cancelled_id, reason, detail, seen)
         self._given_up = {known: None for known in self._given_up if known > self._current_id}
 
     def _reset_timer(self) -> None:
         if self._timer is not None:
-            self._emit(CancelTimer(self._timer))
+            self._listener.cancel_timer(self._timer)
             self._timer = None
 
     def _go(self, event: BarrierEvent, state: BarrierState) -> None:
@@ -357,10 +330,3 @@ class SingleCheckpointBarrierHandler(CheckpointBarrierHandler):
             f"no transition from {self._state.name} on {event.name} to {state.name}",
         )
         self._state = state
-
-    def _emit(self, effect: BarrierHandlerEffect) -> None:
-        self._effects.append(effect)
-
-    def _take_effects(self) -> list[BarrierHandlerEffect]:
-        effects, self._effects = self._effects, []
-        return effects

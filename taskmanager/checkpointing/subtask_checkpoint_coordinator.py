@@ -12,7 +12,7 @@ there the upload starts when the data in flight is known, not before.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions
@@ -20,22 +20,14 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMetrics
-from snapline.runtime.cores.machine import CancelTimer, StartTimer
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
     EMPTY_CHANNEL_STATE,
-    AbortCheckpointOnBarrier,
-    AllBarriersReceived,
     ChannelState,
     CheckpointableTask,
     CheckpointedOperator,
-    DeclineOvertakenCheckpoint,
     FrozenState,
-    InputChannelStateCompleted,
-    InputsRecovered,
     InputState,
     OutputState,
-    TaskEffect,
-    TriggerCheckpointOnBarrier,
 )
 from snapline.taskmanager.operators.base.failure import OperatorFailure
 
@@ -123,28 +115,6 @@ class SubtaskCheckpointCoordinator:
             return
         inputs: InputState | None = None if self.captures_channel_state(barrier.options) else {}
         self._checkpoint_state(barrier, metrics, inputs, now_ms)
-
-    def perform(self, effects: Iterable[TaskEffect], now_ms: int, *, is_running: bool = True) -> None:
-        """Do what the barrier handler made of an element of the input. Raises OperatorFailure."""
-        for effect in effects:
-            match effect:
-                case TriggerCheckpointOnBarrier(barrier, metrics):
-                    self.trigger_checkpoint_on_barrier(barrier, metrics, now_ms, is_running=is_running)
-                case AllBarriersReceived(checkpoint_id, duration_ms, size_bytes):
-                    self.all_barriers_received(checkpoint_id, duration_ms, size_bytes)
-                case AbortCheckpointOnBarrier(checkpoint_id, reason, detail, timestamp_ms):
-                    self.abort_checkpoint_on_barrier(checkpoint_id, reason, detail, timestamp_ms)
-                case DeclineOvertakenCheckpoint(checkpoint_id, timestamp_ms, detail):
-                    overtaken = CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED
-                    self._task.decline(checkpoint_id, overtaken, detail, timestamp_ms)
-                case InputChannelStateCompleted(checkpoint_id, batches):
-                    self.finish_input(checkpoint_id, batches)
-                case InputsRecovered(is_last):
-                    self._task.broadcast_end_of_channel_state(is_last=is_last)
-                case StartTimer(key, at_ms):
-                    self._task.start_timer(key, at_ms)
-                case CancelTimer(key):
-                    self._task.cancel_timer(key)
 
     def captures_channel_state(self, options: CheckpointOptions) -> bool:
         """Whether input data in flight becomes part of a checkpoint with these options (Flink:
@@ -276,6 +246,11 @@ class SubtaskCheckpointCoordinator:
             self._task.decline(checkpoint_id, reason, detail, timestamp_ms)
         self._task.broadcast_cancel_checkpoint_marker(checkpoint_id)
 
+    def decline_overtaken_checkpoint(self, checkpoint_id: CheckpointID, detail: str, timestamp_ms: int) -> None:
+        """The cancellation of a newer checkpoint, whose abort follows, ends this one here, too: the JobMaster is told,
+        which would otherwise wait until it times out."""
+        self._task.decline(checkpoint_id, CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED, detail, timestamp_ms)
+
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID, *, is_running: bool = True) -> None:
         """The JobMaster says that the checkpoint is durable. Raises OperatorFailure."""
         if is_running:
@@ -299,6 +274,20 @@ class SubtaskCheckpointCoordinator:
         """The task ends, well or badly: what runs in the background is abandoned."""
         for checkpoint_id in list(self._pending):
             self._drop(checkpoint_id)
+
+    # --- what the barrier handler and the gates need of the task besides ----------------------------------------------
+
+    def inputs_recovered(self, *, is_last: bool) -> None:
+        """What was restored of the inputs has been processed: those behind the task are told."""
+        self._task.broadcast_end_of_channel_state(is_last=is_last)
+
+    def start_timer(self, key: Hashable, at_ms: int) -> None:
+        """The barrier handler's `timer_fired(key)` is to be called at this time."""
+        self._task.start_timer(key, at_ms)
+
+    def cancel_timer(self, key: Hashable) -> None:
+        """Forget the timer with this key."""
+        self._task.cancel_timer(key)
 
     # --- what can be seen from outside --------------------------------------------------------------------------------
 

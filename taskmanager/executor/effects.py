@@ -12,6 +12,7 @@ from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import (
     HeartbeatResponse,
+    RequestThreadDump,
     TaskDeploymentDescriptor,
     TaskMessage,
 )
@@ -79,12 +80,22 @@ class ReleaseJobResources:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpThreads:
+    """Look what the threads of this process do, beside everything else; answered by ThreadsDumped, or not at all when
+    too many look already."""
+
+    request: RequestThreadDump
+
+
+@dataclass(frozen=True, slots=True)
 class TerminateTaskManager:
     """End the whole process at once, hard when it must be: nothing after this is performed."""
 
     reason: str
     exit_code: int
     """0: ended because it is not needed; 1: it cannot go on."""
+    stuck: ExecutionAttemptID | None = None
+    """The task because of which it cannot go on, if it is one."""
 
 
 TaskExecutorEffect = (
@@ -95,6 +106,7 @@ TaskExecutorEffect = (
     | ReleaseSnapshots
     | SendHeartbeatResponse
     | ReleaseJobResources
+    | DumpThreads
     | TerminateTaskManager
     | OpenConnection
     | CloseConnection

@@ -17,6 +17,8 @@ from snapline.dataflow.wire.messages import (
     ExecutionState,
     ReportWatermark,
     TaskMetrics,
+    TaskTapped,
+    ThreadDump,
 )
 from snapline.runtime.cores.connections import (
     ConnectionLost,
@@ -57,7 +59,14 @@ class TaskEnteredState:
 class TaskSaid:
     """A running task has something for its JobMaster."""
 
-    message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached | ReportWatermark
+    message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached | ReportWatermark | TaskTapped
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsDumped:
+    """The answer to DumpThreads, for the ResourceManager."""
+
+    dump: ThreadDump
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,7 @@ TaskExecutorEvent = (
     | JobMasterLeaderChanged
     | TaskEnteredState
     | TaskSaid
+    | ThreadsDumped
     | ShutDownRequested
     | ConnectionOpened
     | ConnectionLost

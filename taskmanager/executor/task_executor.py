@@ -66,13 +66,16 @@ from snapline.dataflow.wire.messages import (
     ReportExecutions,
     ReportWatermark,
     RequestSlot,
+    RequestThreadDump,
     ShutDownTaskExecutor,
     SlotOffersAnswered,
     SlotRequestRejected,
     SubmitTasks,
+    TapTask,
     TaskDeploymentDescriptor,
     TaskManagerInfo,
     TaskStateChanged,
+    TaskTapped,
     TriggerCheckpoint,
 )
 from snapline.runtime.cores.connections import (
@@ -101,6 +104,7 @@ from snapline.runtime.cores.registration import (
 from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
     DeliverToTask,
+    DumpThreads,
     FailTaskExecution,
     ReleaseJobResources,
     ReleaseSnapshots,
@@ -116,6 +120,7 @@ from snapline.taskmanager.executor.events import (
     TaskExecutorEvent,
     TaskExecutorStarted,
     TaskSaid,
+    ThreadsDumped,
 )
 from snapline.taskmanager.executor.slot_table import TaskSlot, TaskSlotState, TaskSlotTable
 
@@ -307,6 +312,8 @@ class TaskExecutor:
                 self._task_entered_state(event)
             case TaskSaid(message):
                 self._task_said(message)
+            case ThreadsDumped(dump):
+                self._tell_resource_manager(dump)
             case ShutDownRequested(reason):
                 self._shut_down(reason)
             case TimerFired(SlotTimeout(allocation_id)):
@@ -373,6 +380,8 @@ class TaskExecutor:
                 slot = self.slots.find(allocation_id)
                 if slot is not None:
                     self._free_slot(slot, reason)
+            case RequestThreadDump():
+                self._out.append(DumpThreads(message))
             case ShutDownTaskExecutor(reason):
                 self._shut_down(reason)
             case Disconnect():
@@ -509,7 +518,7 @@ class TaskExecutor:
                     self._tell_job_master(job_id, TaskStateChanged(job_id, attempt_id, ExecutionState.CANCELED))
             case TriggerCheckpoint() | NotifyCheckpointComplete() | NotifyCheckpointAborted():
                 self._deliver(job_id, message)
-            case AlignWatermarks(_, attempt_id):
+            case AlignWatermarks(_, attempt_id) | TapTask(_, attempt_id):
                 if attempt_id in self._tasks:
                     self._out.append(DeliverToTask(attempt_id, message))
             case FreeSlot(allocation_id, reason):
@@ -612,7 +621,7 @@ class TaskExecutor:
             self._tell_job_master(job_id, DeclineCheckpoint(job_id, attempt_id, message.checkpoint_id, reason, detail))
 
     def _task_said(
-        self, message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached | ReportWatermark
+        self, message: AcknowledgeCheckpoint | DeclineCheckpoint | EndOfDataReached | ReportWatermark | TaskTapped
     ) -> None:
         """Remembered besides, because nobody may be there to hear it."""
         task = self._tasks.get(message.attempt_id)
@@ -681,11 +690,12 @@ class TaskExecutor:
         task = self._tasks.get(attempt_id)
         if task is not None:
             timeout_ms = self._task_option(task, TASK_CANCELLATION_TIMEOUT, self._settings.cancellation_timeout_ms)
-            self._terminate(
+            reason = (
                 f"task {task.descriptor.task_name} did not end within {timeout_ms} ms after it was cancelled "
-                "(task.cancellation.timeout): it is stuck in user code",
-                CANNOT_GO_ON,
+                "(task.cancellation.timeout): it is stuck in user code"
             )
+            self._disconnect_from_everybody(reason)
+            self._terminate(reason, CANNOT_GO_ON, attempt_id)
 
     def _task_option(self, task: RunningTask, option: ConfigOption[int], default: int) -> int:
         """The job's word, else the TaskManager's."""
@@ -695,14 +705,18 @@ class TaskExecutor:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _shut_down(self, reason: str) -> None:
+        self._disconnect_from_everybody(reason)
+        self._terminate(reason, NOT_NEEDED)
+
+    def _disconnect_from_everybody(self, reason: str) -> None:
+        """Whoever works with this process hears why it goes, and logs it."""
         for entry in self._jobs.values():
             self._out += entry.connection.send(Disconnect(reason))
         self._tell_resource_manager(Disconnect(reason))
-        self._terminate(reason, NOT_NEEDED)
 
-    def _terminate(self, reason: str, exit_code: int) -> None:
+    def _terminate(self, reason: str, exit_code: int, stuck: ExecutionAttemptID | None = None) -> None:
         self._is_terminated = True
-        self._out.append(TerminateTaskManager(reason, exit_code))
+        self._out.append(TerminateTaskManager(reason, exit_code, stuck))
 
     def _draw_connection(self) -> ConnectionID:
         self._dialled += 1

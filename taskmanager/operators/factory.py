@@ -19,16 +19,20 @@ from snapline.dataflow.graph.operator_specs import (
     FilterRowsSpec,
     FilterSpec,
     FlatMapRowsSpec,
+    GlobalCommitterSpec,
     IntervalJoinSpec,
     KeyedBatchProcessSpec,
     KeyedProcessSpec,
     MapBatchesSpec,
     MapRowsSpec,
+    ProcessSpec,
     RunningAggregateSpec,
     SinkFunctionSpec,
     SinkSpec,
+    SinkWriterSpec,
     SourceFunctionSpec,
     SourceSpec,
+    SplitEnumeratorSpec,
     TableLookupSpec,
     TemporalJoinSpec,
     WatermarkSpec,
@@ -44,10 +48,14 @@ from snapline.taskmanager.operators.base.stateless import (
     MapBatchesOperator,
     MapRowsOperator,
 )
+from snapline.taskmanager.operators.sinks.global_committer_operator import GlobalCommitterOperator
 from snapline.taskmanager.operators.sinks.sink_function_operator import SinkFunctionOperator
 from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
+from snapline.taskmanager.operators.sinks.sink_writer_operator import SinkWriterOperator
 from snapline.taskmanager.operators.sources.push_source_operator import PushSourceOperator, PushSourceRunner
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
+from snapline.taskmanager.operators.sources.split_enumerator_operator import SplitEnumeratorOperator
+from snapline.taskmanager.operators.sources.split_reader_operator import SplitReaderOperator
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
 
 
@@ -67,7 +75,11 @@ def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourc
     """The operator of a specification."""
     match spec:
         case SourceSpec():
-            return SourceOperator(spec)
+            return SplitReaderOperator(spec) if spec.is_fed else SourceOperator(spec)
+        case SplitEnumeratorSpec():
+            from snapline.taskmanager.threads.background_call import BackgroundCall
+
+            return SplitEnumeratorOperator(spec, BackgroundCall)
         case SourceFunctionSpec():
             return PushSourceOperator(spec, create_push_source_runner())
         case MapBatchesSpec():
@@ -80,6 +92,10 @@ def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourc
             return FlatMapRowsOperator(spec)
         case FilterRowsSpec():
             return FilterRowsOperator(spec)
+        case ProcessSpec():
+            from snapline.taskmanager.operators.process.process_operator import ProcessOperator
+
+            return ProcessOperator(spec)
         case WatermarkSpec():
             return WatermarkOperator(spec)
         case RunningAggregateSpec() | WindowAggregateSpec() | WindowProcessSpec() | KeyedProcessSpec():
@@ -97,6 +113,10 @@ def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourc
             return AsyncOperator(spec, EventLoopCalls)
         case SinkSpec():
             return SinkOperator(spec)
+        case SinkWriterSpec():
+            return SinkWriterOperator(spec)
+        case GlobalCommitterSpec():
+            return GlobalCommitterOperator(spec)
         case SinkFunctionSpec():
             return SinkFunctionOperator(spec)
         case CustomOperatorSpec():

@@ -56,7 +56,7 @@ from snapline.taskmanager.state.keyed_state import (
     RunningAggregateState,
 )
 from snapline.taskmanager.state.keyed_timers import KeyedTimers
-from snapline.taskmanager.state.timers import TIMERS_TYPE
+from snapline.taskmanager.state.timer_queue import TIMERS_TYPE
 from snapline.taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
 FIRST_SWEEP_KEYS = 1 << 16

@@ -29,10 +29,10 @@ from snapline.dataflow.api.state import (
 from snapline.dataflow.api.state_ttl import VALUE_FIELD
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.gather import gather_values
+from snapline.taskmanager.state.aggregate_column import AggregateColumn, Numbers
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
 from snapline.taskmanager.state.index.slots import Slots
-from snapline.taskmanager.state.running_aggregate import AggregateColumn, Numbers
 
 
 class KeyedState(ABC):

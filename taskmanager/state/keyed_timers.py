@@ -15,7 +15,7 @@ import numpy as np
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.taskmanager.state.batch_scope import BatchScope
-from snapline.taskmanager.state.timers import VOID_NAMESPACE, TimerQueue
+from snapline.taskmanager.state.timer_queue import VOID_NAMESPACE, TimerQueue
 
 EVENT_TIME: Final = "event"
 PROCESSING_TIME: Final = "processing"

@@ -24,7 +24,7 @@ from snapline.dataflow.wire.messages import (
 )
 from snapline.taskmanager.checkpointing.checkpointing_contract import ChannelState, FrozenState
 from snapline.taskmanager.network.channels.exchange_contract import ResultSubpartitionInfo
-from snapline.taskmanager.task.environment import Environment
+from snapline.taskmanager.task.environment_contract import Environment
 from snapline.taskmanager.task.mailbox import AsyncSnapshotMail, Mail
 from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_timers import TaskTimers

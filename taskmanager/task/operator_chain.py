@@ -9,15 +9,16 @@ BroadcastingOutputCollector.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pyarrow as pa
 
 from snapline.dataflow.api.accumulators import Accumulators, AccumulatorValue
-from snapline.dataflow.elements import CheckpointBarrier, Watermark, WatermarkStatus
+from snapline.dataflow.api.user_metrics import MetricGroup, MetricValue
+from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, OperatorID
-from snapline.dataflow.wire.messages import OperatorDescriptor
+from snapline.dataflow.wire.messages import OperatorDescriptor, TapTask
 from snapline.runtime.cores.machine import InvariantViolation, check
 from snapline.taskmanager.operators.base.failure import OperatorFailure
 from snapline.taskmanager.operators.base.operator_contract import (
@@ -27,8 +28,10 @@ from snapline.taskmanager.operators.base.operator_contract import (
     SourceOperatorContract,
     StreamOperator,
 )
+from snapline.taskmanager.task.latencies import Latencies
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.record_writer import RecordWriter
+from snapline.taskmanager.task.row_taps import RowTaps, TapAnswer
 
 T = TypeVar("T")
 
@@ -40,6 +43,8 @@ class ChainedOperator:
     descriptor: OperatorDescriptor
     operator: StreamOperator
     records_in: int = 0
+    taps: RowTaps = field(default_factory=RowTaps)
+    """Who looks at what comes in; only where nothing goes out."""
 
     def failure(self, activity: str, cause: BaseException) -> OperatorFailure:
         """The cause, attributed to this operator."""
@@ -48,6 +53,8 @@ class ChainedOperator:
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         """Deliver a batch to the operator."""
         self.records_in += batch.num_rows
+        if self.taps.wait:
+            self.taps.show(batch)
         try:
             self.operator.process_batch(batch, input_index)
         except (OperatorFailure, InvariantViolation):
@@ -109,6 +116,8 @@ class ChainOutput:
         self._writers: list[RecordWriter] = []
         self._side: dict[str, ChainOutput] = {}
         self.records_out = 0
+        self.taps = RowTaps()
+        """Who looks at what goes out."""
 
     def add_chained(self, consumer: ChainedOperator, input_index: int) -> None:
         """An operator of this chain reads here."""
@@ -117,6 +126,22 @@ class ChainOutput:
     def add_writer(self, writer: RecordWriter) -> None:
         """Add the writer of an outgoing edge that begins at this operator."""
         self._writers.append(writer)
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether anybody reads what is emitted."""
+        return bool(self._chained or self._writers)
+
+    def emit_latency_marker(
+        self, marker: LatencyMarker, passed_on: Callable[[ChainedOperator, LatencyMarker], None]
+    ) -> None:
+        """Send a marker to all that read any output of the operator."""
+        for consumer, _ in self._chained:
+            passed_on(consumer, marker)
+        for writer in self._writers:
+            writer.emit_latency_marker(marker)
+        for side in self._side.values():
+            side.emit_latency_marker(marker, passed_on)
 
     def side(self, tag: str) -> ChainOutput:
         """The side output of this tag; created for those who read it."""
@@ -128,6 +153,8 @@ class ChainOutput:
         if rows == 0:
             return
         self.records_out += rows
+        if self.taps.wait:
+            self.taps.show(batch)
         for consumer, input_index in self._chained:
             consumer.process_batch(batch, input_index)
         for writer in self._writers:
@@ -207,12 +234,14 @@ class OperatorChain:
             check(source in position_of, f"edge {writer.descriptor.edge_id} begins at an operator of another task")
             self._output_of(position_of[source], writer.descriptor.side_output_tag).add_writer(writer)
         self._registries: list[Accumulators] = []
+        self._metric_groups: list[MetricGroup] = []
         for item, output in zip(self.operators, self._outputs, strict=True):
             context = replace(
                 context_of(item.descriptor), processing_time=_OperatorProcessingTime(processing_time, item)
             )
             item.operator.setup(context, output)
             self._registries.append(context.accumulators)
+            self._metric_groups.append(context.metrics)
         self._pending_possible = tuple(
             item.operator
             for item in reversed(self.operators)
@@ -222,6 +251,11 @@ class OperatorChain:
             item.operator
             for item in reversed(self.operators)
             if type(item.operator).is_blocked is not StreamOperator.is_blocked
+        )
+        self._latencies = Latencies()
+        self._now_ms = processing_time.now_ms
+        self._output_by_operator = dict(
+            zip((item.descriptor.operator_id for item in self.operators), self._outputs, strict=True)
         )
         self._opened: list[ChainedOperator] = []
         self._finished = 0
@@ -273,6 +307,31 @@ class OperatorChain:
     def accumulators(self) -> tuple[AccumulatorValue, ...]:
         """What the functions of all operators have counted. From any thread."""
         return tuple(value for registry in self._registries for value in registry.travelling())
+
+    @property
+    def user_metrics(self) -> tuple[MetricValue, ...]:
+        """What the metrics of all functions hold. From any thread."""
+        groups = tuple(value for group in self._metric_groups for value in group.travelling())
+        return (*groups, *self._latencies.travelling())
+
+    def emit_latency_marker(self) -> None:
+        """Let a marker leave the source."""
+        marker = LatencyMarker(self._now_ms(), self.head.descriptor.uid or self.head.descriptor.name)
+        self._outputs[0].emit_latency_marker(marker, self._measure)
+
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        """A marker has come through a gate."""
+        self._measure(self.head, marker)
+
+    def _measure(self, item: ChainedOperator, marker: LatencyMarker) -> None:
+        self._latencies.note(item.descriptor.uid or item.descriptor.name, marker, self._now_ms())
+        self._output_by_operator[item.descriptor.operator_id].emit_latency_marker(marker, self._measure)
+
+    def tap(self, tap: TapTask, answer: TapAnswer) -> None:
+        """Show the next rows that an operator puts out; those that it takes in, where nothing goes out."""
+        for item, output in zip(self.operators, self._outputs, strict=True):
+            if item.descriptor.operator_id == tap.operator_id:
+                (output.taps if output.is_read else item.taps).add(tap, answer)
 
     @property
     def head(self) -> ChainedOperator:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from snapline.dataflow.elements import CheckpointBarrier, StreamElement, Watermark, WatermarkStatus
+from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
 from snapline.runtime.cores.machine import check
@@ -82,15 +82,17 @@ class RecordWriter:
         self._target_rows = max(1, target_rows)
         self._large_rows = max(1, target_rows // 2) if buffer_timeout_ms > 0 else 1
         self._max_rows = self._target_rows * MAX_BATCH_TARGETS
+        self._marked = subtask_index % len(self.subpartitions)
         self._round_robin = subtask_index % len(self.subpartitions)
         partitioning = descriptor.partitioning
+        self._asks = partitioning is Partitioning.DEMAND
         per_subpartition = partitioning is Partitioning.HASH or len(self.subpartitions) == 1
         self._lanes = [_Lane(i) for i in range(len(self.subpartitions))] if per_subpartition else [_Lane(-1)]
-        self._emit: Callable[[pa.RecordBatch], None] = (
-            self._emit_hashed
-            if partitioning is Partitioning.HASH and len(self.subpartitions) > 1
-            else self._emit_to_lane
-        )
+        self._emit: Callable[[pa.RecordBatch], None] = self._emit_to_lane
+        if self._asks:
+            self._emit = self._emit_on_demand
+        elif partitioning is Partitioning.HASH and len(self.subpartitions) > 1:
+            self._emit = self._emit_hashed
         self._unsplit = _Lane(-1)
         self._watermark: Watermark | None = None
         self._something_waits = False
@@ -117,6 +119,18 @@ class RecordWriter:
 
     def _emit_to_lane(self, batch: pa.RecordBatch) -> None:
         self._offer(self._lanes[0], batch)
+
+    def _emit_on_demand(self, batch: pa.RecordBatch) -> None:
+        """At once, to the consumer that has asked for most: it has least to do."""
+        demands = [subpartition.demand for subpartition in self.subpartitions]
+        greatest = max(demand for demand in demands if demand is not None)
+        check(greatest > 0, "splits are handed out only to who has asked for some")
+        self.bytes_out += batch.nbytes
+        self.subpartitions[demands.index(greatest)].add(batch)
+
+    def demand(self) -> tuple[int | None, ...]:
+        """How many batches each consumer asks for; None for one that has not spoken yet."""
+        return tuple(subpartition.demand for subpartition in self.subpartitions)
 
     def _emit_hashed(self, batch: pa.RecordBatch) -> None:
         """Small batches are gathered before they are split, too: splitting costs the same for ten rows and a
@@ -214,6 +228,12 @@ class RecordWriter:
         self.flush()
         self._add_to_all(status)
 
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Send it behind all rows before it, to one subpartition after the other."""
+        self.flush()
+        self.subpartitions[self._marked].add(marker)
+        self._marked = (self._marked + 1) % len(self.subpartitions)
+
     def broadcast(
         self, element: StreamElement, *, priority: bool = False
     ) -> list[tuple[int, Sequence[pa.RecordBatch]]]:
@@ -246,8 +266,8 @@ class RecordWriter:
 
     @property
     def is_available(self) -> bool:
-        """Whether every subpartition has room."""
-        return all(subpartition.is_available for subpartition in self.subpartitions)
+        """Whether every subpartition has room. Where consumers ask, whoever emits asks for their demand instead."""
+        return self._asks or all(subpartition.is_available for subpartition in self.subpartitions)
 
     def debloat(self, now_ms: int) -> None:
         """Let the bounds of the subpartitions follow their consumers; as often as convenient."""

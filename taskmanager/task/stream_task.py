@@ -22,28 +22,32 @@ from typing import assert_never
 import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import InputStatus
-from snapline.dataflow.config import Configuration
+from snapline.dataflow.config import LATENCY_INTERVAL, Configuration
 from snapline.dataflow.elements import (
     MAX_WATERMARK_MS,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
+    LatencyMarker,
     SnapshotType,
     Watermark,
     WatermarkStatus,
 )
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import (
     AlignWatermarks,
     EndOfDataReached,
     ExecutionState,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    TapTask,
     TaskDeploymentDescriptor,
     TaskMessage,
     TaskMetrics,
     TaskStateChanged,
+    TaskTapped,
     TriggerCheckpoint,
 )
 from snapline.runtime.cores.machine import InvariantViolation, check
@@ -51,7 +55,7 @@ from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 from snapline.taskmanager.network.channels.input_gate import BufferOrEvent
 from snapline.taskmanager.operators.sinks.sink_operator import waits_for_final_checkpoint
 from snapline.taskmanager.task.batch_size import BatchSizeLimit
-from snapline.taskmanager.task.environment import Environment
+from snapline.taskmanager.task.environment_contract import Environment
 from snapline.taskmanager.task.mailbox import (
     AsyncSnapshotMail,
     CancelMail,
@@ -163,9 +167,10 @@ class StreamTask:
         """Where the attempt is in its life."""
         return self._state
 
-    def metrics(self) -> TaskMetrics:
-        """Counters, cumulative since the start. From any thread."""
-        return self._meter.metrics(self._parts)
+    def metrics(self, now_ms: int | None = None) -> TaskMetrics:
+        """Counters, cumulative since the start, from any thread; with `now_ms`, which one thread only may give, also
+        what happened lately."""
+        return self._meter.metrics(self._parts, now_ms)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -203,7 +208,7 @@ class StreamTask:
         worked = self._handle_mail(now_ms)
         while (key := parts.timers.take_due(now_ms)) is not None:
             if parts.input is not None:
-                parts.checkpoints.perform(parts.input.gate.timer_fired(key, now_ms), now_ms)
+                parts.input.gate.handler.timer_fired(key, now_ms)
             parts.checkpoints.timer_fired(key)
         parts.checkpoints.check_output_barriers()
         self._perform_waiting_triggers(now_ms)
@@ -260,16 +265,18 @@ class StreamTask:
 
     def _process(self, parts: TaskParts, now_ms: int, *, has_room: bool) -> tuple[ProgressKind, int | None]:
         task_input = parts.input
+        source = parts.chain.source if parts.chain is not None else None
+        # A reader takes splits and barriers in also where it has no room for rows.
+        polls_all = has_room or source is not None
+        if task_input is not None and self._poll(parts, now_ms, priority_only=not polls_all):
+            return ProgressKind.WORKED, None
         if not has_room:
-            if task_input is not None and self._poll(parts, now_ms, priority_only=True):
-                return ProgressKind.WORKED, None
             return ProgressKind.BACKPRESSURED, None
-        if task_input is not None:
-            return (ProgressKind.WORKED if self._poll(parts, now_ms) else ProgressKind.IDLE), None
+        if task_input is not None and source is None:
+            return ProgressKind.IDLE, None
         if parts.chain is None:
             self._end_source_data(parts, drain=True)
             return ProgressKind.WORKED, None
-        source = parts.chain.source
         source = check(source, "a task without inputs has a source")
         self._position.input_name = "source"
         status = parts.chain.head.run("emit_next", source.emit_next)
@@ -289,15 +296,12 @@ class StreamTask:
         """Take one element from the gates. Returns whether there was one."""
         task_input = parts.input
         task_input = check(task_input, "there is no task input, although the task has gates")
-        polled = task_input.gate.poll_next(now_ms, priority_only=priority_only)
+        polled = task_input.union.poll_priority() if priority_only else task_input.union.poll_next()
         if polled is None:
             return False
-        if isinstance(polled, BufferOrEvent):
-            self._process_element(parts, task_input, polled)
-            return True
-        parts.checkpoints.perform(polled.effects, now_ms)
-        if polled.ended is not None:
-            self._process_element(parts, task_input, polled.ended)
+        seen_by_operators = task_input.gate.process(polled, now_ms)
+        if seen_by_operators is not None:
+            self._process_element(parts, task_input, seen_by_operators)
         return True
 
     def _process_element(self, parts: TaskParts, task_input: TaskInput, polled: BufferOrEvent) -> None:
@@ -322,6 +326,9 @@ class StreamTask:
                 self._process_watermarks(parts, task_input.valve.input_watermark(number, element))
             case WatermarkStatus():
                 self._process_watermarks(parts, task_input.valve.input_status(number, element))
+            case LatencyMarker():
+                if parts.chain is not None:
+                    parts.chain.process_latency_marker(element)
             case EndOfData():
                 self._check_end_of_data(parts, task_input)
             case EndOfPartition():
@@ -334,7 +341,8 @@ class StreamTask:
             return
         for output in outputs:
             if isinstance(output, Watermark):
-                self._meter.watermark_ms = output.timestamp_ms
+                if parts.chain.source is None or output.timestamp_ms == MAX_WATERMARK_MS:
+                    self._meter.watermark_ms = output.timestamp_ms
                 parts.chain.head.process_watermark(output)
             elif self._completion.phase is DataPhase.PROCESSING:
                 parts.chain.head.process_watermark_status(output)
@@ -434,7 +442,32 @@ class StreamTask:
         if self._parts.chain is not None:
             self._parts.chain.initialize_and_open(lambda operator: restore.state_of(operator.operator_id))
         self._become(ExecutionState.RUNNING)
+        if self._reads_rows:
+            self._mark_later()
         return WORKED
+
+    @property
+    def _reads_rows(self) -> bool:
+        """Whether the task is a source of rows; what hands splits to sources is none."""
+        parts = self._wired()
+        gives_splits = any(writer.descriptor.partitioning is Partitioning.DEMAND for writer in parts.writers)
+        return parts.chain is not None and parts.chain.source is not None and not gives_splits
+
+    def _mark_later(self) -> None:
+        """Let a marker leave the source once the interval is over, as long as it reads."""
+        interval_ms = self._configuration.get_option(LATENCY_INTERVAL)
+        if interval_ms > 0:
+            self._time.register_timer(self._time.now_ms() + interval_ms, self._mark)
+
+    def _mark(self, _at_ms: int) -> None:
+        chain = self._wired().chain
+        if chain is not None and self._completion.phase is DataPhase.PROCESSING:
+            chain.emit_latency_marker()
+            self._mark_later()
+
+    def _rows_tapped(self, tap: TapTask, rows: bytes, rows_taken: int, rows_seen: int) -> None:
+        message = TaskTapped(tap.job_id, tap.attempt_id, tap.tap_id, rows, rows_taken, rows_seen)
+        self._environment.rows_tapped(message)
 
     def _wired(self) -> TaskParts:
         return check(self._parts, "a task is wired before it runs")
@@ -489,13 +522,17 @@ class StreamTask:
                 checkpoints.notify_checkpoint_aborted(checkpoint_id)
                 task_input = self._wired().input
                 if task_input is not None:
-                    checkpoints.perform(task_input.gate.abort_notified(checkpoint_id, now_ms), now_ms)
+                    task_input.gate.handler.process_abort_notification(checkpoint_id, now_ms)
             case AsyncSnapshotMail(checkpoint_id, result):
                 checkpoints.async_part_done(checkpoint_id, result)
             case AlignWatermarks(max_watermark_ms=max_watermark_ms):
                 chain = self._wired().chain
                 if chain is not None and chain.source is not None:
                     chain.source.align_watermarks(max_watermark_ms)
+            case TapTask():
+                chain = self._wired().chain
+                if chain is not None:
+                    chain.tap(mail, self._rows_tapped)
             case CancelMail():
                 raise _Stopped(ExecutionState.CANCELED, None)
             case FailMail(failure):

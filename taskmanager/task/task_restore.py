@@ -23,7 +23,7 @@ from snapline.dataflow.snapshot.handles import (
 from snapline.dataflow.wire.messages import TaskDeploymentDescriptor
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.operators.base.operator_contract import RestoredState
-from snapline.taskmanager.task.environment import Environment, StateBlob
+from snapline.taskmanager.task.environment_contract import Environment, StateBlob
 from snapline.taskmanager.task.task_failure import RestoreFailure
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from snapline.dataflow.api.user_metrics import MetricGroup, MetricLimit
 from snapline.dataflow.config import (
     BATCH_TARGET_ROWS,
     BUFFER_DEBLOAT,
@@ -39,10 +40,10 @@ from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import Su
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
 from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
-from snapline.taskmanager.operators.base.operator_contract import OperatorContext
+from snapline.taskmanager.operators.base.operator_contract import OperatorContext, no_demand
 from snapline.taskmanager.operators.factory import create_operator, load_spec
 from snapline.taskmanager.task.checkpoint_execution import CheckpointExecution
-from snapline.taskmanager.task.environment import Environment
+from snapline.taskmanager.task.environment_contract import Environment
 from snapline.taskmanager.task.mailbox import ChannelFailedMail, ChannelNonEmptyMail, Mail
 from snapline.taskmanager.task.operator_chain import OperatorChain
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
@@ -127,6 +128,7 @@ def create_chain(
     environment: Environment,
     writers: Sequence[RecordWriter],
     processing_time: TaskProcessingTime,
+    channels: Sequence[InputChannel],
 ) -> OperatorChain:
     """The operators, not yet initialised."""
     key_groups = compute_key_group_range_for_operator_index(
@@ -136,6 +138,11 @@ def create_chain(
     def report_watermark(group: str, watermark_ms: int, max_drift_ms: int) -> None:
         message = ReportWatermark(descriptor.job_id, descriptor.attempt_id, group, watermark_ms, max_drift_ms)
         environment.report_watermark(message)
+
+    def request_splits(count: int) -> None:
+        channels[0].request(count)  # there are none yet when the chain is made
+
+    metric_limit = MetricLimit()
 
     def context_of(operator: OperatorDescriptor) -> OperatorContext:
         return OperatorContext(
@@ -155,6 +162,9 @@ def create_chain(
             wake_up=environment.wake_up,
             open_key_value_store=environment.open_key_value_store,
             report_watermark=report_watermark,
+            split_demand=writers[0].demand if writers else no_demand,
+            request_splits=request_splits,
+            metrics=MetricGroup(operator.uid, metric_limit),
         )
 
     operators = []
@@ -170,6 +180,7 @@ def create_input(
     configuration: Configuration,
     put_mail: Callable[[Mail], None],
     created: list[InputChannel],
+    checkpoints: SubtaskCheckpointCoordinator,
 ) -> TaskInput | None:
     """The gates with the data in flight that was restored. Channels are noted in `created` as soon as they exist."""
     if not descriptor.input_gates:
@@ -204,7 +215,8 @@ def create_input(
     union = UnionInputGate(gates)
     handler = create_barrier_handler(
         configuration.get_option(CHECKPOINTING_MODE),
-        union.channel_infos,
+        union,
+        checkpoints,
         unaligned_enabled=configuration.get_option(CHECKPOINTING_UNALIGNED),
         checkpoints_after_tasks_finish=configuration.get_option(CHECKPOINTING_AFTER_TASKS_FINISH),
         never_overtaken=[
@@ -214,7 +226,7 @@ def create_input(
         ],
     )
     return TaskInput(
-        CheckpointedInputGate(union, handler),
+        CheckpointedInputGate(union, handler, checkpoints),
         StatusWatermarkValve(channels_before),
         descriptor.input_gates,
         tuple(first_channel),
@@ -227,12 +239,12 @@ def own_batches(
     """On a hash edge several subtasks may read the same data in flight after a rescale: each keeps its own rows."""
     if gate.partitioning is not Partitioning.HASH or not gate.key_columns or descriptor.parallelism == 1:
         return batches
-    from snapline.taskmanager.checkpointing import channel_state
-
     key_groups = compute_key_group_range_for_operator_index(
         descriptor.max_parallelism, descriptor.parallelism, descriptor.subtask_index
     )
-    return channel_state.own_batches(batches, gate.key_columns, descriptor.max_parallelism, key_groups)
+    from snapline.taskmanager.checkpointing import channel_state_filter  # its kernels load numba
+
+    return channel_state_filter.own_batches(batches, gate.key_columns, descriptor.max_parallelism, key_groups)
 
 
 def replay_output(writer: RecordWriter, subpartition: int, batches: Sequence[pa.RecordBatch]) -> None:
@@ -242,9 +254,9 @@ def replay_output(writer: RecordWriter, subpartition: int, batches: Sequence[pa.
     if descriptor.partitioning is not Partitioning.HASH or len(writer.subpartitions) == 1:
         writer.replay(subpartition, batches)
         return
-    from snapline.taskmanager.checkpointing import channel_state
+    from snapline.taskmanager.checkpointing import channel_state_filter  # its kernels load numba
 
-    parts = channel_state.spread_by_key(
+    parts = channel_state_filter.spread_by_key(
         batches, descriptor.key_columns, descriptor.target_max_parallelism, descriptor.target_parallelism
     )
     for index, part in enumerate(parts):
@@ -269,12 +281,12 @@ def wire(
     if descriptor.restore_checkpoint_id > 0:
         for writer in writers:
             writer.broadcast(EndOfChannelState(is_last=not descriptor.input_gates))
-    chain = None if restored_as_finished else create_chain(descriptor, environment, writers, processing_time)
-    task_input = create_input(descriptor, environment, configuration, put_mail, created)
+    chain = None if restored_as_finished else create_chain(descriptor, environment, writers, processing_time, created)
     timers = TaskTimers()
     execution = CheckpointExecution(descriptor, writers, environment, timers, put_mail, on_taken)
     operators = chain.operators if chain else ()
     checkpoints = SubtaskCheckpointCoordinator(operators, execution, has_outputs=bool(writers))
+    task_input = create_input(descriptor, environment, configuration, put_mail, created, checkpoints)
     for writer in writers:
         for output in writer.subpartitions:
             output.set_availability_listener(environment.wake_up)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from snapline.dataflow.api.functions import Row
+from snapline.dataflow.api.function_contexts import Row
 
 JOIN_TIMEOUT_SECONDS = 5.0
 

@@ -27,6 +27,11 @@ class TaskThread:
         self._bell = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    @property
+    def thread_id(self) -> int | None:
+        """Identifier of the thread, None before it has started."""
+        return self._thread.ident
+
     def start(self, task: StreamTask) -> None:
         """Run the task to its end."""
         self.task = task

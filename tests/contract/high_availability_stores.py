@@ -14,11 +14,12 @@ from typing import Protocol
 
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability
-from snapline.coordinator.ha.zookeeper import ZooKeeperHighAvailability
+from snapline.coordinator.ha.zookeeper_high_availability import ZooKeeperHighAvailability
 from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.runtime.leaders.leader_election import LeaderElection
-from snapline.runtime.leaders.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from snapline.runtime.leaders.zookeeper_session import ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import silent_logger
+from snapline.runtime.signing import UNSIGNED, Signer
 from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from tests.services.zookeeper import ZooKeeperEnsemble, expire_session
@@ -26,6 +27,9 @@ from tests.services.zookeeper import ZooKeeperEnsemble, expire_session
 
 class Place(Protocol):
     """Where the stores lie."""
+
+    signer: Signer
+    """What coordinators that lead from now on sign with."""
 
     def lead(self, session: str) -> HighAvailability:
         """A coordinator takes over here; those before it have lost their leadership."""
@@ -46,9 +50,10 @@ class StoragePlace:
 
     def __init__(self, storage: LocalStorage | MemoryStorage) -> None:
         self._storage = storage
+        self.signer = UNSIGNED
 
     def lead(self, session: str) -> HighAvailability:
-        return EmbeddedHighAvailability(self._storage, LeaderSessionID(session), durable=True)
+        return EmbeddedHighAvailability(self._storage, LeaderSessionID(session), durable=True, signer=self.signer)
 
     def damage_job_graph(self, job_id: JobID) -> list[str]:
         whole = self._storage.get(f"jobs/{job_id}")
@@ -73,6 +78,7 @@ class ZooKeeperPlace:
             ensemble.quorum, cluster_id=uuid.uuid4().hex, session_timeout_ms=session_timeout_ms
         )
         self.sessions: list[ZooKeeperSession] = []
+        self.signer = UNSIGNED
 
     def lead(self, session: str) -> ZooKeeperHighAvailability:
         for before in self.sessions:
@@ -83,7 +89,7 @@ class ZooKeeperPlace:
         opened.open()
         leadership = LeaderElection(opened, session, silent_logger()).contend(threading.Event())
         assert leadership is not None
-        return ZooKeeperHighAvailability(leadership, self.storage)
+        return ZooKeeperHighAvailability(leadership, self.storage, self.signer)
 
     def damage_job_graph(self, job_id: JobID) -> list[str]:
         ((path, size),) = [each for each in self.storage.list("jobs") if each[0].startswith(f"jobs/{job_id}-")]

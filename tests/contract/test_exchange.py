@@ -18,6 +18,7 @@ from snapline.dataflow.elements import (
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
+    LatencyMarker,
     SnapshotType,
     StreamElement,
     Watermark,
@@ -77,6 +78,7 @@ def test_every_element_arrives_as_it_was_sent_in_its_order(pair: Pair) -> None:
         batch(2),
         batch(3),
         Watermark(1_700_000_000_000),
+        LatencyMarker(1_700_000_000_001, "orders"),
         CheckpointBarrier(
             CheckpointID(7),
             1_700_000_000_123,

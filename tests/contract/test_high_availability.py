@@ -14,6 +14,7 @@ from snapline.coordinator.ha.high_availability import HighAvailability, JobStore
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
 from snapline.dataflow.wire.messages import JobStatus
+from snapline.runtime.signing import UNSIGNED, NotSigned, Signer
 from tests.contract.high_availability_stores import PLACES, Place, ZooKeeperPlace
 
 JOB = JobID("0" * 32)
@@ -237,3 +238,67 @@ def test_deposed_leader_writes_nothing(place: Place, leader: HighAvailability, s
             write()
     assert list(successor.pointers.load()) == [b"p"]
     assert successor.counter.get_and_increment() == 1
+
+
+OURS, THEIRS = Signer((b"ours",)), Signer((b"theirs",))
+
+
+def test_what_another_key_wrote_is_not_taken_over(place: Place) -> None:
+    """Whoever can write to the storage but has no key writes nothing that a coordinator would run or restore."""
+    place.signer = THEIRS
+    before = place.lead("first")
+    before.job_graphs.put(graph("1"))
+    before.open_job(JOB).pointers.add(CheckpointID(1), b"p1")
+    place.signer = OURS
+    leader = place.lead("second")
+
+    (set_aside,) = leader.job_graphs.load().set_aside
+    assert set_aside.name == "1" * 32
+    assert "is signed with another key, or was changed" in set_aside.reason
+    with pytest.raises(NotSigned, match=rf"pointers/{JOB} is signed with another key"):
+        leader.open_job(JOB).pointers.load()
+
+
+def test_keys_are_changed_by_naming_both(place: Place) -> None:
+    """What the former key signed is read while that key is named, and what is written again has the new one."""
+    place.signer = THEIRS
+    before = place.lead("first")
+    before.job_graphs.put(graph("1"))
+    before.open_job(JOB).pointers.add(CheckpointID(1), b"p1")
+    place.signer = Signer((*OURS.keys, *THEIRS.keys))
+    between = place.lead("second")
+    (found,) = between.job_graphs.load().graphs
+    assert [b"p1"] == list(between.open_job(JOB).pointers.load())
+    between.job_graphs.replace(found)
+    place.signer = OURS
+
+    assert (found,) == place.lead("third").job_graphs.load().graphs
+
+
+def test_what_is_unsigned_is_adopted_when_that_is_said(place: Place) -> None:
+    """A cluster that gets its first key is told what to do, and after that its jobs are there."""
+    before = place.lead("first")
+    before.job_graphs.put(graph("1"))
+    before.open_job(JOB).pointers.add(CheckpointID(1), b"p1")
+    place.signer = OURS
+    (set_aside,) = place.lead("second").job_graphs.load().set_aside
+    assert "start one coordinator with security.storage.adopt-unsigned: true" in set_aside.reason
+    place.signer = Signer(OURS.keys, adopts_unsigned=True)
+    leader = place.lead("third")
+
+    assert (graph("1"),) == leader.job_graphs.load().graphs
+    assert [b"p1"] == list(leader.open_job(JOB).pointers.load())
+
+
+def test_a_signed_graph_is_true_for_its_job_only(place: Place) -> None:
+    """A pointer of one job cannot be put in the place of another's, though the key is the same."""
+    place.signer = OURS
+    sealed = OURS.seal("pointers/another-job", b"p1")
+    stores = place.lead("first").open_job(JOB)
+    place.signer = UNSIGNED
+    stores.pointers.release()
+    place.lead("second").open_job(JOB).pointers.add(CheckpointID(1), sealed)
+    place.signer = OURS
+
+    with pytest.raises(NotSigned, match="another key, or was changed"):
+        place.lead("third").open_job(JOB).pointers.load()

@@ -16,11 +16,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
-from snapline.coordinator.ha.zookeeper import ClusterIdTaken, FencedNodes, claim_cluster_id
+from snapline.coordinator.ha.zookeeper_high_availability import ClusterIdTaken, FencedNodes, claim_cluster_id
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.runtime.leaders.leader_election import CANDIDATES, LeaderElection, Leadership, leader_name
-from snapline.runtime.leaders.zookeeper import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
+from snapline.runtime.leaders.zookeeper_session import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import silent_logger
 from tests.contract.high_availability_stores import ZooKeeperPlace
 from tests.services.zookeeper import ZooKeeperEnsemble, expire_session

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.services import SPARK_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
-NEWS = re.compile(r"snapline: job '[^']*'(: waiting for slots| RUNNING| FINISHED in )")
+NEWS = re.compile(r"snapline: (starting Spark |job '[^']*'(: waiting for slots| RUNNING| FINISHED in ))")
 """What standard error says of a job that goes well."""
 MARK = "SNAPLINE_TEST_PROGRAM"
 """In the environment of a program and of everything that it starts."""

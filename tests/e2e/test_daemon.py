@@ -118,7 +118,7 @@ def test_run_list_status_checkpoints_cancel(service, flights, tmp_path):
     detached = service.call(
         "run", "-d", FLIGHTS_PY, "--", "--input", flights, "--output", tmp_path / "out", "--rows-per-second", "500"
     )
-    assert re.fullmatch(r"flights: submitted as [0-9a-f]{32}\n", detached.out), detached.out
+    assert re.fullmatch(r"([0-9a-f]{32})\nflights: submitted as \1\n", detached.out), detached.out
     job_id = detached.out.split()[-1]
     service.wait(job_id, "RUNNING")
     (row,) = [line for line in service.call("list").out.splitlines() if job_id in line]

@@ -17,7 +17,7 @@ import pytest
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
 from snapline.dataflow.config import Configuration
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.leaders.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from snapline.runtime.leaders.zookeeper_session import ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import silent_logger
 from tests.e2e.programs import MARK, marked
 from tests.integration.savepoint_job import assert_exactly_once, build

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,8 @@ from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.parquet.parquet_sink import ParquetSink
 from tests.golden.forms import BUCKET_MS, COUNTS, GAP_MS, PAIRS, more_branches
+from tests.golden.verbs import Greatest, verb_branches
+from tests.services.gate import GatedGenerator
 
 KEYS = 7
 LEFT_ROWS, RIGHT_ROWS = 3_000, 1_500
@@ -39,9 +43,9 @@ FACTOR_OF = sl.MapStateDescriptor("factors", pa.int64(), pa.int64())
 LONG = sl.StateTtlConfig(dt.timedelta(hours=1))
 
 
-def left_source(rate: float | None = None) -> GeneratorSource:
-    """Row i: key from i, value i, time 10 ms times i."""
-    return _source(LEFT_ROWS, LEFT_STEP_MS, rate)
+def left_source(rate: float | None = None, gate: Path | None = None) -> GeneratorSource:
+    """Row i: key from i, value i, time 10 ms times i. With a gate its last rows wait until that file is there."""
+    return _source(LEFT_ROWS, LEFT_STEP_MS, rate, gate)
 
 
 def right_source(rate: float | None = None) -> GeneratorSource:
@@ -49,8 +53,9 @@ def right_source(rate: float | None = None) -> GeneratorSource:
     return _source(RIGHT_ROWS, RIGHT_STEP_MS, None if rate is None else rate / 2)
 
 
-def _source(rows: int, step_ms: int, rate: float | None) -> GeneratorSource:
-    return GeneratorSource(
+def _source(rows: int, step_ms: int, rate: float | None, gate: Path | None = None) -> GeneratorSource:
+    create: Any = GeneratorSource if gate is None else partial(GatedGenerator, gate)
+    return create(
         keys=KEYS, rows=rows, rows_per_second=rate, batch_rows=128, splits=4, event_time_column="t",
         event_interval_us=step_ms * 1000,
     )  # fmt: skip
@@ -228,13 +233,16 @@ def greater(left: sl.Row, right: sl.Row) -> sl.Row:
     return left if left["v"] >= right["v"] else right
 
 
-def build(environment: sl.StreamExecutionEnvironment, output: str, rate: float | None) -> sl.StreamExecutionEnvironment:
-    """Add all branches to the environment."""
+def build(
+    environment: sl.StreamExecutionEnvironment, output: str, rate: float | None, gate: Path | None = None
+) -> sl.StreamExecutionEnvironment:
+    """Add all branches to the environment. The job does not come to its end before `gate` is there, if one is given."""
     strategy = sl.WatermarkStrategy.for_monotonous_timestamps("t")
-    left = environment.from_source(left_source(rate), strategy, uid="left").map_batches(
+    left = environment.from_source(left_source(rate, gate), strategy, uid="left").map_batches(
         renamed(LEFT), uid="left-names", schema=LEFT
     )
-    right = environment.from_source(right_source(rate), strategy, uid="right").map_batches(
+    generated = sl.WatermarkStrategy.for_generator("t", Greatest)
+    right = environment.from_source(right_source(rate), generated, uid="right").map_batches(
         renamed(RIGHT), uid="right-names", schema=RIGHT
     )
     rules = (
@@ -296,5 +304,6 @@ def branches(
         "odd": parted.get_side_output("odd", PAIRS),
         "async-ordered": left.async_wait(Doubled(), uid="async-ordered", schema=PAIRS),
         "async-unordered": left.async_wait(Doubled(), ordered=False, uid="async-unordered", schema=PAIRS),
+        **verb_branches(left),
         **more_branches(left, right, with_sessions, NAMES, rate and rate / 3),
     }

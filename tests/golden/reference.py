@@ -36,6 +36,7 @@ from tests.golden.job import (
     right_source,
     to_ms,
 )
+from tests.golden.verbs import verbs_expected
 
 Rows = list[tuple[int, int, int]]
 """(key, value, time in milliseconds)."""
@@ -151,6 +152,7 @@ def expected() -> dict[str, Counter[tuple[Any, ...]]]:
         "odd": ({"k": k, "v": v} for k, v, _ in left if v % 2 == 1),
         "async-ordered": ({"k": k, "v": 2 * v} for k, v, _ in left),
         "async-unordered": ({"k": k, "v": 2 * v} for k, v, _ in left),
+        **verbs_expected(left),
         **more_expected(left, right, paused, names),
     }
     return {name: Counter(_flat(row) for row in rows) for name, rows in found.items()}
@@ -259,7 +261,14 @@ def committed_rows(output: Path, name: str) -> Iterable[dict[str, Any]]:
     dataset = ds.dataset(output / name, format="parquet")
     for batch in dataset.to_batches() if dataset.files else ():
         for row in batch.to_pylist():
-            yield {column: to_ms(v) if hasattr(v, "tzinfo") else v for column, v in row.items()}
+            yield {column: _plain(v) for column, v in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Times in milliseconds, and lists as something that can be counted."""
+    if isinstance(value, list):
+        return tuple(value)
+    return to_ms(value) if hasattr(value, "tzinfo") else value
 
 
 def committed(output: Path, name: str) -> Counter[tuple[Any, ...]]:

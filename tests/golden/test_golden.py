@@ -11,8 +11,9 @@ import pytest
 
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
-from tests.golden.job import LEFT_ROWS, build
-from tests.golden.reference import committed, committed_rows, expected, per_key, retimed_windows
+from tests.golden.job import LEFT_ROWS, build, left_source
+from tests.golden.reference import committed, committed_rows, expected, per_key, retimed_windows, rows_of
+from tests.golden.verbs import check_verbs
 from tests.services.cluster import LocalCluster, wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -50,9 +51,11 @@ def reference():
     return expected()
 
 
-def start(cluster, output, backend, name, parallelism=2, rate=None, restore="", interval="300 ms", **settings):
+def start(
+    cluster, output, backend, name, parallelism=2, rate=None, restore="", interval="300 ms", gate=None, **settings
+):
     environment = cluster.environment(parallelism=parallelism, interval=interval, **BACKENDS[backend] | settings)
-    build(environment, str(output), rate)
+    build(environment, str(output), rate, gate)
     if restore:
         environment.restore_from(restore)
     return cluster.submit(environment, f"golden {name} {backend}")
@@ -94,6 +97,7 @@ def check(output: Path, late_rows: int = 0) -> None:
         window = (row["k"], row["window_start"])
         latest[window] = max(latest.get(window, 0), row["n"])
     assert latest == retimed_windows()
+    check_verbs(partial(committed_rows, output), rows_of(left_source()))
 
 
 def counts_of(output: Path, name: str) -> Counter[int]:
@@ -115,10 +119,10 @@ def test_straight_through(cluster, tmp_path, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_with_checkpoints_and_kills(tmp_path, backend):
     """A TaskManager that runs tasks dies by signal 9, twice; each time after a checkpoint."""
-    output = tmp_path / "out"
+    output, gate = tmp_path / "out", tmp_path / "gate"
     with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2)) as cluster:
         cluster.wait_for_task_managers()
-        job_id = start(cluster, output, backend, "killed", rate=RATE, **ROOM)
+        job_id = start(cluster, output, backend, "killed", rate=RATE, gate=gate, **ROOM)
         for kill in range(2):
             wait_until(lambda: cluster.status(job_id) is JobStatus.RUNNING, "the job to run")
             completed = cluster.client.list_checkpoints(job_id).counts.completed
@@ -127,6 +131,7 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
             busy = {s.resource_id for vertex in details.vertices for s in vertex.subtasks if s.resource_id}
             next(one for one in cluster.task_managers if one.resource_id in busy).kill()
             wait_until(partial(restarted, cluster, job_id, kill), "the restart")
+        gate.touch()
         finish(cluster, job_id)
     check(output, SOME_LATE)
 
@@ -134,7 +139,7 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_savepoint_and_other_parallelism(cluster, tmp_path, backend):
     """Stopped halfway at parallelism 2, restored at 3; on the other backend, too, because a savepoint is of none."""
-    job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE / 2, **ROOM)
+    job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE, gate=tmp_path / "gate", **ROOM)
     cluster.wait_for_checkpoints(job_id, 2, PATIENCE)  # after the first one the source of the rules ends
     enough = LEFT_ROWS / 3
     wait_until(lambda: sum(committed(tmp_path, "running").values()) > enough, "rows that are late", seconds=PATIENCE)

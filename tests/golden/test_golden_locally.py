@@ -15,7 +15,7 @@ from tests.golden.test_golden import BACKENDS, RATE, ROOM, SOME_LATE, check
 pytestmark = pytest.mark.timeout(600)
 
 
-def environment_of(output, tmp_path, backend="hashmap", rate=None, parallelism=2, **settings):
+def environment_of(output, tmp_path, backend="hashmap", rate=None, parallelism=2, gate=None, **settings):
     """The golden job, to be run here."""
     environment = StreamExecutionEnvironment.get_execution_environment(
         {
@@ -26,7 +26,7 @@ def environment_of(output, tmp_path, backend="hashmap", rate=None, parallelism=2
             **settings,
         }
     )
-    return build(environment, str(output), rate)
+    return build(environment, str(output), rate, gate)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -42,7 +42,9 @@ def test_straight_through(tmp_path, backend, threads):
 def test_savepoint_and_other_parallelism(tmp_path, backend):
     """Stopped halfway at parallelism 2, restored at 3 on the other backend."""
     output = tmp_path / "out"
-    with open_local_job(environment_of(output, tmp_path, backend, RATE, **ROOM), "golden", 1) as job:
+    with open_local_job(
+        environment_of(output, tmp_path, backend, RATE, gate=tmp_path / "gate", **ROOM), "golden", 1
+    ) as job:
         job.run(until=lambda: sum(committed(output, "running").values()) > LEFT_ROWS / 3)
         stopped = job.operate(StopWithSavepoint(str(tmp_path / "savepoints")))
     assert isinstance(stopped, SnapshotCompleted)

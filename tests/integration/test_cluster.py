@@ -18,7 +18,7 @@ from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, Re
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.connectors.parquet.parquet_sink import ParquetSink
-from snapline.coordinator.process import CoordinatorProcess, CoordinatorStartError
+from snapline.coordinator.coordinator_process import CoordinatorProcess, CoordinatorStartError
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.rpc.grpc_channels import Security
@@ -263,7 +263,7 @@ def test_an_idle_task_manager_is_small(tmp_path):
 def test_a_sidecar_ends_with_its_parent(tmp_path):
     """Even when the parent is killed."""
     program = (
-        "import sys; from snapline.coordinator.process import CoordinatorProcess\n"
+        "import sys; from snapline.coordinator.coordinator_process import CoordinatorProcess\n"
         "c = CoordinatorProcess.start()\nprint(c.pid, flush=True)\nsys.stdin.read()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)

@@ -14,13 +14,14 @@ import pytest
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
 from snapline.coordinator.__main__ import EXIT_REPLACED
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
-from snapline.coordinator.config import CoordinatorConfig
-from snapline.coordinator.process import CoordinatorProcess
+from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.config import Configuration, ConfigurationError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
+from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.grpc_channels import Security
 
@@ -75,7 +76,71 @@ def test_a_job_without_slots_says_what_is_missing(cluster):
         text = answer.read().decode()
     assert "snapline_jobmanager_taskSlotsTotal 0.0" in text
     assert f'snapline_jobmanager_job_createdState{{job_id="{job_id}",job_name="waits"}} 1.0' in text
-    assert "snapline_jobmanager_job_numberOfCompletedCheckpoints" in text
+    assert "snapline_jobmanager_job_numberOfCompletedCheckpoints_total" in text
+
+
+def metrics_of(cluster):
+    """What Prometheus would see now."""
+    port = cluster.said("metrics are served")["port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        return answer.read().decode()
+
+
+def test_a_job_that_has_ended_stays_in_the_metrics(cluster):
+    """An alert on a job that has failed needs a figure to fire on."""
+    job_id = cluster.client.submit(waiting_job())
+    cluster.client.cancel(job_id)
+    assert list(cluster.client.watch_job(job_id))
+    text = metrics_of(cluster)
+    assert f'snapline_jobmanager_job_canceledState{{job_id="{job_id}",job_name="waits"}} 1.0' in text
+    assert f'snapline_jobmanager_job_runningState{{job_id="{job_id}",job_name="waits"}} 0.0' in text
+
+
+def test_requests_are_in_the_log_with_who_asked(cluster):
+    """One line for each: submission and cancellation, done or refused."""
+    job_id = cluster.client.submit(waiting_job())
+    cluster.client.cancel(job_id)
+    with pytest.raises(RequestRefused):
+        cluster.client.submit(waiting_job())
+    lines = [json.loads(line) for line in cluster.log.getvalue().splitlines()]
+    requests = [line["context"] for line in lines if line["logger"] == "audit"]
+    assert [(each["request"], each["outcome"].partition(":")[0]) for each in requests] == [
+        ("submit", "done"),
+        ("cancel job", "done"),
+        ("submit", "refused"),
+    ]
+    assert all("@" in each["who"] and each["job_id"] == job_id for each in requests)
+
+
+def test_jobs_are_listed_in_pages(cluster):
+    """No page is larger than asked, and all of them together are all jobs, whatever ends meanwhile."""
+    jobs = [
+        cluster.client.submit(JobGraph(JobID(f"{n:032d}"), f"job {n}", waiting_job().vertices, ())) for n in range(5)
+    ]
+    pages, token = [], ""
+    while True:
+        page = cluster.client.list_page(page_size=2, page_token=token)
+        pages.append([job.job_id for job in page.jobs])
+        token = page.next_page_token
+        if not token:
+            break
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert sorted(job_id for page in pages for job_id in page) == jobs
+    with pytest.raises(RequestRefused, match="page_token 'nonsense' is none of this service"):
+        cluster.client.list_page(page_size=2, page_token="nonsense")
+
+
+def test_a_savepoint_can_be_asked_for_afterwards(cluster):
+    """Under the id that the client has chosen, whoever has waited for it."""
+    job_id = cluster.client.submit(waiting_job())
+    with pytest.raises(RequestRefused, match="no savepoint was asked for as 'mine'"):
+        cluster.client.get_savepoint(job_id, "mine")
+    trigger_id = cluster.client.begin_savepoint(job_id, "/nowhere", trigger_id="mine")
+    operation = cluster.client.get_savepoint(job_id, trigger_id)
+    while operation.status == pb.CHECKPOINT_STATUS_IN_PROGRESS:
+        operation = cluster.client.get_savepoint(job_id, trigger_id)
+    assert (trigger_id, operation.status) == ("mine", pb.CHECKPOINT_STATUS_FAILED)
+    assert "Not all required tasks are currently running" in operation.result.failure.message
 
 
 def test_a_job_that_waits_can_be_cancelled(cluster):

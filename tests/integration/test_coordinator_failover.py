@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from snapline.client import ClusterClient
-from snapline.coordinator.process import CoordinatorProcess, CoordinatorStartError
+from snapline.coordinator.coordinator_process import CoordinatorProcess, CoordinatorStartError
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus

@@ -20,7 +20,7 @@ from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckp
 from snapline.coordinator.checkpoint.metadata import encode_pointer
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
-from snapline.coordinator.config import CoordinatorConfig
+from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.dispatcher.held_jobs import former_module
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.dataflow.config import Configuration

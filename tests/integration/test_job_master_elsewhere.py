@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from snapline.client import ClusterClient
-from snapline.coordinator.process import CoordinatorProcess
+from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.rpc.grpc_channels import Security

@@ -33,6 +33,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     return build(tmp_path_factory.mktemp("packages"))
 
 
+PAGE = {".html", ".js", ".css", ".LICENSE"}
+"""Files of the page that a coordinator shows, with the licences of the libraries in it."""
+
+
 def kinds(names: list[str]) -> set[str]:
     """The endings of files in the package, or the name of one that has none."""
     return {Path(name).suffix or Path(name).name for name in names if "/snapline/" in f"/{name}"}
@@ -43,7 +47,7 @@ def test_a_wheel_brings_one_name(packages):
     need."""
     names = zipfile.ZipFile(packages.wheel).namelist()
     assert {"snapline", METADATA} == {name.partition("/")[0] for name in names}
-    assert {".py", ".pyi", ".proto", ".properties", ".typed"} == kinds(names)
+    assert {".py", ".pyi", ".proto", ".properties", ".typed"} | PAGE == kinds(names)
     assert {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"} == {
         name.removeprefix(f"{METADATA}/") for name in names if name.startswith(METADATA)
     }

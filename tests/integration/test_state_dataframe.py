@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from snapline import ParquetSink, StreamExecutionEnvironment, ValueStateDescriptor, state
 from snapline.connectors.builtin.collection import CollectionSource
-from snapline.session import open_spark
+from snapline.session import open_spark, stop_spark
 from snapline.spark.state_source import StateDataSource
 from snapline.state_files import StateWriteError
 from snapline.state_writer import SavepointWriter
@@ -24,7 +25,7 @@ from tests.unit.snapline.test_state import Writer
 def spark() -> Iterator[Any]:
     handle = open_spark("state", {"spark.master": "local[2]"})
     yield handle.session
-    handle.session.stop()
+    stop_spark(handle)
 
 
 @pytest.fixture
@@ -83,6 +84,23 @@ def test_a_job_starts_from_a_frame(spark: Any, tmp_path: Path) -> None:
     environment.execute("goes on from history")
     found = ds.dataset(tmp_path / "out", format="parquet").to_table().to_pylist()
     assert {row["user"]: row["total"] for row in found} == {u: expected.get(u, 0) + 1 for u in range(0, 2000, 2)}
+
+
+def test_a_frame_with_timestamps_becomes_state_and_comes_back(spark: Any, tmp_path: Path) -> None:
+    """They have the zone of the session, and are the same instants."""
+    data = spark.sql("select id as user, timestamp_seconds(id) as seen from range(3)")
+    writer = SavepointWriter.new_savepoint().with_operator("seen", data, key="user", parallelism=1)
+    back = state.read(spark, writer.write(str(tmp_path / "savepoint")), "seen")
+    seconds = back.selectExpr("user", "unix_seconds(seen) as at").collect()
+    assert {row.user: row["at"] for row in seconds} == {0: 0, 1: 1, 2: 2}
+
+
+def test_executors_here_take_the_python_of_the_driver(spark: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PYSPARK_PYTHON is not set: `python3` of the PATH may not have Snapline."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    assert 199 == state.read(spark, path, "totals").count()
+    assert spark.sparkContext.pythonExec == sys.executable
 
 
 def test_rows_that_cannot_be_state_are_named(spark: Any, tmp_path: Path) -> None:

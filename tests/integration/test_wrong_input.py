@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from snapline.coordinator.process import CoordinatorProcess
+from snapline.coordinator.coordinator_process import CoordinatorProcess
 from tests.services.cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]

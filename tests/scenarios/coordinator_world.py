@@ -23,13 +23,13 @@ from typing import Any
 
 from snapline.coordinator.checkpoint import effects as asked
 from snapline.coordinator.checkpoint import events as told
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
-from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.publication import NO_LIMIT
+from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
@@ -478,6 +478,8 @@ def describe(effect: Any) -> str:
             return "let go of the store"
         case asked.ShutdownIdCounter(status):
             return f"id counter ends with {status.value}"
+        case asked.DeleteStagedRows():
+            return "what was staged for the job may go"
         case asked.CoordinatorShutDown(status):
             return f"over: {status.value}"
         case _:

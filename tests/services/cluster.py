@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
-from snapline.coordinator.process import CoordinatorProcess
+from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus

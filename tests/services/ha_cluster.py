@@ -21,7 +21,7 @@ from pathlib import Path
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
 from snapline import StreamExecutionEnvironment
 from snapline.client import ClusterClient
-from snapline.coordinator.process import CoordinatorProcess
+from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address

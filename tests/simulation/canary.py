@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 from snapline.coordinator.actors import checkpoint_io
 from snapline.coordinator.checkpoint.events import CheckpointStored
-from snapline.coordinator.checkpoint.master_hooks import MasterHooks
+from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
 from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
-from snapline.coordinator.ha.zookeeper import FencedNodes
+from snapline.coordinator.ha.zookeeper_high_availability import FencedNodes
 from snapline.coordinator.jobmaster.reconciliation import AdoptionRefused, Reconciliation
 from snapline.coordinator.jobmaster.rescaling import Rescaling
 from snapline.coordinator.jobmaster.speakers import Speakers
@@ -28,14 +28,17 @@ from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Wat
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.partitioning import Partitioning
 from snapline.runtime.leaders.leader_election import Leadership
-from snapline.taskmanager.checkpointing import subtask_checkpoint_coordinator
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from snapline.taskmanager.network.channels import pipelined_subpartition
-from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.base.event_time import WatermarkTracker
 from snapline.taskmanager.operators.process.async_operator import AsyncOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
+from snapline.taskmanager.operators.sinks.global_committer_operator import GlobalCommitterOperator
 from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
+from snapline.taskmanager.operators.sources.split_enumerator_operator import SplitEnumeratorOperator
+from snapline.taskmanager.operators.sources.split_reader_operator import SplitReaderOperator
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
 from snapline.taskmanager.snapshots import uploader
 from snapline.taskmanager.snapshots.blobs import plan_blobs
@@ -168,6 +171,23 @@ def _commit_at_the_barrier() -> Iterator[None]:
 
 
 @contextmanager
+def _commit_under_a_later_id() -> Iterator[None]:
+    original = GlobalCommitterOperator.prepare_snapshot_pre_barrier
+
+    def prepare_snapshot_pre_barrier(self: Any, checkpoint_id: CheckpointID) -> None:
+        original(self, checkpoint_id)
+        self._pending = [each._replace(checkpoint_id=checkpoint_id) for each in self._pending]
+
+    with patch.object(GlobalCommitterOperator, "prepare_snapshot_pre_barrier", prepare_snapshot_pre_barrier):
+        yield
+
+
+def _together(options: Options) -> Options:
+    chosen = _exactly_once(options)
+    return replace(chosen, job=replace(chosen.job, sink_kind="together"))
+
+
+@contextmanager
 def _forget_committables() -> Iterator[None]:
     original = SinkOperator.snapshot_state
 
@@ -184,8 +204,8 @@ def _forget_committables() -> Iterator[None]:
 
 @contextmanager
 def _only_count_barriers() -> Iterator[None]:
-    def create(mode: str, channels: Any, **_: Any) -> Any:
-        return CheckpointBarrierTracker(channels)
+    def create(mode: str, inputs: Any, listener: Any, **_: Any) -> Any:
+        return CheckpointBarrierTracker(inputs, listener)
 
     with patch.object(task_wiring, "create_barrier_handler", create):
         yield
@@ -227,6 +247,55 @@ def _position_of_the_last_snapshot() -> Iterator[None]:
 
 
 @contextmanager
+def _hand_out_again() -> Iterator[None]:
+    """An enumerator whose snapshot has the splits that it handed out just before as waiting, too."""
+    original = SplitEnumeratorOperator._hand_out
+
+    def hand_out(self: Any, split: Any) -> None:
+        original(self, split)
+        self.__dict__["_canary"] = split
+
+    def snapshot_state(self: Any, checkpoint_id: CheckpointID, timestamp_ms: int) -> Any:
+        waiting = self._waiting
+        late = self.__dict__.pop("_canary", None)
+        self._waiting = waiting if late is None else type(waiting)([late, *waiting])
+        snapshot = taken(self, checkpoint_id, timestamp_ms)
+        self._waiting = waiting
+        return snapshot
+
+    taken = SplitEnumeratorOperator.snapshot_state
+    with (
+        patch.object(SplitEnumeratorOperator, "_hand_out", hand_out),
+        patch.object(SplitEnumeratorOperator, "snapshot_state", snapshot_state),
+    ):
+        yield
+
+
+@contextmanager
+def _forget_handed_out() -> Iterator[None]:
+    """Readers whose snapshot lacks the splits that they have not begun."""
+
+    def snapshot_state(self: Any, checkpoint_id: CheckpointID, timestamp_ms: int) -> Any:
+        unfinished = self._unfinished
+        self._unfinished = {s.split_id for s in self._reader.snapshot_splits(checkpoint_id) if s.position.get("rows")}
+        snapshot = taken(self, checkpoint_id, timestamp_ms)
+        self._unfinished = unfinished
+        return snapshot
+
+    taken = SplitReaderOperator.snapshot_state
+    with patch.object(SplitReaderOperator, "snapshot_state", snapshot_state):
+        yield
+
+
+def discovers(options: Options) -> Options:
+    """The first source discovers, exactly once, and TaskManagers die."""
+    chosen = _exactly_once(options)
+    job = replace(chosen.job, discovered=1, alignment=None, hooked=False, pushed_rows=0)
+    faults = replace(chosen.faults, enabled=chosen.faults.enabled | {"kill task manager"})
+    return replace(chosen, job=job, faults=faults)
+
+
+@contextmanager
 def _count_from_one() -> Iterator[None]:
     original = EmbeddedCheckpointIDCounter.start
 
@@ -256,13 +325,13 @@ def _barrier_overtakes_unasked() -> Iterator[None]:
 @contextmanager
 def _watermark_too_early() -> Iterator[None]:
     """Watermarks run ahead of the rows."""
-    original = WatermarkGenerator.next_watermark_ms
+    original = WatermarkTracker.next_watermark_ms
 
     def next_watermark_ms(self: Any) -> int | None:
         watermark_ms = original(self)
         return None if watermark_ms is None else watermark_ms + 200
 
-    with patch.object(WatermarkGenerator, "next_watermark_ms", next_watermark_ms):
+    with patch.object(WatermarkTracker, "next_watermark_ms", next_watermark_ms):
         yield
 
 
@@ -300,7 +369,7 @@ def _restart_much_later() -> Iterator[None]:
 @contextmanager
 def _never_pause_a_split() -> Iterator[None]:
     """A source that is not ahead as a whole reads all its splits."""
-    with patch.object(WatermarkGenerator, "splits_beyond", lambda self, watermark_ms: ()):
+    with patch.object(WatermarkTracker, "splits_beyond", lambda self, watermark_ms: ()):
         yield
 
 
@@ -409,16 +478,12 @@ def _keyed_by(kind: str) -> Callable[[Options], Options]:
     return options_of
 
 
-class _Never:
-    """An effect that no case is for."""
-
-
 @contextmanager
 def _new_rows_before_restored_ones() -> Iterator[None]:
     """A task says that all that it restored is out when its own outputs are; what its inputs restored counts as new."""
     with (
         patch.object(task_wiring, "EndOfChannelState", lambda is_last: EndOfChannelState()),
-        patch.object(subtask_checkpoint_coordinator, "InputsRecovered", _Never),
+        patch.object(SubtaskCheckpointCoordinator, "inputs_recovered", lambda _self, *, is_last: None),
     ):
         yield
 
@@ -539,6 +604,9 @@ def _on_zookeeper(options: Options) -> Options:
 CANARIES: dict[str, Canary] = {
     "notify before durable": Canary("completion is announced before the pointer is written", _notify_before_durable),
     "commit at the barrier": Canary("sinks commit without notification", _commit_at_the_barrier),
+    "commit under a later id": Canary(
+        "what waits is bound to a later checkpoint than that which holds it", _commit_under_a_later_id, _together
+    ),
     "forget committables": Canary("snapshots of sinks lack what is pre-committed", _forget_committables, _exactly_once),
     "only count barriers": Canary("the aligner forgets to block", _only_count_barriers, _aligned),
     "lose data in flight": Canary("unaligned snapshots lack the data in flight", _lose_data_in_flight, _unaligned),
@@ -546,6 +614,8 @@ CANARIES: dict[str, Canary] = {
     "position of the last snapshot": Canary(
         "sources snapshot an old position", _position_of_the_last_snapshot, _exactly_once
     ),
+    "hand out again": Canary("splits that were handed out wait on in the snapshot", _hand_out_again, discovers),
+    "forget handed-out splits": Canary("snapshots of readers lack splits not begun", _forget_handed_out, discovers),
     "count from one": Canary("a new leader begins again with checkpoint 1", _count_from_one, _coordinator_dies),
     "barrier overtakes unasked": Canary(
         "aligned barriers overtake data that nobody keeps", _barrier_overtakes_unasked, _aligned

@@ -31,7 +31,7 @@ from snapline.coordinator.checkpoint.events import (
 )
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
 from snapline.dataflow.wire.messages import TaskDeploymentDescriptor
-from tests.simulation.network import SimulatedClock
+from snapline.testing.simulated.network import SimulatedClock
 
 
 class CheckpointStore:

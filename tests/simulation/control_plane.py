@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
 from snapline.coordinator.dispatcher.dispatcher import Dispatcher
 from snapline.coordinator.dispatcher.effects import (
@@ -54,8 +54,8 @@ from snapline.coordinator.jobmaster.events import (
 )
 from snapline.coordinator.jobmaster.identity import JobMasterIdentity
 from snapline.coordinator.jobmaster.job_master import CheckpointCoordinatorCore, JobMaster
+from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import Answer, JobOperation, Reply, RequestID
-from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ResourceManagerEffect
 from snapline.coordinator.resource.events import ResourceManagerEvent, ResourceManagerStarted
 from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
@@ -108,8 +108,8 @@ from snapline.taskmanager.executor.events import (
     TaskSaid,
 )
 from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from snapline.testing.simulated.network import Endpoint, SimulatedClock, SimulatedNetwork, SimulatedTimers
 from tests.simulation.checkpoint_world import Barriers, CheckpointStore
-from tests.simulation.network import Endpoint, SimulatedClock, SimulatedNetwork, Timers
 
 COORDINATOR = "coordinator"
 """Name of the process that holds Dispatcher, ResourceManager and JobMasters."""
@@ -261,7 +261,7 @@ class SimulatedTasks:
         return self._rng.randint(0, self._behaviour.max_delay_ms)
 
 
-class TaskManagerProcess:
+class SimulatedTaskManager:
     """One process with a TaskExecutor."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
@@ -281,7 +281,7 @@ class TaskManagerProcess:
             ),
         )
         self.tasks: Any = cluster.make_tasks(self.feed)
-        self._timers = Timers(cluster.clock, lambda key: self.feed(TimerFired(key)))
+        self._timers = SimulatedTimers(cluster.clock, lambda key: self.feed(TimerFired(key)))
         self.alive = True
         self.terminated: TerminateTaskManager | None = None
 
@@ -355,7 +355,7 @@ class JobMasterShell:
             cluster.draw,
             cluster.clock.now_ms,
         )
-        self._timers = Timers(cluster.clock, lambda key: self.feed(TimerFired(key)))
+        self._timers = SimulatedTimers(cluster.clock, lambda key: self.feed(TimerFired(key)))
         self.connections: dict[ConnectionID, None] = {}
         self.ended = False
         self.feed(JobMasterStarted(recovered))
@@ -447,7 +447,7 @@ class Cluster:
         self.barriers = Barriers(self.clock, self.rng)
         self.checkpoint_stores: dict[JobID, CheckpointStore] = {}
         self._numbers = itertools.count(1)
-        self.task_managers: dict[str, TaskManagerProcess] = {}
+        self.task_managers: dict[str, SimulatedTaskManager] = {}
         self.job_masters: dict[JobID, JobMasterShell] = {}
         self.statuses: dict[JobID, list[JobStatus]] = {}
         self.answers: dict[RequestID, Answer] = {}
@@ -485,14 +485,14 @@ class Cluster:
         overview = self.dispatcher.find(job_id)
         return None if overview is None else overview.status
 
-    def start_task_manager(self) -> TaskManagerProcess:
-        process = TaskManagerProcess(self, f"tm-{self.draw()}")
+    def start_task_manager(self) -> SimulatedTaskManager:
+        process = SimulatedTaskManager(self, f"tm-{self.draw()}")
         self.task_managers[process.name] = process
         process.feed(TaskExecutorStarted())
         process.feed(ResourceManagerLeaderChanged(f"{COORDINATOR}:6123", self.resource_manager.session))
         return process
 
-    def alive(self) -> list[TaskManagerProcess]:
+    def alive(self) -> list[SimulatedTaskManager]:
         return [process for process in self.task_managers.values() if process.alive]
 
     def restart_resource_manager(self) -> None:
@@ -508,11 +508,11 @@ class Cluster:
         for follower in (*self.alive(), *self.job_masters.values()):
             self.clock.after(self.network.delay_ms(), lambda f=follower: self._tell_leader(f))  # type: ignore[misc]
 
-    def _tell_leader(self, follower: TaskManagerProcess | JobMasterShell) -> None:
+    def _tell_leader(self, follower: SimulatedTaskManager | JobMasterShell) -> None:
         """Leader retrieval tells who is leader now, not who was when somebody became it."""
         follower.feed(ResourceManagerLeaderChanged(f"{COORDINATOR}:6123", self.resource_manager.session))
 
-    def _tell_job_leader(self, process: TaskManagerProcess, job_id: JobID) -> None:
+    def _tell_job_leader(self, process: SimulatedTaskManager, job_id: JobID) -> None:
         job_master = self.job_masters.get(job_id)
         if job_master is not None:
             process.feed(JobMasterLeaderChanged(job_id, f"{COORDINATOR}:6123", job_master.session))
@@ -666,8 +666,8 @@ class Cluster:
         session = LeaderSessionID(f"rm-{self.draw()}")
         return ResourceManager(settings, session, lambda: AllocationID(f"alloc-{self.draw()}"))
 
-    def _timers_of_resource_manager(self) -> Timers:
-        return Timers(self.clock, lambda key: self.to_resource_manager(TimerFired(key)))
+    def _timers_of_resource_manager(self) -> SimulatedTimers:
+        return SimulatedTimers(self.clock, lambda key: self.to_resource_manager(TimerFired(key)))
 
     # --- invariants ---------------------------------------------------------------------------------------------------
 

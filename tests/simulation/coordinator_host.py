@@ -2,9 +2,9 @@
 lost.
 
 Plays `snapline.coordinator.__main__` (`_stand_by`, `_lead`) without a process: candidacy, election, sessions, stores
-and the publication of leaders are the product's own, on `SimulatedEnsemble` and on threads of `threads`. What leads is
-a `CoordinatorProcess` of its own for each leadership; it is on the network where its host is, and dies and freezes with
-it.
+and the publication of leaders are the product's own, on `SimulatedEnsemble` and on threads of `threads`. What leads
+is a `SimulatedCoordinator` of its own for each leadership; it is on the network where its host is, and dies and
+freezes with it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 from unittest.mock import patch
 
 import snapline.coordinator.ha.leader_table_writer
-import snapline.coordinator.ha.zookeeper
+import snapline.coordinator.ha.zookeeper_high_availability
 import snapline.runtime.leaders.leader_election
-import snapline.runtime.leaders.zookeeper
 import snapline.runtime.leaders.zookeeper_leader_retrieval
+import snapline.runtime.leaders.zookeeper_session
 from snapline.coordinator.leader_candidate import Candidacy
 from snapline.dataflow.ids import JobID
 from snapline.runtime.leaders.leader_election import Leadership
-from snapline.runtime.leaders.zookeeper import ZooKeeperSettings
-from tests.simulation.coordinator_process import HIGH_AVAILABILITY, CoordinatorProcess
-from tests.simulation.disk import Disk
+from snapline.runtime.leaders.zookeeper_session import ZooKeeperSettings
+from snapline.testing.simulated.coordinator_process import HIGH_AVAILABILITY, SimulatedCoordinator
+from snapline.testing.simulated.disk import Disk
+from snapline.testing.simulated.world import Process, SilentLogger, World
 from tests.simulation.threads import SimulatedEvent, SimulatedThreading, Worker, end_idle_threads
-from tests.simulation.world import Process, SilentLogger, World
 from tests.simulation.zookeeper import SimulatedClient, SimulatedEnsemble
 
 SUBMITTED_BYTES = 8
@@ -35,7 +35,7 @@ SUBMITTED_BYTES = 8
 SETTINGS = ZooKeeperSettings("zookeeper:2181", session_timeout_ms=1_200, connection_timeout_ms=2_000)
 LOOK_EVERY_MS = 50
 
-StartLeader = Callable[["CoordinatorHost", Leadership, Callable[[], None]], CoordinatorProcess]
+StartLeader = Callable[["CoordinatorHost", Leadership, Callable[[], None]], SimulatedCoordinator]
 
 
 class CoordinatorHost(Process):
@@ -43,7 +43,7 @@ class CoordinatorHost(Process):
 
     def __init__(self, world: World, name: str, start_leader: StartLeader) -> None:
         super().__init__(world, name)
-        self.leader: CoordinatorProcess | None = None
+        self.leader: SimulatedCoordinator | None = None
         """What it leads with, or led with last."""
         self._start_leader = start_leader
         Worker(self, self._stand_by).start(world.network.delay_ms())
@@ -114,13 +114,13 @@ def zookeeper_in(world: World, ensemble: SimulatedEnsemble) -> Iterator[None]:
 
     with ExitStack() as stack:
         for module in (
-            snapline.runtime.leaders.zookeeper,
+            snapline.runtime.leaders.zookeeper_session,
             snapline.runtime.leaders.leader_election,
             snapline.runtime.leaders.zookeeper_leader_retrieval,
             snapline.coordinator.ha.leader_table_writer,
         ):
             stack.enter_context(patch.object(module, "threading", threads))
-        for module in (snapline.runtime.leaders.leader_election, snapline.coordinator.ha.zookeeper):
+        for module in (snapline.runtime.leaders.leader_election, snapline.coordinator.ha.zookeeper_high_availability):
             stack.enter_context(patch.object(module, "uuid", uuids))
         stack.enter_context(patch.object(ZooKeeperSettings, "client", client))
         try:

@@ -47,7 +47,7 @@ def draw_options(seed: int, *, faults: bool = True) -> Options:
         kinds += [kind for kind in RELAY_KINDS if relays.random() < 0.6]
     options = Options(
         seed=seed,
-        operations=operations,
+        operations=tuple((at, "stop" if job.discovered and kind == "drain" else kind) for at, kind in operations),
         rescale_forks=random.Random(f"{seed}/rescale").random() < 0.5 and not _has_copies(job),
         task_managers=task_managers,
         slots=slots,
@@ -84,7 +84,10 @@ def draw_jobs(seed: int, rng: random.Random, *, allow_broadcast: bool) -> tuple[
     job = _with_two_inputs(job, random.Random(f"{seed}/two inputs"))
     job = _with_watermarks(job, random.Random(f"{seed}/watermarks"))
     job = _pushed(job, random.Random(f"{seed}/pushed"))
+    job = _discovered(job, random.Random(f"{seed}/discovered"))
     job = _with_second_edge(job, random.Random(f"{seed}/second edge"))
+    if random.Random(f"{seed}/together").random() < 0.3:
+        job = replace(job, sink_kind="together")
     return _with_kind_of_window(job, random.Random(f"{seed}/windows")), another_job
 
 
@@ -392,6 +395,13 @@ def _pushed(job: JobPlan, rng: random.Random) -> JobPlan:
     if rng.random() >= 0.2 or job.alignment is not None or job.hooked or job.keyed in JOINS:
         return job
     return replace(job, pushed_rows=rng.choice([1, 3, 10]))
+
+
+def _discovered(job: JobPlan, rng: random.Random) -> JobPlan:
+    """Where nothing else is asked of the first source, with more splits."""
+    if rng.random() >= 0.25 or job.alignment is not None or job.hooked or job.pushed_rows:
+        return job
+    return replace(job, discovered=rng.choice([1, 1, 2, -1]), discovered_timed=rng.random() < 0.5)
 
 
 def _with_second_edge(job: JobPlan, rng: random.Random) -> JobPlan:

@@ -1,52 +1,35 @@
-"""What goes wrong, and when: draws faults of the enabled kinds while the safety phase lasts.
-
-Some faults are events (a process is killed, a connection breaks), which come at random times; others are conditions
-(slow storage, duplicated messages), which hold for the whole phase, with random effect. `stop` ends all of them and
-heals what can be healed; what is dead stays dead, until the cluster starts another.
-"""
+"""What goes wrong in the project's own simulator besides: faults of ZooKeeper, of the jobs' outside world, of relays
+and machines, and TaskManagers that lie."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from tests.simulation.cluster import SimulatedCluster
+from snapline.testing.simulated.disk import Disk
+from snapline.testing.simulated.faults import FaultInjector
+from snapline.testing.simulated.world import Process, World
 from tests.simulation.coordinator_host import CoordinatorHost
-from tests.simulation.disk import Disk, DiskFaults
+from tests.simulation.electing_cluster import ElectingCluster
 from tests.simulation.liars import LIES, Liars
 from tests.simulation.options import RESIZING, Options
 from tests.simulation.workload import Ledger
-from tests.simulation.world import Process, World
 from tests.simulation.zookeeper import ENSEMBLE
 
 LARGEST_CLUSTER = 5
 """TaskManagers."""
 
 
-class FaultInjector:
+class AllFaults(FaultInjector):
     """All faults of one run."""
 
+    _cluster: ElectingCluster
+
     def __init__(
-        self, world: World, cluster: SimulatedCluster, disk: Disk, ledgers: Sequence[Ledger], options: Options
+        self, world: World, cluster: ElectingCluster, disk: Disk, ledgers: Sequence[Ledger], options: Options
     ) -> None:
-        self._world = world
-        self._cluster = cluster
-        self._disk = disk
+        super().__init__(world, cluster, disk, options.faults.enabled, options.faults.mean_pause_ms)
         self._ledgers = ledgers
-        self._options = options
-        self._rng: random.Random = world.random("faults")
-        self._active = False
-        self.count = 0
-        self._events: dict[str, Callable[[], None]] = {
-            "kill task manager": self._kill_task_manager,
-            "kill coordinator": self._kill_coordinator,
-            "break control connection": self._break_control,
-            "break data stream": self._break_data,
-            "partition": self._partition,
-            "slow network": self._slow_network,
-            "failing storage": self._failing_storage,
-            "freeze": self._freeze,
+        self._events |= {
             "replace coordinator": self._replace_coordinator,
             "clocks": self._jump_clock,
             "isolate": self._isolate,
@@ -58,26 +41,10 @@ class FaultInjector:
             RESIZING: self._resize,
         }
 
-    @property
-    def nothing_was_lost(self) -> bool:
-        """Every process that was ever there still is, and whatever anybody asked of the disk was done."""
-        loses = {"failing storage", "kill at storage"}
-        return not loses & self._options.faults.enabled and all(process.alive for process in self._world.processes)
-
-    def start(self) -> None:
-        """Faults from now on."""
-        self._active = True
-        on, rng = self._options.faults, self._rng
-        if "kill at storage" in on:
-            self._disk.faults = DiskFaults(kill=rng.choice([0.002, 0.01]), land_late=rng.choice([0.0, 0.3]))
-        if "slow storage" in on:
-            self._cluster.io_slowness_ms = lambda: rng.choice([0, 0, 5, 50, 400])
-        if "duplicate messages" in on:
-            self._cluster.duplicate = lambda message: rng.random() < 0.05
+    def _start_own_conditions(self) -> None:
+        on, rng = self._kinds, self._rng
         if LIES in on:
             self._cluster.lies = Liars(self._world.random("liars"), self._cluster.tasks, self._say).lies_of
-        if "slow task" in on:
-            self._cluster.stall_ms = lambda task: rng.choice([0] * 60 + [5, 30, 300])
         if "user exception" in on:
             probability = rng.choice([0.001, 0.01])
             for ledger in self._ledgers:
@@ -87,57 +54,34 @@ class FaultInjector:
         if "failing commit" in on:
             for ledger in self._ledgers:
                 ledger.commit_fault = self._commit_fault
-        events = [kind for kind in self._events if kind in on]
-        if events:
-            self._next(events)
 
-    def stop(self) -> None:
-        """No faults any more."""
-        if not self._active:
-            return
-        self._active = False
-        self._disk.faults = DiskFaults()
-        self._cluster.io_slowness_ms = lambda: 0
-        self._cluster.stall_ms = lambda task: 0
-        self._cluster.duplicate = lambda message: False
-        self._cluster.lies = lambda process, message: []
+    def _stop_own_conditions(self) -> None:
         for ledger in self._ledgers:
             ledger.user_fails = lambda where: False
             ledger.commit_fault = lambda transaction_id: ""
         self._cluster.ensemble.lose_answer = lambda: False
-        self._world.network.max_delay_ms = self._options.max_delay_ms
-        self._world.network.heal()
-        self._cluster.end_replaced()
-        self._world.story.say("faults", "are over")
-
-    def _next(self, events: list[str]) -> None:
-        pause_ms = self._rng.randint(1, 2 * self._options.faults.mean_pause_ms)
-
-        def due() -> None:
-            if self._active:
-                self.count += 1
-                self._events[self._rng.choice(events)]()
-                self._next(events)
-
-        self._world.clock.after(pause_ms, due)
-
-    def _say(self, what: str) -> None:
-        self._world.story.say("faults", what)
 
     def _drawn(self, probability: float, what: str) -> bool:
         if self._rng.random() >= probability:
             return False
-        self.count += 1
+        self.counts["user exception"] += 1
         self._say(what)
         return True
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _kill_task_manager(self) -> None:
-        alive = self._cluster.alive()
-        for process in self._rng.sample(alive, self._rng.choice([1, 1, 1, len(alive)]) if alive else 0):
-            self._say(f"kill {process.name}")
-            process.kill()
+    def _kill_coordinator(self) -> None:
+        if self._cluster.hosts:
+            host = self._rng.choice(self._hosts())
+            self._say(f"kill {host.name}")
+            host.kill()
+            return
+        super()._kill_coordinator()
+
+    def _hosts(self) -> list[CoordinatorHost]:
+        """Coordinators on ZooKeeper, the one that leads more often."""
+        hosts = list(self._cluster.hosts.values())
+        return [*hosts, *(host for host in hosts if host.leads for _ in hosts)]
 
     def _lose_machine(self) -> None:
         """All that run on it, and what they kept there."""
@@ -151,34 +95,6 @@ class FaultInjector:
     def _damage_local_copies(self) -> None:
         machine = self._rng.choice(self._cluster.machines)
         self._say(f"{machine.damage(self._rng)} copies of state on {machine.name} are damaged")
-
-    def _kill_coordinator(self) -> None:
-        if self._cluster.hosts:
-            host = self._rng.choice(self._hosts())
-            self._say(f"kill {host.name}")
-            host.kill()
-            return
-        coordinator = self._cluster.coordinator
-        if coordinator is not None and coordinator.alive:
-            self._say(f"kill {coordinator.name}")
-            coordinator.kill()
-
-    def _hosts(self) -> list[CoordinatorHost]:
-        """Coordinators on ZooKeeper, the one that leads more often."""
-        hosts = list(self._cluster.hosts.values())
-        return [*hosts, *(host for host in hosts if host.leads for _ in hosts)]
-
-    def _break_control(self) -> None:
-        connections = [
-            (process.name, connection)
-            for process in self._cluster.alive()
-            for connection in self._world.network.connections_of(process.name)
-            if not connection.startswith("data-")
-        ]
-        if connections:
-            name, connection = self._rng.choice(connections)
-            self._say(f"break {connection} of {name}")
-            self._world.network.break_link(name, connection)
 
     def _behind_a_relay(self) -> list[str]:
         """Some TaskManagers, which have their way to the coordinators in common."""
@@ -217,25 +133,6 @@ class FaultInjector:
 
         self._world.clock.after(duration_ms, over)
 
-    def _break_data(self) -> None:
-        alive = self._cluster.alive()
-        if alive:
-            broken = self._rng.choice(alive).exchange.break_a_stream(self._rng.choice)
-            if broken:
-                self._say(f"break the data stream {broken}")
-
-    def _partition(self) -> None:
-        """Two processes do not reach each other for a while; nobody is told."""
-        names = self._names()
-        if len(names) < 2:
-            return
-        one, other = self._rng.sample(names, 2)
-        duration_ms = self._rng.choice([100, 1000, 4000, 8000])
-        both_ways = self._rng.random() < 0.7
-        self._say(f"cut {one} from {other} for {duration_ms} ms{'' if both_ways else ', one way'}")
-        self._world.network.cut(one, other, both_ways=both_ways)
-        self._world.clock.after(duration_ms, lambda: self._world.network.heal(((one, other), (other, one))))
-
     def _isolate(self) -> None:
         """One process reaches nobody, or is reached by nobody, or both."""
         names = self._names()
@@ -254,13 +151,14 @@ class FaultInjector:
 
     def _names(self) -> list[str]:
         """Everybody on the network."""
-        names = [process.name for process in self._cluster.alive()]
-        if self._options.has_zookeeper:
-            return [*names, *self._cluster.hosts, ENSEMBLE]
-        coordinator = self._cluster.coordinator
-        if coordinator is not None and coordinator.alive:
-            names.append(coordinator.name)
-        return names
+        if self._cluster.options.has_zookeeper:
+            return [*(process.name for process in self._cluster.alive()), *self._cluster.hosts, ENSEMBLE]
+        return super()._names()
+
+    def _processes(self) -> list[Process]:
+        if self._cluster.options.has_zookeeper:
+            return [*self._cluster.alive(), *self._cluster.hosts.values()]
+        return super()._processes()
 
     def _jump_clock(self) -> None:
         processes = self._processes()
@@ -288,21 +186,6 @@ class FaultInjector:
         self._say(f"there are to be {size} TaskManagers instead of {self._cluster.size}")
         self._cluster.resize(size)
 
-    def _processes(self) -> list[Process]:
-        alive: list[Process] = [*self._cluster.alive()]
-        if self._options.has_zookeeper:
-            return [*alive, *self._cluster.hosts.values()]
-        if self._cluster.coordinator is not None and self._cluster.coordinator.alive:
-            alive.append(self._cluster.coordinator)
-        return alive
-
-    def _freeze(self) -> None:
-        alive = self._processes()
-        if alive:
-            process, duration_ms = self._rng.choice(alive), self._rng.choice([100, 1000, 2500, 6000])
-            self._say(f"{process.name} freezes for {duration_ms} ms")
-            process.freeze(duration_ms)
-
     def _replace_coordinator(self) -> None:
         """It seems dead and is not: another takes over, and then it wakes up."""
         duration_ms = self._rng.choice([50, 500, 3000])
@@ -310,33 +193,9 @@ class FaultInjector:
         if replaced:
             self._say(f"{replaced} freezes for {duration_ms} ms, and is replaced")
 
-    def _slow_network(self) -> None:
-        self._world.network.max_delay_ms = self._rng.choice([50, 300, 1000])
-        self._say(f"messages take up to {self._world.network.max_delay_ms} ms")
-
-        def over() -> None:
-            self._world.network.max_delay_ms = self._options.max_delay_ms
-
-        self._world.clock.after(self._rng.choice([200, 1000]), over)
-
-    def _failing_storage(self) -> None:
-        """Some of the time, some of the operations."""
-        faults = self._disk.faults
-        faults.fail_before, faults.fail_after = self._rng.choice([(0.1, 0.05), (0.5, 0.1), (1.0, 0.0), (0.0, 0.3)])
-        self._say(f"storage fails: {faults.fail_before} before, {faults.fail_after} after")
-
-        def over() -> None:
-            faults.fail_before = faults.fail_after = 0.0
-
-        self._world.clock.after(self._rng.choice([20, 200, 1500]), over)
-
     def _commit_fault(self, transaction_id: str) -> str:
         drawn = self._rng.random()
         if drawn < 0.04:
             self._say(f"commit of {transaction_id} fails")
             return "before" if drawn < 0.02 else "after"
         return ""
-
-
-def nothing(*_: Any) -> None:
-    """For callers that watch nothing."""

@@ -28,6 +28,7 @@ from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
     FilterSpec,
     FlatMapRowsSpec,
+    GlobalCommitterSpec,
     IntervalJoinSpec,
     JoinSide,
     KeyedProcessSpec,
@@ -36,6 +37,7 @@ from snapline.dataflow.graph.operator_specs import (
     RunningAggregateSpec,
     SinkFunctionSpec,
     SinkSpec,
+    SinkWriterSpec,
     SourceFunctionSpec,
     SourceSpec,
     TemporalJoinSpec,
@@ -44,7 +46,7 @@ from snapline.dataflow.graph.operator_specs import (
     WindowJoinSpec,
     WindowProcessSpec,
 )
-from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph
+from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, add_fed_source
 from snapline.dataflow.graph.translation import translate
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.partitioning import Partitioning
@@ -57,6 +59,7 @@ from tests.simulation.workload import (
     Ask,
     CountRules,
     CountWithTimers,
+    DiscoveringSource,
     DropSome,
     HookedSource,
     LedgerSink,
@@ -66,6 +69,7 @@ from tests.simulation.workload import (
     SimulatedSource,
     SplitPlan,
     SumOfWindow,
+    TogetherSink,
     Twice,
 )
 
@@ -117,7 +121,7 @@ class JobPlan:
     process_state: str
     keyed_parallelism: int
     sink_kind: str
-    """committer, function."""
+    """committer, function, together."""
     sink_parallelism: int
     sink_partitioning: Partitioning | None
     raw_branch: bool
@@ -138,6 +142,11 @@ class JobPlan:
     pushed_rows: int = 0
     """The first source has a thread of its own, and says so often how far its event time is; 0: it is asked for rows,
     as the others."""
+
+    discovered: int = 0
+    """The splits of the first source are found while the job runs, and its readers have so many at once; -1: all."""
+    discovered_timed: bool = False
+    """Their least event times are known."""
 
     @property
     def slots(self) -> int:
@@ -194,6 +203,8 @@ class JobPlan:
         raw += f", side sink x{self.side_parallelism}" if self.side_parallelism else ""
         raw += ", master hook" if self.hooked else ""
         raw += ", the first source pushes" if self.pushed_rows else ""
+        if self.discovered:
+            raw += f", the first source discovers, {self.discovered} splits at once, times {self.discovered_timed}"
         raw += f", the second source -{self.second_edge.value}->" if self.second_edge else ""
         if self.alignment is not None:
             raw += f", sources {self.alignment.max_drift_ms} ms apart, looked after every {self.alignment.update_interval_ms} ms"
@@ -311,6 +322,14 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
             pushing = SourceFunctionSpec(PushingSource(world, plans, plan.pushed_rows))
             heads.append(add("source-0", pushing, (), parallelism, stateful=True))
             continue
+        if plan.discovered and number == 0:
+            at_once = None if plan.discovered < 0 else plan.discovered
+            discovering = DiscoveringSource(world, plans, plan.batch_rows, at_once, timed=plan.discovered_timed)
+            strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+            node = add_fed_source(graph, "source-0", discovering, (), strategy)
+            node.uid, node.parallelism = "source-0", parallelism
+            heads.append(node.node_id)
+            continue
         source_type = HookedSource if plan.hooked and number == 0 else SimulatedSource
         source = source_type(world, plans, plan.batch_rows)
         strategy = replace(WatermarkStrategy.for_monotonous_timestamps("t"), alignment=plan.alignment)
@@ -357,7 +376,14 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
         late = SinkSpec(LedgerSink(world, "late"))
         add("late-sink", late, edges, plan.sink_parallelism, stateful=True, commits=True)
     edges = [StreamEdge(node, plan.sink_partitioning) for node in current]
-    add("sink", _sink_spec(plan, world, "main"), edges, plan.sink_parallelism, stateful=True, commits=True)
+    if plan.sink_kind == "together":
+        sink = TogetherSink(world, "main")
+        writer = add("sink", SinkWriterSpec(sink), edges, plan.sink_parallelism, stateful=True)
+        edges = [StreamEdge(writer, Partitioning.RESCALE)]
+        committer = add("sink-committer", GlobalCommitterSpec(sink), edges, 1, stateful=True, commits=True)
+        graph.nodes[committer].max_parallelism = 1
+    else:
+        add("sink", _sink_spec(plan, world, "main"), edges, plan.sink_parallelism, stateful=True, commits=True)
     if plan.raw_branch:
         raw = SinkSpec(LedgerSink(world, "raw"))
         add("raw-sink", raw, [StreamEdge(first)], plan.raw_sink_parallelism, stateful=True, commits=True)

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import ExecutionAttemptID, JobID
 from snapline.dataflow.wire.messages import JobStatus
-from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.disk import Disk
+from snapline.testing.simulated.disk import Disk
+from snapline.testing.simulated.world import World
+from tests.simulation.electing_cluster import ElectingCluster
 from tests.simulation.job_plan import JobPlan, build
 from tests.simulation.options import Options
 from tests.simulation.oracles.alignment import AlignmentOracle
 from tests.simulation.oracles.checkpoints import CheckpointOracle
 from tests.simulation.oracles.hooks import HookOracle
 from tests.simulation.workload import LEDGERS, Ledger
-from tests.simulation.world import World
 
 USERS = JobID("5".rjust(32, "0"))
 ANOTHER = JobID("7".ljust(32, "0"))
@@ -58,7 +58,7 @@ class SimulatedJob:
     def close(self) -> None:
         LEDGERS.pop(self.name, None)
 
-    def outcome(self, cluster: SimulatedCluster) -> tuple[JobStatus, SerializedFailure | None] | None:
+    def outcome(self, cluster: ElectingCluster) -> tuple[JobStatus, SerializedFailure | None] | None:
         """None: it is not over."""
         job_id = self.graph.job_id
         if job_id not in cluster.outcomes and self.checkpoints.ended is not None and not cluster.is_stored(job_id):

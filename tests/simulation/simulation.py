@@ -16,32 +16,34 @@ from typing import Any
 from unittest.mock import patch
 
 import snapline.coordinator.ha.embedded
-import snapline.coordinator.ha.zookeeper
+import snapline.coordinator.ha.zookeeper_high_availability
 from snapline.dataflow.config import HEARTBEAT_TIMEOUT
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
 from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import job_pb2
-from tests.simulation.async_calls import async_calls_in
-from tests.simulation.cluster import SimulatedCluster
+from snapline.testing.simulated.async_calls import async_calls_in, background_calls_in
+from snapline.testing.simulated.disk import Disk
+from snapline.testing.simulated.network import Livelock
+from snapline.testing.simulated.world import Defect, SimulatedTime, Violation, World
 from tests.simulation.coordinator_host import SETTINGS, durable_nodes, zookeeper_in
-from tests.simulation.disk import Disk
 from tests.simulation.drawing import draw_options
-from tests.simulation.faults import FaultInjector
+from tests.simulation.electing_cluster import ElectingCluster
+from tests.simulation.faults import AllFaults
 from tests.simulation.job_plan import until
-from tests.simulation.network import Livelock
 from tests.simulation.options import Options
 from tests.simulation.oracles.adoption import AdoptionOracle
+from tests.simulation.oracles.failures import check_error
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.oracles.output import check_output
 from tests.simulation.oracles.owners import check_owners
 from tests.simulation.oracles.reactive import has_what_slots_allow
 from tests.simulation.oracles.storage import check_storage
 from tests.simulation.simulated_job import ANOTHER, USERS, SimulatedJob
+from tests.simulation.threads import Worker
 from tests.simulation.user import User
 from tests.simulation.workload import Ledger
-from tests.simulation.world import Defect, Violation, World
 from tests.simulation.zookeeper import Operation
 
 CRASH, LIVENESS, CORRECTNESS = 127, 128, 129
@@ -97,6 +99,8 @@ class Simulation:
     ) -> None:  # fmt: skip
         self.options = options
         self.world = World(options.seed, max_delay_ms=options.max_delay_ms, keep_story=keep_story)
+        self.world.run_blocking = lambda process, work, delay_ms: Worker(process, work).start(delay_ms)
+        self.world.check_error = check_error
         self.disk = Disk(self.world.random("disk"))
         if disk_files:
             self.disk.copy_from(disk_files)
@@ -117,7 +121,7 @@ class Simulation:
         if "clocks" in options.faults:
             skews = self.world.random("clocks")
             self.world.skew_ms = lambda: skews.choice([0, 7, -3_000, 3_600_000, -900_000])
-        self.cluster = SimulatedCluster(
+        self.cluster = ElectingCluster(
             self.world,
             self.disk,
             options,
@@ -135,7 +139,7 @@ class Simulation:
         for job in self.jobs:
             job.checkpoints.leader = self._leader
         ledgers = [job.ledger for job in self.jobs]
-        self.faults = FaultInjector(self.world, self.cluster, self.disk, ledgers, options)
+        self.faults = AllFaults(self.world, self.cluster, self.disk, ledgers, options)
         self.user = User(self.world, self.cluster, options, self.job.graph)
         self._is_fork = disk_files is not None
 
@@ -191,9 +195,10 @@ class Simulation:
     def run(self, *, submit: bool = True) -> None:
         """To the end. Raises Violation, Stuck, or whatever a core raises."""
         with ExitStack() as stack:
-            for module in (snapline.coordinator.ha.embedded, snapline.coordinator.ha.zookeeper):
-                stack.enter_context(patch.object(module, "time", _Time(self.world)))
+            for module in (snapline.coordinator.ha.embedded, snapline.coordinator.ha.zookeeper_high_availability):
+                stack.enter_context(patch.object(module, "time", SimulatedTime(self.world)))
             stack.enter_context(async_calls_in(self.world))
+            stack.enter_context(background_calls_in(self.world))
             if self.options.has_zookeeper:
                 stack.enter_context(zookeeper_in(self.world, self.cluster.ensemble))
             self._run(submit=submit)
@@ -347,16 +352,6 @@ class Simulation:
                 assert thread.task is not None
                 lines.append(f"  {thread.name}: {thread.task.state.value} {thread.task._completion.phase.value}")
         return "\n  ".join(lines) or "nobody is there"
-
-
-class _Time:
-    """Stands in for the module `time`."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def time_ns(self) -> int:
-        return self._world.clock.now_ms * 1_000_000
 
 
 class Stuck(Exception):

@@ -8,12 +8,12 @@ from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, Leader
 from snapline.dataflow.wire.messages import CancelTask, Fenced
 from snapline.runtime.cores.connections import ConnectionID, MessageReceived
 from snapline.taskmanager.executor.effects import CancelTaskExecution
-from tests.simulation import network
-from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.network import SimulatedClock
+from snapline.testing.simulated import network
+from snapline.testing.simulated.network import SimulatedClock
+from snapline.testing.simulated.world import Violation, World
+from tests.simulation.electing_cluster import ElectingCluster
 from tests.simulation.oracles.leaders import LeaderOracle
 from tests.simulation.simulation import LIVENESS, run_seed
-from tests.simulation.world import Violation, World
 
 JOB = JobID("job")
 ATTEMPT = ExecutionAttemptID("graph", JobVertexID("v"), 0, 0)
@@ -45,7 +45,7 @@ def test_task_manager_that_goes_back_to_an_earlier_leader_is_found() -> None:
 
 def test_run_that_never_leaves_an_instant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends, and says so: two processes that answer each other without end would fill the memory."""
-    monkeypatch.setattr(SimulatedCluster, "start", lambda cluster: for_ever(cluster.world.clock))
+    monkeypatch.setattr(ElectingCluster, "start", lambda cluster: for_ever(cluster.world.clock))
     monkeypatch.setattr(network, "MOST_EVENTS_AT_ONE_INSTANT", 1_000)
 
     report = run_seed(1)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from snapline.runtime.storage.storage_port import StorageError
-from tests.simulation.disk import ProcessStorage
+from snapline.testing.simulated.disk import ProcessStorage
 from tests.simulation.kept_runs import read_run
 from tests.simulation.options import FaultOptions
 from tests.simulation.simulation import Report, run_seed

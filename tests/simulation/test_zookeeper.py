@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from snapline.runtime.leaders.leader_election import CANDIDATES, LeaderElection, Leadership
-from snapline.runtime.leaders.zookeeper import SessionOver, ZooKeeperError, ZooKeeperSession
+from snapline.runtime.leaders.zookeeper_session import SessionOver, ZooKeeperError, ZooKeeperSession
 from snapline.runtime.logs import silent_logger
+from snapline.testing.simulated.world import Process, World
 from tests.simulation.coordinator_host import SETTINGS, zookeeper_in
 from tests.simulation.threads import SimulatedEvent, Worker
-from tests.simulation.world import Process, World
 from tests.simulation.zookeeper import ENSEMBLE, SimulatedEnsemble
 
 BASE = SETTINGS.base

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from snapline.runtime.cores.machine import InvariantViolation
-from tests.simulation.world import Process, ProcessKilled, World
+from snapline.testing.simulated.world import Process, ProcessKilled, World
 
 _idle: list[_Carrier] = []
 """Real threads without work, kept for the next worker."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from snapline.coordinator.checkpoint.metadata import parse_metadata
-from snapline.coordinator.execution.execution_graph import with_parallelism
 from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     Answer,
@@ -27,12 +26,13 @@ from snapline.coordinator.jobmaster.operations import (
 )
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
-from snapline.dataflow.ids import JobID, JobVertexID
+from snapline.dataflow.ids import JobID
 from snapline.dataflow.partitioning import Partitioning
-from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.coordinator_process import CoordinatorProcess
+from snapline.testing.simulated.coordinator_process import SimulatedCoordinator
+from snapline.testing.simulated.rescaling import draw_rescaled
+from snapline.testing.simulated.world import World
+from tests.simulation.electing_cluster import ElectingCluster
 from tests.simulation.options import Options
-from tests.simulation.world import World
 
 SAVEPOINTS = "/savepoints"
 CHECKPOINTS = "checkpoints"
@@ -46,7 +46,7 @@ COORDINATOR_DIES = frozenset({"kill coordinator", "kill at storage", "replace co
 class User:
     """One user with one job."""
 
-    def __init__(self, world: World, cluster: SimulatedCluster, options: Options, graph: JobGraph) -> None:
+    def __init__(self, world: World, cluster: ElectingCluster, options: Options, graph: JobGraph) -> None:
         self._world = world
         self._cluster = cluster
         self._options = options
@@ -68,7 +68,7 @@ class User:
         self._stop_is_unclear = False
         """The job was to stop, and whoever was asked died before the answer, or did not lead any more when it gave
         it."""
-        self._waiting: list[tuple[CoordinatorProcess, str, RequestID]] = []
+        self._waiting: list[tuple[SimulatedCoordinator, str, RequestID]] = []
         self._may_rescale = all(stage.partitioning is not Partitioning.BROADCAST for stage in options.job.stages)
 
     def start(self) -> None:
@@ -109,18 +109,10 @@ class User:
 
     def rescaled(self, graph: JobGraph) -> JobGraph:
         """The same job with other parallelism; what is connected by a forward edge keeps it equal."""
-        group: dict[JobVertexID, JobVertexID] = {vertex.vertex_id: vertex.vertex_id for vertex in graph.vertices}
-        for edge in graph.edges:
-            if edge.partitioning is Partitioning.FORWARD:
-                old, new = group[edge.target], group[edge.source]
-                group = {vertex: new if head == old else head for vertex, head in group.items()}
         options = self._cluster.options
         others = options.another_job.slots if options.another_job else 0
         most = min(LARGEST_PARALLELISM, options.task_managers * options.slots - others)
-        drawn = {head: self._rng.randint(1, most) for head in dict.fromkeys(group.values())}
-        rescaled = with_parallelism(graph, {vertex: drawn[head] for vertex, head in group.items()})
-        submitted = tuple(replace(vertex, submitted_parallelism=0) for vertex in rescaled.vertices)
-        return replace(rescaled, vertices=submitted)  # by a user: no leader has rescaled it
+        return draw_rescaled(graph, self._rng, most)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 

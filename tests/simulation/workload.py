@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 from snapline.dataflow.api.connector_api import (
     Committable,
     Committer,
+    Discovery,
+    GlobalCommittable,
+    GlobalCommitter,
     InputStatus,
     Polled,
     Sink,
@@ -26,21 +29,24 @@ from snapline.dataflow.api.connector_api import (
     SourceContextInfo,
     SourceReader,
     SourceSplit,
+    SplitEnumerator,
 )
-from snapline.dataflow.api.functions import (
-    AsyncFunction,
+from snapline.dataflow.api.function_contexts import (
     BroadcastContext,
     FunctionInitializationContext,
     FunctionSnapshotContext,
-    KeyedBroadcastProcessFunction,
-    KeyedProcessFunction,
     ProcessContext,
-    ProcessWindowFunction,
     Row,
     RuntimeContext,
     SourceContext,
-    SourceFunction,
     WindowContext,
+)
+from snapline.dataflow.api.functions import (
+    AsyncFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    ProcessWindowFunction,
+    SourceFunction,
 )
 from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from snapline.dataflow.api.state import (
@@ -50,6 +56,7 @@ from snapline.dataflow.api.state import (
     ValueStateDescriptor,
 )
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from snapline.testing.simulated.world import Violation
 
 SCHEMA = pa.schema([("s", pa.int32()), ("i", pa.int64()), ("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
 BASE_TIME_MS = 1_000_000
@@ -79,6 +86,8 @@ class Transaction:
     committed: bool = False
     commits: int = 0
     aborted: bool = False
+    together: tuple[str, str, int] | None = None
+    """Job, sink and checkpoint under which it was committed with others."""
 
 
 class SourceWatch(Protocol):
@@ -153,6 +162,34 @@ class Ledger:
         if fault == "after":
             raise SimulatedUserError(f"commit of {transaction_id} fails after it is done")
 
+    def last_committed(self, job_id: str, sink_uid: str) -> int | None:
+        of_sink = [
+            t.together[2] for t in self.transactions.values() if t.together and t.together[:2] == (job_id, sink_uid)
+        ]
+        return max(of_sink, default=None)
+
+    def commit_together(self, together: GlobalCommittable) -> None:
+        """All or none, as a database with a note of the checkpoint would; oracle: each once, and in order."""
+        ids = [committable.data["transaction"] for committable in together.committables]
+        fault = self.commit_fault(ids[0])
+        if fault == "before":
+            raise SimulatedUserError(f"commit of {ids} fails before it is done")
+        last = self.last_committed(together.job_id, together.sink_uid)
+        if last is not None and together.checkpoint_id <= last:
+            return
+        for transaction_id in ids:
+            transaction = self.transactions[transaction_id]
+            if transaction.committed:
+                raise Violation(f"{transaction_id} is committed again, with checkpoint {together.checkpoint_id}")
+            if last is not None and transaction.checkpoint_id <= last:
+                raise Violation(f"{transaction_id} of checkpoint {transaction.checkpoint_id} is committed after {last}")
+            self.may_commit(transaction)
+            transaction.committed = True
+            transaction.commits += 1
+            transaction.together = (together.job_id, together.sink_uid, together.checkpoint_id)
+        if fault == "after":
+            raise SimulatedUserError(f"commit of {ids} fails after it is done")
+
     def committed_rows(self, sink: str) -> list[SimulatedRow]:
         return [row for t in self.transactions.values() if t.sink == sink and t.committed for row in t.rows]
 
@@ -209,6 +246,52 @@ class SimulatedSource(Source):
         return SimulatedReader(self, LEDGERS[self.world], context.execution_attempt)
 
 
+class DiscoveringSource(SimulatedSource):
+    """The same, whose splits are found one or two at a time while the job runs."""
+
+    def __init__(
+        self, world: str, plans: Sequence[SplitPlan], batch_rows: int, at_once: int | None, *, timed: bool
+    ) -> None:
+        """`timed`: the least event time of each split is known."""
+        super().__init__(world, plans, batch_rows)
+        self.at_once, self.timed = at_once, timed
+
+    def enumerate_splits(self) -> Sequence[SourceSplit]:
+        return []
+
+    def create_enumerator(self, splits: Sequence[SourceSplit]) -> SplitEnumerator:
+        return SimulatedEnumerator(self)
+
+    @property
+    def splits_at_once(self) -> int | None:
+        return self.at_once
+
+
+class SimulatedEnumerator(SplitEnumerator):
+    """Finds the splits in order; a look finds none, one or two, and sometimes fails."""
+
+    def __init__(self, source: DiscoveringSource) -> None:
+        self._source = source
+        self._ledger = LEDGERS[source.world]
+
+    def discover(self, state: dict[str, Any]) -> Discovery:
+        if self._ledger.user_fails("discover"):
+            raise SimulatedUserError("the listing fails")
+        plans = self._source.plans
+        begin = state.get("next", 0)
+        end = min(begin + self._ledger.rng.randint(0, 2), len(plans))
+        times = {"t"} if self._source.timed else set()
+        found = [
+            SourceSplit(
+                f"split-{plans[n].split}", {"number": n}, least_times_ms=dict.fromkeys(times, plans[n].time_ms(0))
+            )
+            for n in range(begin, end)
+        ]
+        return Discovery(
+            found, {"next": end}, finished=end == len(plans), again_after_ms=self._ledger.rng.randint(0, 300)
+        )
+
+
 class HookedSource(SimulatedSource, WithMasterCheckpointHook):
     """The same, with something in the outside world that belongs to all of its subtasks."""
 
@@ -261,7 +344,7 @@ class SimulatedReader(SourceReader):
         self._resume_at_ms: int | None = None
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
-        self._splits = list(splits)
+        self._splits += splits
         for split in splits:
             self._positions[split.split_id] = int(split.position.get("rows", 0))
             if split.finished:
@@ -418,6 +501,30 @@ class LedgerSink(Sink):
 
     def create_committer(self, context: SourceContextInfo) -> Committer:
         return LedgerCommitter(LEDGERS[self.world])
+
+
+class TogetherSink(LedgerSink):
+    """The same with one committer for all subtasks."""
+
+    @property
+    def commits_together(self) -> bool:
+        return True
+
+    def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
+        return TogetherCommitter(LEDGERS[self.world])
+
+
+class TogetherCommitter(GlobalCommitter):
+    """Hands everything to the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def last_committed(self, job_id: str, sink_uid: str) -> int | None:
+        return self._ledger.last_committed(job_id, sink_uid)
+
+    def commit(self, together: GlobalCommittable) -> None:
+        self._ledger.commit_together(together)
 
 
 class LedgerWriter(SinkWriter):

@@ -29,8 +29,8 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
+from snapline.testing.simulated.world import Process, World
 from tests.simulation.threads import Worker
-from tests.simulation.world import Process, World
 
 ENSEMBLE = "zookeeper"
 """Its name on the network."""

@@ -304,7 +304,7 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 FLUENT = frozenset(
-    f"snapline.{name}" for name in ("connected", "environment", "execution", "joined", "stream", "windowed")
+    f"snapline.{name}" for name in ("connected", "environment", "execution", "joined", "keyed", "stream", "windowed")
 )
 """The fluent classes return each other: a stream has windows, windows have streams."""
 

@@ -192,3 +192,29 @@ def test_no_two_public_classes_have_one_name() -> None:
     found = [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
 
     assert not found, "give each its own name:\n" + "\n".join(found)
+
+
+NAMES_IN_SEVERAL_ROOMS = {
+    "__init__.py": "Python's",
+    "__main__.py": "Python's",
+    "events.py": "what a core takes, beside the core",
+    "effects.py": "what a core returns, beside the core",
+    "state.py": "the contracts of state, and the public module snapline.state that reads it",
+}
+"""File names that may occur more than once in the product, and why nobody confuses them."""
+
+
+def test_no_two_files_have_one_name() -> None:
+    """A file is found by its name, whatever the room: an error, an editor's tab or a search says the name alone. A
+    simulated twin has the name of what it plays."""
+    places: dict[str, list[str]] = {}
+    for path in product_files():
+        if not path.is_relative_to(ROOT / "snapline/testing/simulated"):
+            places.setdefault(path.name, []).append(shown(path))
+    found = [
+        f"{name}: {', '.join(where)}"
+        for name, where in sorted(places.items())
+        if len(where) > 1 and name not in NAMES_IN_SEVERAL_ROOMS
+    ]
+
+    assert not found, "give each its own name:\n" + "\n".join(found)

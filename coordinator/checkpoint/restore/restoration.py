@@ -36,9 +36,9 @@ from snapline.coordinator.checkpoint.events import (
 )
 from snapline.coordinator.checkpoint.executions import ExecutionTracker
 from snapline.coordinator.checkpoint.finalization import left_states_of
-from snapline.coordinator.checkpoint.master_hooks import HookStateMismatch, MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
 from snapline.coordinator.checkpoint.publication import CheckpointPublication
+from snapline.coordinator.checkpoint.registered_hooks import HookStateMismatch, MasterHooks
 from snapline.coordinator.checkpoint.restore.state_assignment import AssignmentRefused, StateAssignment, assign_states
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker, RestoredCheckpointStats
 from snapline.dataflow.elements import SnapshotType

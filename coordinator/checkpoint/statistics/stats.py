@@ -156,6 +156,8 @@ class CheckpointStatsTracker:
         self.state_size = StatsSummary()
         self.processed_data = StatsSummary()
         self.persisted_data = StatsSummary()
+        self.job_restarts = 0
+        """How often the job was restarted, under all leaders; written down with the statistics."""
         self._history: deque[CheckpointStats] = deque(maxlen=history_size or None)
         """Oldest first; unused with a history of 0."""
         self._in_progress: dict[CheckpointID, CheckpointStats] = {}

@@ -52,6 +52,7 @@ def encode_statistics(tracker: CheckpointStatsTracker) -> bytes:
         completed=tracker.counts.completed,
         failed=tracker.counts.failed,
         restored=tracker.counts.restored,
+        job_restarts=tracker.job_restarts,
     )
     detailed: set[CheckpointID] = set()
     subtasks = 0
@@ -92,6 +93,7 @@ def decode_statistics(data: bytes, history_size: int) -> CheckpointStatsTracker:
 
 def _decode(message: pb.CheckpointStatistics, history_size: int) -> CheckpointStatsTracker:
     tracker = CheckpointStatsTracker(history_size)
+    tracker.job_restarts = message.job_restarts
     interrupted = message.total - message.completed - message.failed
     tracker.counts = CheckpointStatsCounts(
         restored=message.restored,

@@ -13,15 +13,15 @@ from snapline.taskmanager.checkpointing.barrier_states.alternating_waiting_for_a
 from snapline.taskmanager.checkpointing.barrier_states.alternating_waiting_for_first_barrier import (
     AlternatingWaitingForFirstBarrier,
 )
-from snapline.taskmanager.checkpointing.barrier_states.collecting_barriers import CollectingBarriers
-from snapline.taskmanager.checkpointing.barrier_states.collecting_barriers_unaligned import CollectingBarriersUnaligned
-from snapline.taskmanager.checkpointing.barrier_states.state import (
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import (
     TRANSITIONS,
     BarrierEvent,
     BarrierHandlerState,
     BarrierState,
     Controller,
 )
+from snapline.taskmanager.checkpointing.barrier_states.collecting_barriers import CollectingBarriers
+from snapline.taskmanager.checkpointing.barrier_states.collecting_barriers_unaligned import CollectingBarriersUnaligned
 from snapline.taskmanager.checkpointing.barrier_states.waiting_for_first_barrier import WaitingForFirstBarrier
 from snapline.taskmanager.checkpointing.barrier_states.waiting_for_first_barrier_unaligned import (
     WaitingForFirstBarrierUnaligned,

@@ -8,7 +8,7 @@ from snapline.taskmanager.checkpointing.barrier_states.alternating_aligned impor
     AlternatingAlignedBarrierHandlerState,
     finish_checkpoint,
 )
-from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import BarrierState, Controller
 from snapline.taskmanager.checkpointing.barrier_states.unaligned import count_unaligned, start_unaligned
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 

@@ -7,7 +7,11 @@ from __future__ import annotations
 from snapline.dataflow.elements import CheckpointBarrier
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.checkpointing.barrier_states.alternating_aligned import finish_checkpoint
-from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import (
+    BarrierHandlerState,
+    BarrierState,
+    Controller,
+)
 from snapline.taskmanager.checkpointing.barrier_states.unaligned import hold_channel, start_unaligned, stop_unaligned
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 

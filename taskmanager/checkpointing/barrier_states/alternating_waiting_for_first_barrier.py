@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from snapline.dataflow.elements import CheckpointBarrier
 from snapline.taskmanager.checkpointing.barrier_states.alternating_aligned import AlternatingAlignedBarrierHandlerState
-from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import BarrierState, Controller
 from snapline.taskmanager.checkpointing.barrier_states.unaligned import count_unaligned, start_unaligned
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 

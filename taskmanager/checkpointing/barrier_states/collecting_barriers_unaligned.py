@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from snapline.dataflow.elements import CheckpointBarrier
 from snapline.dataflow.ids import CheckpointID
-from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import BarrierState, Controller
 from snapline.taskmanager.checkpointing.barrier_states.unaligned import (
     UnalignedBarrierHandlerState,
     count_unaligned,

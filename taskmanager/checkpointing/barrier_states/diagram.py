@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from snapline.taskmanager.checkpointing.barrier_states.state import TRANSITIONS, BarrierEvent, BarrierState
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import (
+    TRANSITIONS,
+    BarrierEvent,
+    BarrierState,
+)
 
 
 def reachable(initial: BarrierState) -> tuple[BarrierState, ...]:

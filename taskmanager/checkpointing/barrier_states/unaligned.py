@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from snapline.dataflow.elements import CheckpointBarrier
 from snapline.dataflow.ids import CheckpointID
-from snapline.taskmanager.checkpointing.barrier_states.state import BarrierHandlerState, BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import (
+    BarrierHandlerState,
+    BarrierState,
+    Controller,
+)
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 

@@ -4,7 +4,7 @@ WaitingForFirstBarrier."""
 from __future__ import annotations
 
 from snapline.taskmanager.checkpointing.barrier_states.aligned import AlignedBarrierHandlerState
-from snapline.taskmanager.checkpointing.barrier_states.state import BarrierState, Controller
+from snapline.taskmanager.checkpointing.barrier_states.barrier_handler_state import BarrierState, Controller
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 
 

@@ -73,6 +73,10 @@ class SubpartitionView(Protocol):
         """After an aligned barrier that blocked the consumer has been processed."""
         ...
 
+    def request(self, count: int) -> None:
+        """The consumer asks for so many batches more."""
+        ...
+
     def release(self) -> None:
         """The consumer is gone; drop everything, and drop later elements too."""
         ...
@@ -119,6 +123,12 @@ class ResultSubpartition(Protocol):
         """What the consumer has taken, and whether it was waited for."""
         ...
 
+    @property
+    def demand(self) -> int | None:
+        """How many more batches the consumer has asked for, on an edge where it asks; None before it has said
+        anything. The availability listener is called when it rises."""
+        ...
+
     def limit_bytes(self, max_queued_bytes: int) -> None:
         """The bound in bytes from now on, never more than the one that it was made with."""
         ...
@@ -133,6 +143,10 @@ class InputChannel(Protocol):
 
     def resume_consumption(self) -> None:
         """The channel was blocked by a barrier and is to deliver again."""
+        ...
+
+    def request(self, count: int) -> None:
+        """Ask the producer for so many batches more, on an edge of `Partitioning.DEMAND`."""
         ...
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:

@@ -95,6 +95,12 @@ class LocalSubpartition:
         with self._lock:
             return self._core.consumption
 
+    @property
+    def demand(self) -> int | None:
+        """How many more batches the consumer has asked for; see ResultSubpartition."""
+        with self._lock:
+            return self._core.demand
+
     def limit_bytes(self, max_queued_bytes: int) -> None:
         """The bound in bytes from now on."""
         with self._lock:
@@ -145,6 +151,14 @@ class LocalSubpartition:
         if listener is not None:
             listener(priority)
 
+    def request(self, count: int) -> None:
+        """The consumer asks for so many batches more."""
+        with self._lock:
+            self._core.request(count)
+            listener = self._on_room
+        if listener is not None:
+            listener()
+
     def release(self) -> None:
         """Close the subpartition, because its consumer is gone."""
         with self._lock:
@@ -175,18 +189,22 @@ class LocalInputChannel:
         self._on_release = on_release
         self._view: LocalSubpartition | None = None
         self._released = False
+        #: Batches that were asked for before the producer came; None: nothing was said.
+        self._early_demand: int | None = None
         #: Nothing more is expected: EndOfPartition was polled, or the failure told.
         self._over = False
 
     def connect(self, view: LocalSubpartition) -> None:
         """Connect the channel to its producer, which is there now."""
         with self._lock:
-            released = self._released
+            released, demand = self._released, self._early_demand
             if not released:
                 self._view = view
         if released:
             view.release()
             return
+        if demand is not None:
+            view.request(demand)
         index, listener = self.channel_index, self._listener
         view.set_listener(lambda priority: listener.notify_channel_non_empty(index, priority=priority))
 
@@ -215,6 +233,15 @@ class LocalInputChannel:
         """Let the producer deliver again after an aligned barrier."""
         if self._view is not None:
             self._view.resume_consumption()
+
+    def request(self, count: int) -> None:
+        """Ask the producer for so many batches more, now or when it comes."""
+        with self._lock:
+            view = self._view
+            if view is None:
+                self._early_demand = (self._early_demand or 0) + count
+        if view is not None:
+            view.request(count)
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Nothing: what a barrier overtakes here is output channel state of the producer."""

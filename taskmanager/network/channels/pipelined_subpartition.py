@@ -73,6 +73,8 @@ class PipelinedSubpartition:
         self._blocked = False
         self._finished = False
         self._released = False
+        #: Batches that the consumer asked for and that were not added, on an edge where it asks; None: it has not yet.
+        self._demand: int | None = None
 
     # --- the producer's end -------------------------------------------------------------------------------------------
 
@@ -87,6 +89,7 @@ class PipelinedSubpartition:
         size_bytes = element.nbytes if isinstance(element, pa.RecordBatch) else 0
         self._queue.add(_Queued(element, size_bytes), priority=priority)
         if is_data:
+            self._demand = None if self._demand is None else self._demand - 1
             self._backlog += 1
             self._queued_bytes += size_bytes
             if not self.is_available:
@@ -133,6 +136,11 @@ class PipelinedSubpartition:
         """Whether the queue is below its bounds. A released one always is: what is added there is dropped."""
         return self._backlog < self._max_queued_batches and self._queued_bytes < self._limit_bytes
 
+    @property
+    def demand(self) -> int | None:
+        """How many more batches the consumer has asked for; None before it has said anything."""
+        return self._demand
+
     def limit_bytes(self, max_queued_bytes: int) -> None:
         """The bound in bytes from now on; what is queued stays."""
         self._limit_bytes = min(max_queued_bytes, self._max_queued_bytes)
@@ -174,6 +182,11 @@ class PipelinedSubpartition:
         """The consumer has processed what it stopped behind. Raises InvariantViolation unless that was handed out."""
         check(self._blocked or self._released, "resume_consumption: the subpartition is not blocked")
         self._blocked = False
+
+    def request(self, count: int) -> None:
+        """The consumer asks for so many batches more; with 0 it only says that it is there."""
+        check(count >= 0, "a consumer cannot take back what it asked for")
+        self._demand = (self._demand or 0) + count
 
     def release(self) -> None:
         """The consumer is gone: drop everything, and what is added later."""

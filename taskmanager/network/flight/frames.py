@@ -20,6 +20,7 @@ from snapline.dataflow.elements import (
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
+    LatencyMarker,
     StreamElement,
     Watermark,
     WatermarkStatus,
@@ -75,6 +76,14 @@ class AddCredit:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestBatches:
+    """Consumer -> producer: so many more batches are wanted, on an edge where the consumer asks."""
+
+    channel_id: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeChannel:
     """Consumer -> producer: the aligned barrier has been processed (Flink: ResumeConsumption)."""
 
@@ -89,7 +98,7 @@ class ReleaseChannel:
 
 
 DownstreamFrame = ElementFrame | ChannelFailed | ExchangeClosed
-UpstreamFrame = OpenChannel | AddCredit | ResumeChannel | ReleaseChannel
+UpstreamFrame = OpenChannel | AddCredit | RequestBatches | ResumeChannel | ReleaseChannel
 
 # --- layout -----------------------------------------------------------------------------------------------------------
 
@@ -119,12 +128,14 @@ class _Kind:
     END_OF_PARTITION = 11
     END_OF_CHANNEL_STATE = 12
     END_OF_CHANNEL_STATE_PART = 13
+    LATENCY_MARKER = 14
     CHANNEL_FAILED = 20
     EXCHANGE_CLOSED = 21
     OPEN = 32
     CREDIT = 33
     RESUME = 34
     RELEASE = 35
+    REQUEST = 36
 
 
 # A Flight message is a protobuf: the length of IPC header, app_metadata and body, each followed by its bytes. gRPC puts
@@ -192,6 +203,8 @@ def _control(element: StreamElement) -> tuple[int, bytes]:
         return _Kind.WATERMARK, _LONG.pack(element.timestamp_ms)
     if isinstance(element, WatermarkStatus):
         return (_Kind.ACTIVE if element is WatermarkStatus.ACTIVE else _Kind.IDLE), b""
+    if isinstance(element, LatencyMarker):
+        return _Kind.LATENCY_MARKER, _LONG.pack(element.marked_ms) + element.source_uid.encode()
     if isinstance(element, CheckpointBarrier):
         return _Kind.BARRIER, _barrier(element)
     if isinstance(element, EventAnnouncement):
@@ -270,6 +283,8 @@ def _read_control(kind: int, payload: bytes) -> StreamElement:
             return WatermarkStatus.ACTIVE
         case _Kind.IDLE:
             return WatermarkStatus.IDLE
+        case _Kind.LATENCY_MARKER:
+            return LatencyMarker(_LONG.unpack_from(payload)[0], payload[_LONG.size :].decode())
         case _Kind.BARRIER:
             return _read_barrier(payload)
         case _Kind.ANNOUNCEMENT:
@@ -296,6 +311,8 @@ def encode_upstream(frame: UpstreamFrame) -> bytes:
     """Encode a message from a consumer to its producer."""
     if isinstance(frame, AddCredit):
         return _CREDIT.pack(_Kind.CREDIT, frame.channel_id, frame.credits)
+    if isinstance(frame, RequestBatches):
+        return _CREDIT.pack(_Kind.REQUEST, frame.channel_id, frame.count)
     if isinstance(frame, ResumeChannel):
         return _CHANNEL.pack(_Kind.RESUME, frame.channel_id)
     if isinstance(frame, ReleaseChannel):
@@ -321,6 +338,8 @@ def decode_upstream(metadata: pa.Buffer | bytes | None) -> UpstreamFrame:
                 return OpenChannel(channel_id, index, credit, text[:producer].decode(), text[producer:].decode())
             case _Kind.CREDIT:
                 return AddCredit(*_CREDIT.unpack(data)[1:])
+            case _Kind.REQUEST:
+                return RequestBatches(*_CREDIT.unpack(data)[1:])
             case _Kind.RESUME:
                 return ResumeChannel(_CHANNEL.unpack(data)[1])
             case _Kind.RELEASE:

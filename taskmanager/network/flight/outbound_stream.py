@@ -33,6 +33,10 @@ class ServedChannel(Protocol):
         """The consumer has processed the aligned barrier."""
         ...
 
+    def request(self, count: int) -> None:
+        """The consumer asks for so many batches more."""
+        ...
+
     def release(self) -> None:
         """Close the channel, because its consumer is gone."""
         ...
@@ -113,6 +117,8 @@ class OutboundStream:
                     self._changed.notify()
             elif isinstance(frame, frames.OpenChannel):
                 self._open(frame)
+            elif isinstance(frame, frames.RequestBatches):
+                self._request(frame)
             elif isinstance(frame, frames.ReleaseChannel):
                 self._release(frame.channel_id)
             else:
@@ -130,6 +136,12 @@ class OutboundStream:
             self._channels[frame.channel_id] = channel
         # What was announced before the channel had its place went unheard.
         self.notify_channel_non_empty(frame.channel_id, priority=False)
+
+    def _request(self, frame: frames.RequestBatches) -> None:
+        with self._changed:
+            channel = self._channels.get(frame.channel_id)
+        if channel is not None:
+            channel.request(frame.count)
 
     def _resume(self, channel_id: int) -> None:
         with self._changed:

@@ -21,6 +21,7 @@ from snapline.taskmanager.network.flight.frames import (
     AddCredit,
     OpenChannel,
     ReleaseChannel,
+    RequestBatches,
     ResumeChannel,
     UpstreamFrame,
 )
@@ -98,6 +99,10 @@ class RemoteInputChannel:
         with self._lock:
             self._core.resume_consumption()
         self._send(ResumeChannel(self.channel_id))
+
+    def request(self, count: int) -> None:
+        """Ask the producer for so many batches more. The channel was opened when it was made."""
+        self._send(RequestBatches(self.channel_id, count))
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Nothing: the core knows the last polled barrier."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.config import DROP_STATE_COLUMNS
 from snapline.dataflow.snapshot.handles import OperatorStateMode
-from snapline.taskmanager.operators.aggregation.aggregates import Shape
+from snapline.taskmanager.operators.aggregation.aggregate_plan import Shape
 from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 

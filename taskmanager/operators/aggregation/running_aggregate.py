@@ -9,6 +9,7 @@ over ValueState does it there, a row at a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.aggregation.accumulator_shapes import keep_shapes, restored_shapes, start_from
-from snapline.taskmanager.operators.aggregation.aggregates import (
+from snapline.taskmanager.operators.aggregation.aggregate_plan import (
     ROWS,
     Accumulator,
     AggregatePlan,
@@ -30,6 +31,13 @@ from snapline.taskmanager.operators.aggregation.aggregates import (
     Shape,
     check_widens,
     counts_and_totals,
+)
+from snapline.taskmanager.operators.aggregation.held_by_key import HELD_STATE, HeldByKey, held_fields
+from snapline.taskmanager.operators.aggregation.held_columns import HeldColumn, combined_results
+from snapline.taskmanager.operators.aggregation.held_factory import (
+    held_columns,
+    plain_aggregates,
+    restored_held_columns,
 )
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
@@ -48,7 +56,10 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         super().__init__(spec.key_columns)
         self._passthrough = spec.passthrough
         self._known_schema = spec.input_schema
-        self._plan = AggregatePlan(spec.aggregates)
+        self._aggregates = spec.aggregates
+        self._plan = AggregatePlan(plain_aggregates(spec.aggregates))
+        self._held: HeldByKey | None = None
+        """What aggregates hold that are more than counts and numbers."""
         self._accumulators: tuple[Accumulator, ...] = ()
         self._input_schema: pa.Schema | None = None
         self._states: dict[str, RunningAggregateState] = {}
@@ -62,7 +73,10 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
     ) -> None:
         if header is None:
+            if batch is not None:
+                self._adopt(backend, held_columns(self._aggregates, batch.schema))
             return
+        self._restore_held(backend, header)
         found = [descriptor_of(field) for field in header.state_fields]
         running = [one for one in found if isinstance(one, RunningAggregateDescriptor)]
         shapes = restored_shapes(self.operator_state) or [Shape(one.name, one.aggregates) for one in running]
@@ -72,6 +86,18 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
             declared = replace(one, aggregates=kept.get(one.name, one.aggregates))
             self._check_type(one)
             self._states[one.name] = backend.get_running_aggregate(declared)
+
+    def _restore_held(self, backend: KeyedStateBackend, header: KeyedStateHeader) -> None:
+        """Aggregates that hold values or accumulators go on with those of the snapshot."""
+        fields = [child for field in header.state_fields if field.name == HELD_STATE for child in held_fields(field)]
+        if not fields and self._known_schema is None:
+            return  # the first batch tells the types of those that are new
+        self._adopt(backend, restored_held_columns(self._aggregates, fields, self._known_schema))
+
+    def _adopt(self, backend: KeyedStateBackend, columns: Sequence[HeldColumn]) -> None:
+        if columns:
+            self._held = HeldByKey(columns)
+            backend.adopt_state(self._held)
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -119,7 +145,11 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         elif ROWS in self._states:
             folded[ROWS] = self._states[ROWS].fold_batch(slots, np.zeros(len(slots), np.int64))
         columns = [batch.column(name) for name in (*self.key_columns, *self._passthrough)]
-        columns.extend(self._plan.results(self._accumulators, *counts_and_totals(folded)))
+        results = self._plan.results(self._accumulators, *counts_and_totals(folded))
+        if self._held is not None:
+            held = self._held.fold_batch(slots, batch)
+            results = combined_results(self._aggregates, results, self._held.columns, held)
+        columns.extend(results)
         self.output.emit_batch(pa.RecordBatch.from_arrays(columns, schema=self._output_schema))
 
     def _backend(self) -> KeyedStateBackend:
@@ -142,11 +172,19 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
                 self._count_rows_apart(backend)
             elif not self._counted_by:
                 self._states[ROWS] = backend.get_running_aggregate(_ROWS_DESCRIPTOR)
+        if self._held is None:
+            self._adopt(backend, held_columns(self._aggregates, schema))
+        if self._held is not None:
+            for one in self._held.columns:
+                one.check(schema, self.context.operator_uid)
         missing = [name for name in self._passthrough if schema.get_field_index(name) < 0]
         if missing:
             raise KeyError(f"no column {missing[0]!r} to pass through: the columns are {', '.join(schema.names)}")
         fields = [schema.field(name).remove_metadata() for name in (*self.key_columns, *self._passthrough)]
-        self._output_schema = pa.schema([*fields, *self._plan.result_fields(self._accumulators)])
+        results = {field.name: field for field in self._plan.result_fields(self._accumulators)}
+        for one in self._held.columns if self._held is not None else ():
+            results[one.aggregate.name] = pa.field(one.aggregate.name, one.result_type)
+        self._output_schema = pa.schema([*fields, *(results[aggregate.name] for aggregate in self._aggregates)])
         self._input_schema = schema
 
     def _count_rows_apart(self, backend: KeyedStateBackend) -> None:

@@ -4,18 +4,19 @@ Decides how a column is read as event time (timestamps of any unit as UTC, integ
 and which watermark follows from the rows seen: the maximum minus the allowed disorder minus one, per split where splits
 are known, then the minimum over those that are not finished; a split that waits counts with its least time, where the
 source knows it. It does not know when watermarks are due: that is the operator's clock. Mirrors Flink's
-BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplexer.
+BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplexer; a generator of the user's takes the place of the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import MIN_WATERMARK_MS
 
@@ -81,7 +82,7 @@ def max_event_time_ms(batch: pa.RecordBatch, column: str) -> int | None:
     return greatest
 
 
-class WatermarkGenerator:
+class WatermarkTracker:
     """The watermark that follows from the rows seen so far."""
 
     def __init__(self, strategy: WatermarkStrategy) -> None:
@@ -127,7 +128,21 @@ class WatermarkGenerator:
         """Rows were emitted. Without a split id, they count for all. `activity_ms`: see ProcessingTimeService."""
         if activity_ms is not None and split_id in self._splits:
             self._active_ms[split_id] = activity_ms
-        greatest = max_event_time_ms(batch, self._strategy.column)
+        self._note(split_id, self._reached_by(batch, split_id))
+
+    def _reached_by(self, batch: pa.RecordBatch, split_id: str) -> int | None:
+        """How far the rows of a batch have come."""
+        return max_event_time_ms(batch, self._strategy.column)
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether `on_periodic` is to be called also while no rows come."""
+        return False
+
+    def on_periodic(self) -> None:
+        """The interval has passed, with or without rows."""
+
+    def _note(self, split_id: str, greatest: int | None) -> None:
         if greatest is None:
             return
         if self._greatest_ms is None or greatest > self._greatest_ms:
@@ -206,3 +221,63 @@ class WatermarkGenerator:
         if greatest_ms is None:
             return MIN_WATERMARK_MS
         return max(greatest_ms - self._strategy.max_out_of_orderness_ms - 1, MIN_WATERMARK_MS)
+
+
+class _GeneratedOutput:
+    """What one generator has said last."""
+
+    def __init__(self) -> None:
+        self.watermark_ms: int | None = None
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Keep the greatest of what was said."""
+        given = int(timestamp_ms)
+        if self.watermark_ms is None or given > self.watermark_ms:
+            self.watermark_ms = given
+
+
+class GeneratedWatermarks(WatermarkTracker):
+    """The watermarks of a user's generators: a split counts as having come one millisecond beyond what its generator
+    has said."""
+
+    def __init__(self, strategy: WatermarkStrategy, create: Callable[[], WatermarkGenerator]) -> None:
+        super().__init__(strategy)
+        self._create = create
+        self._generators: dict[str, tuple[WatermarkGenerator, _GeneratedOutput]] = {}
+        self._needs_time = False
+
+    @property
+    def is_periodic(self) -> bool:
+        return self._needs_time
+
+    def _of_split(self, split_id: str) -> tuple[WatermarkGenerator, _GeneratedOutput]:
+        known = self._generators.get(split_id)
+        if known is None:
+            generator = self._create()
+            if not isinstance(generator, WatermarkGenerator):
+                raise TypeError(f"the generator of a WatermarkStrategy makes a WatermarkGenerator, not {generator!r}")
+            self._needs_time |= type(generator).on_periodic_emit is not WatermarkGenerator.on_periodic_emit
+            known = self._generators[split_id] = generator, _GeneratedOutput()
+        return known
+
+    def _reached_by(self, batch: pa.RecordBatch, split_id: str) -> int | None:
+        generator, output = self._of_split(split_id)
+        generator.on_batch(batch, event_times_ms(batch, self.column), output)
+        return None if output.watermark_ms is None else output.watermark_ms + 1
+
+    def on_periodic(self) -> None:
+        for split_id, (generator, output) in self._generators.items():
+            generator.on_periodic_emit(output)
+            if output.watermark_ms is not None:
+                self._note(split_id, output.watermark_ms + 1)
+
+    def finish_split(self, split_id: str) -> None:
+        super().finish_split(split_id)
+        self._generators.pop(split_id, None)
+
+
+def create_tracker(strategy: WatermarkStrategy) -> WatermarkTracker:
+    """The one that a strategy asks for."""
+    if strategy.generator is None:
+        return WatermarkTracker(strategy)
+    return GeneratedWatermarks(strategy, strategy.generator)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapline.dataflow.api.accumulators import AccumulatorT, JobAccumulator
-from snapline.dataflow.api.functions import (
-    CheckpointedFunction,
-    CheckpointListener,
+from snapline.dataflow.api.function_contexts import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
     OperatorStateStore,
 )
+from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener
+from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import check
@@ -86,6 +86,11 @@ class FunctionRuntimeContext:
     def get_accumulator(self, name: str) -> JobAccumulator:
         """One that this operator's function has added."""
         return self._context.accumulators.get(name)
+
+    @property
+    def metrics(self) -> MetricGroup:
+        """Counters, gauges and histograms of this operator's function."""
+        return self._context.metrics
 
     def _refuse(self, descriptor: Any) -> Any:
         raise JobDefinitionError(

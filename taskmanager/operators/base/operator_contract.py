@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.accumulators import Accumulators
 from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
@@ -73,6 +74,15 @@ def no_report(group: str, watermark_ms: int, max_drift_ms: int) -> None:
     """Where there is no JobMaster."""
 
 
+def no_demand() -> Sequence[int | None]:
+    """Where no edge is one on which consumers ask."""
+    return ()
+
+
+def no_request(count: int) -> None:
+    """Where nobody hands out splits."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """What an operator knows of its place. Also serves as `SourceContextInfo` and part of `RuntimeContext`."""
@@ -96,8 +106,14 @@ class OperatorContext:
     """(directory, name, memory in bytes) -> where keyed state lies that memory has no room for."""
     report_watermark: Callable[[str, int, int], None] = no_report
     """Tell the JobMaster how far a source of an alignment group is, and how far ahead it may be."""
+    split_demand: Callable[[], Sequence[int | None]] = no_demand
+    """For an enumerator: how many splits each reader asks for; None for one that has not spoken yet."""
+    request_splits: Callable[[int], None] = no_request
+    """For a reader: ask the enumerator for so many splits more."""
     accumulators: Accumulators = field(default_factory=Accumulators)
     """What the operator's functions count is kept here."""
+    metrics: MetricGroup = field(default_factory=lambda: MetricGroup(""))
+    """What measures the operator's functions."""
 
 
 class KeyedStateInput(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from snapline.dataflow.api.functions import OperatorListState
+from snapline.dataflow.api.function_contexts import OperatorListState
 from snapline.dataflow.api.state import StateError, serializer_named
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot

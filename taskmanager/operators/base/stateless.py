@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.dataflow.api.functions import Row, SideOutput
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.api.functions import SideOutput
 from snapline.dataflow.graph.operator_specs import (
     FilterRowsSpec,
     FilterSpec,

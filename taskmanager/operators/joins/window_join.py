@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows
+from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows, ProcessingTimeSessionWindows
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowJoinSpec
@@ -123,6 +123,6 @@ def create_window_join(spec: WindowJoinSpec) -> PaneWindowOperator:
     """Tumbling and sliding windows of two inputs."""
     inputs = [(side.key_columns, side.event_time_column) for side in (spec.left, spec.right)]
     assigner = spec.assigner
-    if isinstance(assigner, (EventTimeSessionWindows, GlobalWindows)):
+    if isinstance(assigner, (EventTimeSessionWindows, ProcessingTimeSessionWindows, GlobalWindows)):
         raise JobDefinitionError(f"joins take tumbling or sliding windows, not {assigner!r}")
     return PaneWindowOperator(inputs, assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.api.functions import Row
+from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.state import MapStateDescriptor, StateError, register_serializer
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec

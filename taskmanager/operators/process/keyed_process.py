@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener, KeyedProcessFunction, Row
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener, KeyedProcessFunction
 from snapline.dataflow.api.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -46,7 +47,7 @@ from snapline.taskmanager.operators.base.operator_contract import OperatorSnapsh
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
-from snapline.taskmanager.state.timers import TimerQueue
+from snapline.taskmanager.state.timer_queue import TimerQueue
 
 TIMERS_PER_SLICE = 1_000
 

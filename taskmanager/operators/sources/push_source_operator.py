@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import InputStatus
-from snapline.dataflow.api.functions import Row, SourceContext
+from snapline.dataflow.api.function_contexts import Row, SourceContext
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec
 from snapline.dataflow.ids import CheckpointID

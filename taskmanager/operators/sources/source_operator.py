@@ -4,7 +4,7 @@ Decides which splits this subtask reads. Fresh: split i of the job belongs to su
 the splits that the snapshot's redistribution gave it, at their positions, and those new splits that the snapshot did
 not know, by index again. A split that the snapshot knew and that nobody holds was read to its end by a subtask that had
 finished; to tell it from a new one, every subtask's snapshot holds digests of all split ids ever assigned. It does not
-know what a position is. Mirrors Flink's SourceOperator, without an enumerator: splits are assigned by index.
+know what a position is. Mirrors Flink's SourceOperator, where there is no enumerator: splits are assigned by index.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
+from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceReader, SourceSplit
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
-from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.base.event_time import WatermarkTracker
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 from snapline.taskmanager.operators.sources.watermarked_source import WatermarkedSource
@@ -75,7 +75,10 @@ class SourceOperator(WatermarkedSource):
             if index % self.context.parallelism == self.context.subtask_index
         ]
         new_ids = {split.split_id for split in new}
-        self._splits = own + [split for split in mine if split.split_id in new_ids]
+        order = {split_id: place for place, split_id in enumerate(all_ids)}
+        splits = own + [split for split in mine if split.split_id in new_ids]
+        # In the order of the source also after a rescale has shuffled them; it may be that of their event time.
+        self._splits = sorted(splits, key=lambda split: order.get(split.split_id, len(order)))
 
     def _from_element(self, element: dict[str, Any]) -> SourceSplit:
         split_id = element["split_id"]
@@ -126,6 +129,15 @@ class SourceOperator(WatermarkedSource):
         now_ms = self.context.processing_time.now_ms()
         if self.has_to_wait(now_ms):
             return InputStatus.NOTHING_AVAILABLE
+        polled = self._poll_reader(reader, now_ms)
+        if polled.status is InputStatus.END_OF_INPUT:
+            self._emit_last_watermark()
+            if self._aligner is not None:
+                self._aligner.end()
+        return polled.status
+
+    def _poll_reader(self, reader: SourceReader, now_ms: int) -> Polled:
+        """Emit what the reader has, and set when to ask it again."""
         polled = reader.poll_next(now_ms)
         generator, cadence = self._generator, self._cadence
         if polled.batch is not None and polled.batch.num_rows:
@@ -150,17 +162,13 @@ class SourceOperator(WatermarkedSource):
             if self._aligner is not None:
                 times.append(self._aligner.wake_at_ms)
             self._wake_at_ms = min(times)
-        elif polled.status is InputStatus.END_OF_INPUT:
-            self._emit_last_watermark()
-            if self._aligner is not None:
-                self._aligner.end()
-        return polled.status
+        return polled
 
     def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
         if drain:
             self.mark_drained(self._state)
 
-    def pause_splits(self, activity_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
+    def pause_splits(self, activity_ms: int, generator: WatermarkTracker, max_watermark_ms: int) -> None:
         """Splits that are ahead wait while others are not."""
         ahead = generator.splits_beyond(max_watermark_ms)
         if ahead != self._paused and self._reader is not None:

@@ -17,7 +17,7 @@ from snapline.dataflow.graph.operator_specs import WatermarkSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
-from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.base.event_time import WatermarkTracker, create_tracker
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,
@@ -36,7 +36,7 @@ class WatermarkCadence:
     for want of room are no sign of idleness (Flink: FLIP-471)."""
 
     def __init__(
-        self, generator: WatermarkGenerator, time: ProcessingTimeService, interval_ms: int, idle_timeout_ms: int
+        self, generator: WatermarkTracker, time: ProcessingTimeService, interval_ms: int, idle_timeout_ms: int
     ) -> None:
         self._generator = generator
         self._time = time
@@ -66,9 +66,11 @@ class WatermarkCadence:
         """Emit what is due. `looked`: there are no rows now; else there may be some that came while the task was
         busy."""
         now_ms, activity_ms = self._time.now_ms(), self._time.activity_ms()
-        if self._dirty and (self._next_ms is None or now_ms >= self._next_ms):
+        is_due = self._next_ms is None or now_ms >= self._next_ms
+        if is_due and (self._dirty or self._generator.is_periodic):
             self._dirty = False
             self._next_ms = now_ms + self._interval_ms
+            self._generator.on_periodic()
             watermark_ms = self._generator.next_watermark_ms(activity_ms)
             if watermark_ms is not None:
                 output.emit_watermark(Watermark(watermark_ms))
@@ -110,7 +112,7 @@ class WatermarkCadence:
     def wake_at_ms(self) -> int | None:
         """When `on_time` has something to do, if no rows come before."""
         times = []
-        if self._dirty and self._next_ms is not None:
+        if self._next_ms is not None and (self._dirty or self._generator.is_periodic):
             times.append(self._next_ms)
         if self._idle_timeout_ms and not self._idle and self._active_ms is not None:
             left_ms = self._active_ms + self._idle_timeout_ms - self._time.activity_ms()
@@ -128,7 +130,7 @@ class WatermarkOperator(StreamOperator):
 
     def __init__(self, spec: WatermarkSpec) -> None:
         self._strategy = spec.strategy
-        self._generator = WatermarkGenerator(spec.strategy)
+        self._generator = create_tracker(spec.strategy)
         self._timer = EarliestTimer(self._on_timer)
         self._is_over = False
         """The last watermark is out; none is behind it."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.snapshot.handles import OperatorStateMode
-from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
+from snapline.taskmanager.operators.base.event_time import WatermarkTracker, create_tracker
 from snapline.taskmanager.operators.base.operator_contract import RestoredState, SourceOperatorContract
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sources.watermark_alignment import WatermarkAligner
+from snapline.taskmanager.operators.sources.watermark_aligner import WatermarkAligner
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkCadence, watermark_interval_ms
 
 DRAINED_STATE = "source-drained"
@@ -44,7 +44,7 @@ class WatermarkedSource(SourceOperatorContract):
     def set_strategy(self, strategy: WatermarkStrategy | None) -> None:
         """Set how watermarks are made; called before anything else."""
         self._strategy = strategy
-        self._generator = WatermarkGenerator(strategy) if strategy else None
+        self._generator = create_tracker(strategy) if strategy else None
         self._cadence: WatermarkCadence | None = None
         self._aligner: WatermarkAligner | None = None
         self._wake_at_ms: int | None = None
@@ -81,7 +81,7 @@ class WatermarkedSource(SourceOperatorContract):
         """Whether the source has said itself that it has nothing for now."""
         return False
 
-    def pause_splits(self, activity_ms: int, generator: WatermarkGenerator, max_watermark_ms: int) -> None:
+    def pause_splits(self, activity_ms: int, generator: WatermarkTracker, max_watermark_ms: int) -> None:
         """Have splits wait that are further than this, where they are told apart."""
 
     def align_watermarks(self, max_watermark_ms: int) -> None:

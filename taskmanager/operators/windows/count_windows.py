@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.state import ValueStateDescriptor
-from snapline.dataflow.api.windows import GlobalWindows
+from snapline.dataflow.api.triggers import CountTrigger
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
 from snapline.dataflow.columnar.kernel import VOID, I64s, RO_I32s, kernel
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
@@ -140,9 +140,9 @@ def _as_column(
 class CountWindowOperator(WindowOperator[GlobalWindowState]):
     """Fires windows of so many rows, within the batch that fills them."""
 
-    def __init__(self, key_columns: tuple[str, ...], assigner: GlobalWindows, maker: ContentsMaker) -> None:
-        self._count = assigner.trigger.count
-        self._purge = assigner.trigger.purge
+    def __init__(self, key_columns: tuple[str, ...], trigger: CountTrigger, maker: ContentsMaker) -> None:
+        self._count = trigger.count
+        self._purge = trigger.purge
         super().__init__(key_columns, maker, STATE_PREFIX, "purging" if self._purge else "keeping")
 
     def make_state(self, contents: WindowContents) -> GlobalWindowState:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.windows import PaneAssigner, PaneGeometry, TumblingProcessingTimeWindows
+from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, PaneGeometry
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.runtime.cores.machine import check
@@ -48,7 +48,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
     ) -> None:
         """`inputs`: key columns and event time column of each."""
         geometry = PaneGeometry.of(assigner)
-        self._by_clock = isinstance(assigner, TumblingProcessingTimeWindows)
+        self._by_clock = isinstance(assigner, BY_CLOCK)
         domain = "clock," if self._by_clock else ""
         windows = f"{domain}{geometry.size_ms},{geometry.slide_ms},{geometry.offset_ms}"
         super().__init__(inputs[0][0], maker, STATE_PREFIX, windows)
@@ -109,6 +109,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
         super().open()
+        self.arm_early()
         if self._by_clock:
             self._arm()
         elif self._is_due(self.watermark_ms):
@@ -142,6 +143,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             self._note_panes(windows, self._last_gone_start())
         if self._lateness_ms and first - geometry.size_ms < last_due:
             self._emit_late_updates(windows, entries, slots, panes)
+        self.emit_ready_after(entries)
         if self._by_clock:
             self._arm()
 
@@ -219,6 +221,15 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             self._emit(windows, grouped, offsets, np.full(len(offsets) - 1, start, np.int64))
             windows.set_fired(grouped, np.maximum(windows.fired[grouped], start))
 
+    def emit_early(self, entries: Slots) -> None:
+        """Emit the results so far of windows that are not over; the others have their turn by the watermark."""
+        windows = check(self._state, "there is no state, although windows are ready")
+        entries = entries[windows.starts_of(entries) > self._last_due_start(self._time_ms)]
+        self._emit(windows, entries, None, windows.starts_of(entries))
+        if self.purges:
+            self._touch(windows, entries)
+            windows.remove(entries)
+
     # --- watermarks ---------------------------------------------------------------------------------------------------
 
     def _last_due_start(self, watermark_ms: int) -> int:
@@ -236,6 +247,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         if watermark.timestamp_ms <= self.watermark_ms:
             return
         self.watermark_ms = watermark.timestamp_ms
+        self.emit_ready_by_watermark()
         if not self._by_clock and self._is_due(watermark.timestamp_ms):
             self._work = _Work(watermark)
         else:

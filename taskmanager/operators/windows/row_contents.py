@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.functions import ProcessWindowFunction, Row, SideOutput
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.api.functions import ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import TimeWindow
+from snapline.dataflow.columnar.python_values import column_values
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore, stored_schema
-from snapline.taskmanager.operators.base.rows import RowBatcher, column_values, rows_of
+from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
 from snapline.taskmanager.state.columns import FrozenColumn

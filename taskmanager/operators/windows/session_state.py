@@ -20,7 +20,7 @@ from snapline.dataflow.columnar.kernel import I64, I64s, RO_I32s, RO_I64s, kerne
 from snapline.taskmanager.operators.base.deadline_buckets import Calendar
 from snapline.taskmanager.operators.windows.entry_maps import FrozenEntryMaps, by_start, entry_maps
 from snapline.taskmanager.operators.windows.window_contents import ContentsState, WindowContents
-from snapline.taskmanager.state.adopted_state import elements_of, reduce_lists
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE, elements_of, reduce_lists
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.chains import Chains
 from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite
@@ -63,7 +63,8 @@ class SessionState(ContentsState):
         self.fired: BoolArray = np.zeros(64, np.bool_)
         self._guard = CopyOnWrite()
         """Of starts, ends and `fired`."""
-        self._calendar = Calendar(max(1, gap_ms // _BUCKETS_PER_GAP))
+        self._bucket_ms = max(1, gap_ms // _BUCKETS_PER_GAP)
+        self._calendar = Calendar(self._bucket_ms)
 
     def describe(self) -> None:
         fields = [*self.contents.fields, pa.field(END, pa.int64()), pa.field(FIRED, pa.bool_())]
@@ -173,6 +174,11 @@ class SessionState(ContentsState):
     def may_be_due(self, time_ms: int) -> bool:
         """Whether `due` is worth asking."""
         return self._calendar.may_be_due(time_ms)
+
+    def next_look_ms(self) -> int:
+        """A time by which the first of all sessions is over: it may be a sixteenth of the gap too late."""
+        earliest = self._calendar.earliest_ms()
+        return NOTHING_DUE + 1 if earliest is None else earliest + self._bucket_ms + 1
 
     def due(self, time_ms: int) -> Slots:
         """Entries that are over: not fired and past their end, or fired and past the lateness, too. They are not in the

@@ -4,7 +4,8 @@ A batch becomes sessions of its own, by sorting, and these merge with those of t
 is late: a row whose session, after all merging, is over including the lateness; whether a late row is saved by a
 session depends on the order of rows, so that exactly the rows for which it could matter are taken one by one. With
 allowed lateness a session stays after its result, and batches that change it emit it again. Keys that are not in memory
-are loaded when a session of theirs is due, some at a time. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
+are loaded when a session of theirs is due, some at a time. Sessions of processing time are the same with the task's
+clock for a watermark. Mirrors Flink's WindowOperator with EventTimeSessionWindows.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.windows import EventTimeSessionWindows
+from snapline.dataflow.api.windows import BY_CLOCK, SessionAssigner
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
-from snapline.dataflow.elements import Watermark
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.windows.session_state import END, FIRED, SessionState
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
 from snapline.taskmanager.operators.windows.window_operator import KEYS_PER_LOAD, WindowOperator
+from snapline.taskmanager.state.adopted_state import NOTHING_DUE
 from snapline.taskmanager.state.index.slots import Slots
 
 STATE_PREFIX = "sessions-"
@@ -33,19 +36,25 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         self,
         key_columns: tuple[str, ...],
         time_column: str,
-        assigner: EventTimeSessionWindows,
+        assigner: SessionAssigner,
         maker: ContentsMaker,
         allowed_lateness_ms: int = 0,
         late_output_tag: str = "",
     ) -> None:
-        super().__init__(key_columns, maker, STATE_PREFIX, str(assigner.gap_ms))
+        self._by_clock = isinstance(assigner, BY_CLOCK)
+        super().__init__(key_columns, maker, STATE_PREFIX, f"{'clock,' if self._by_clock else ''}{assigner.gap_ms}")
         self._time_column = time_column
         self._gap_ms = assigner.gap_ms
         self._lateness_ms = allowed_lateness_ms
         self._late_output_tag = late_output_tag
+        self._is_working = False
+        """Whether sessions are being emitted."""
         self._pending: Watermark | None = None
-        """The watermark whose sessions are being emitted."""
+        """The watermark that has made them due; None: the clock has."""
         self._due: Slots = _NO_ENTRIES
+        self._clock_ms = MIN_WATERMARK_MS
+        """With processing time: until when sessions were emitted."""
+        self._timer = EarliestTimer(self._on_timer)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -59,12 +68,16 @@ class SessionWindowOperator(WindowOperator[SessionState]):
 
     def refusal(self, windows: str) -> str:
         """Return why state of sessions with another gap cannot be taken over."""
-        return f"the snapshot holds sessions with a gap of {windows} ms, and the job now asks for {self._gap_ms} ms: keep the gap"
+        now = _spelled(self._state_name.removeprefix(STATE_PREFIX))
+        return f"the snapshot holds sessions with a gap of {_spelled(windows)}, and the job now asks for {now}: keep the gap"
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
         super().open()
-        if self._may_be_due(self.watermark_ms):
+        self.arm_early()
+        if self._by_clock:
+            self._arm()
+        elif self._may_be_due(self.watermark_ms):
             self._begin(Watermark(self.watermark_ms))
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -72,11 +85,14 @@ class SessionWindowOperator(WindowOperator[SessionState]):
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if not batch.num_rows:
             return
-        times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
-        self.note_event_time(batch, self._time_column)
+        if self._by_clock:
+            times = np.full(batch.num_rows, self.context.processing_time.now_ms(), np.int64)
+        else:
+            times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
+            self.note_event_time(batch, self._time_column)
         slots = self.slots_of(batch)
         sessions = self.state_for(batch)
-        alone_late = times + self._gap_ms - 1 + self._lateness_ms <= self.watermark_ms
+        alone_late = times + self._gap_ms - 1 + self._lateness_ms <= self._time_ms
         if not alone_late.any():
             self._changed(sessions, self._add(sessions, batch, slots, times))
             return
@@ -120,11 +136,26 @@ class SessionWindowOperator(WindowOperator[SessionState]):
 
     def _changed(self, sessions: SessionState, changed: Slots) -> None:
         """Results that were out are out of date: they come again, once a batch."""
-        passed = sessions.ends[changed] - 1 <= self.watermark_ms
+        passed = sessions.ends[changed] - 1 <= self._time_ms
         sessions.set_fired(changed, passed)
         if passed.any():
             self._emit(sessions, changed[passed])
         sessions.remind(changed)
+        self.emit_ready_after(changed)
+        if self._by_clock:
+            self._arm()
+
+    def emit_early(self, entries: Slots) -> None:
+        """Emit the results so far of sessions that are not over. One that is purged is over: what comes begins
+        another."""
+        sessions = check(self._state, "there is no state, although sessions are ready")
+        backend = check(self.backend, "there is no backend, although sessions are ready")
+        entries = entries[sessions.ends[entries] - 1 > self._time_ms]
+        if len(entries):
+            self._emit(sessions, entries)
+        if self.purges:
+            backend.touch(sessions.slot_of[entries])
+            sessions.remove(entries)
 
     # --- watermarks ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +163,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         if watermark.timestamp_ms <= self.watermark_ms:
             return
         self.watermark_ms = watermark.timestamp_ms
-        if self._may_be_due(watermark.timestamp_ms):
+        self.emit_ready_by_watermark()
+        if not self._by_clock and self._may_be_due(watermark.timestamp_ms):
             self._begin(watermark)
         else:
             self.output.emit_watermark(watermark)
@@ -141,8 +173,36 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         sessions = self._state
         return sessions is not None and (sessions.may_be_due(time_ms) or self.due_outside_now_ms() <= time_ms)
 
-    def _begin(self, watermark: Watermark) -> None:
-        self._pending = watermark
+    @property
+    def _time_ms(self) -> int:
+        return self._clock_ms if self._by_clock else self.watermark_ms
+
+    def finish(self) -> None:
+        """Sessions of processing time that no clock will end any more come out now."""
+        if self._by_clock:
+            self._advance_clock(MAX_WATERMARK_MS)
+
+    def _arm(self) -> None:
+        """Ask for a timer when the first sessions are over."""
+        sessions = self._state
+        at_ms = self.due_outside_now_ms() + 1
+        if sessions is not None:
+            at_ms = min(at_ms, sessions.next_look_ms())
+        if at_ms <= NOTHING_DUE:
+            self._timer.arm(self.context.processing_time, max(at_ms, self.context.processing_time.now_ms() + 1))
+
+    def _on_timer(self, at_ms: int) -> None:
+        self._advance_clock(max(self.context.processing_time.now_ms(), at_ms) - 1)
+        if not self._is_working:
+            self._arm()
+
+    def _advance_clock(self, time_ms: int) -> None:
+        self._clock_ms = max(self._clock_ms, time_ms)
+        if not self._is_working and self._may_be_due(self._clock_ms):
+            self._begin(None)
+
+    def _begin(self, watermark: Watermark | None) -> None:
+        self._pending, self._is_working = watermark, True
         self._take_due()
 
     def _take_due(self) -> None:
@@ -150,9 +210,9 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         sessions, backend = self._state, self.backend
         sessions = check(sessions, "there is no sessions, although something is due")
         backend = check(backend, "there is no backend, although something is due")
-        if self.due_outside_now_ms() <= self.watermark_ms:
-            backend.load_due(self._state_name, self.watermark_ms, KEYS_PER_LOAD)
-        due = sessions.due(min(self.watermark_ms, self.due_outside_now_ms()))
+        if self.due_outside_now_ms() <= self._time_ms:
+            backend.load_due(self._state_name, self._time_ms, KEYS_PER_LOAD)
+        due = sessions.due(min(self._time_ms, self.due_outside_now_ms()))
         gone = due[sessions.fired[due]]
         backend.touch(sessions.slot_of[gone])
         sessions.remove(gone)
@@ -161,12 +221,12 @@ class SessionWindowOperator(WindowOperator[SessionState]):
 
     @property
     def has_pending_work(self) -> bool:
-        return self._pending is not None
+        return self._is_working
 
     def continue_work(self) -> None:
         """Emit one slice; when nothing is left, let the watermark go on."""
-        sessions, watermark = self._state, self._pending
-        if watermark is None or sessions is None:
+        sessions = self._state
+        if not self._is_working or sessions is None:
             return
         part = self._due[: sessions.contents.windows_per_slice]
         self._due = self._due[len(part) :]
@@ -181,9 +241,12 @@ class SessionWindowOperator(WindowOperator[SessionState]):
                 sessions.remove(part)
         if not len(self._due):
             self._take_due()  # those that the lateness does not keep, and those that were not in memory
-        if not len(self._due) and self.due_outside_now_ms() > self.watermark_ms:
-            self._pending = None
-            self.output.emit_watermark(watermark)
+        if not len(self._due) and self.due_outside_now_ms() > self._time_ms:
+            watermark, self._pending, self._is_working = self._pending, None, False
+            if watermark is not None:
+                self.output.emit_watermark(watermark)
+            if self._by_clock:
+                self._arm()
 
     def _emit(self, sessions: SessionState, entries: Slots) -> None:
         backend = self.backend
@@ -192,3 +255,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         starts, ends = sessions.starts[entries], sessions.ends[entries]
         fired = FiredWindows(backend.key_fields, keys, starts, ends, entries, time_type=self.time_type)
         sessions.contents.emit(fired, self.output)
+
+
+def _spelled(windows: str) -> str:
+    *domain, gap = windows.split(",")
+    return f"{gap} ms{' of processing time' if domain else ''}"

@@ -15,25 +15,32 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.api.aggregate_types import WINDOW_TIME
+from snapline.dataflow.api.batch_aggregates import AnyAggregate
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.columnar.gather import gather_values
-from snapline.taskmanager.operators.aggregation.aggregates import (
+from snapline.taskmanager.operators.aggregation.aggregate_plan import (
     Accumulator,
     AggregatePlan,
     Numbers,
     Shape,
     check_widens,
 )
+from snapline.taskmanager.operators.aggregation.held_columns import HeldColumn, combined_results
+from snapline.taskmanager.operators.aggregation.held_factory import (
+    held_columns,
+    is_held,
+    plain_aggregates,
+    restored_held_columns,
+)
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.state.adopted_state import AdoptedState
+from snapline.taskmanager.state.aggregate_column import AggregateColumn
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
-from snapline.taskmanager.state.running_aggregate import AggregateColumn
 
 INPUT_TYPE_METADATA = b"snapline.aggregate.input"
-WINDOW_TIME = pa.timestamp("ms")
-"""The type of window times where no event-time column gives another."""
 _REDUCERS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -69,14 +76,6 @@ class FiredWindows:
             return []
         in_ms = pa.timestamp("ms", self.time_type.tz)
         return [pa.array(times).view(in_ms).cast(self.time_type) for times in (self.starts, self.ends)]
-
-
-def window_time_of(event_time: pa.DataType) -> pa.DataType:
-    """The type of a window's times, by that of the event-time column: the same unit and zone. Seconds become
-    milliseconds, for windows are told in those; so do integers, which are milliseconds."""
-    if not pa.types.is_timestamp(event_time):
-        return WINDOW_TIME
-    return pa.timestamp("ms" if event_time.unit == "s" else event_time.unit, event_time.tz)
 
 
 class WindowContents(ABC):
@@ -162,12 +161,23 @@ class ContentsMaker(ABC):
 
 
 class AccumulatorContents(WindowContents):
-    """Counts, sums, minima and maxima."""
+    """Counts, sums, minima and maxima, and what other aggregates hold."""
 
-    def __init__(self, plan: AggregatePlan, accumulators: Sequence[Accumulator], *, may_widen: bool = False) -> None:
-        """`may_widen`: the accumulators are those of a snapshot; the first batch may have wider types."""
+    def __init__(
+        self,
+        aggregates: Sequence[AnyAggregate],
+        plan: AggregatePlan,
+        accumulators: Sequence[Accumulator],
+        held: Sequence[HeldColumn],
+        *,
+        may_widen: bool = False,
+    ) -> None:
+        """`plan` is that of the counts and numbers. `may_widen`: the accumulators are those of a snapshot; the first
+        batch may have wider types."""
+        self._aggregates = tuple(aggregates)
         self._plan = plan
         self.accumulators = tuple(accumulators)
+        self._held = tuple(held)
         self._may_widen = may_widen
         self.columns = {a.name: AggregateColumn(a.descriptor()) for a in accumulators}
         self._output_schema: pa.Schema | None = None
@@ -179,11 +189,13 @@ class AccumulatorContents(WindowContents):
             input_type = pa.schema([pa.field("input", accumulator.column_type)]).serialize().to_pybytes()
             storage = accumulator.descriptor().storage_type
             fields.append(pa.field(accumulator.name, storage, metadata={INPUT_TYPE_METADATA: input_type}))
-        return fields
+        return [*fields, *(held.field for held in self._held)]
 
     def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
         for accumulator in self.accumulators:
             self.columns[accumulator.name].fold(entries, accumulator.numbers(batch), running=False)
+        for held in self._held:
+            held.fold(entries, batch)
 
     def merge(self, into: Slots, others: Slots) -> None:
         for column in self.columns.values():
@@ -191,6 +203,8 @@ class AccumulatorContents(WindowContents):
             np.add.at(column.counts, into, column.counts[others])
             for name, totals in column.totals.items():
                 _REDUCERS[name].at(totals, into, totals[others])
+        for held in self._held:
+            held.merge(into, others)
 
     def emit(self, fired: FiredWindows, output: Output) -> None:
         entries, offsets = fired.entries, fired.offsets
@@ -204,35 +218,46 @@ class AccumulatorContents(WindowContents):
             totals = gather_values(columns[name].totals[total], entries)
             return totals if offsets is None else _REDUCERS[total].reduceat(totals, offsets[:-1])
 
+        results = self._plan.results(self.accumulators, counts_of, totals_of)
+        if self._held:
+            bounds = fired.bounds()
+            held = [one.results(entries, bounds) for one in self._held]
+            results = combined_results(self._aggregates, results, self._held, held)
         if self._output_schema is None:
-            results = self._plan.result_fields(self.accumulators)
-            self._output_schema = pa.schema([*fired.key_fields, *fired.window_fields(), *results])
-        arrays = [
-            *fired.keys,
-            *fired.window_columns(),
-            *self._plan.results(self.accumulators, counts_of, totals_of),
-        ]
+            fields = [pa.field(a.name, column.type) for a, column in zip(self._aggregates, results, strict=True)]
+            self._output_schema = pa.schema([*fired.key_fields, *fired.window_fields(), *fields])
+        arrays = [*fired.keys, *fired.window_columns(), *results]
         output.emit_batch(pa.RecordBatch.from_arrays(arrays, schema=self._output_schema))
 
     def grow(self, capacity: int) -> None:
         for column in self.columns.values():
             column.grow(capacity)
+        for held in self._held:
+            held.grow(capacity)
 
     def clear(self, entries: Slots) -> None:
         for column in self.columns.values():
             column.clear(entries)
+        for held in self._held:
+            held.clear(entries)
 
     def get(self, entries: Slots) -> list[pa.Array]:
-        return [column.get(entries) for column in self.columns.values()]
+        return [*(column.get(entries) for column in self.columns.values()), *(held.get(entries) for held in self._held)]
 
     def freeze(self, high_water: int) -> list[FrozenColumn]:
-        return [column.freeze(high_water) for column in self.columns.values()]
+        plain = [column.freeze(high_water) for column in self.columns.values()]
+        return [*plain, *(held.freeze(high_water) for held in self._held)]
 
     def restore(self, entries: Slots, columns: Sequence[pa.Array]) -> None:
-        for accumulator, part in zip(self.accumulators, columns, strict=True):
+        numbers = len(self.accumulators)
+        for accumulator, part in zip(self.accumulators, columns[:numbers], strict=True):
             self.columns[accumulator.name].put(entries, part)
+        for held, part in zip(self._held, columns[numbers:], strict=True):
+            held.restore(entries, part)
 
     def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
+        for held in self._held:
+            held.check(schema, operator_uid)
         needed = self._plan.accumulators(schema)
         if self._may_widen:
             for written, declared in zip(self.accumulators, needed, strict=True):
@@ -246,11 +271,12 @@ class AccumulatorContents(WindowContents):
 
 
 class AccumulatorMaker(ContentsMaker):
-    """For a plan of aggregates."""
+    """Makes the contents of windows that are aggregated."""
 
-    def __init__(self, plan: AggregatePlan, input_schema: pa.Schema | None = None) -> None:
+    def __init__(self, aggregates: Sequence[AnyAggregate], input_schema: pa.Schema | None = None) -> None:
         """`input_schema`: as far as it is known before the first batch."""
-        self._plan = plan
+        self._aggregates = tuple(aggregates)
+        self._plan = AggregatePlan(plain_aggregates(aggregates))
         self._input_schema = input_schema
 
     @property
@@ -264,20 +290,21 @@ class AccumulatorMaker(ContentsMaker):
         return [accumulator.shape for accumulator in accumulators_of(fields)]
 
     def of_batch(self, schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
-        return AccumulatorContents(self._plan, self._plan.accumulators(schema))
+        held = held_columns(self._aggregates, schema)
+        return AccumulatorContents(self._aggregates, self._plan, self._plan.accumulators(schema), held)
 
     def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
         written = accumulators_of(fields)
+        held = restored_held_columns(self._aggregates, fields, self._input_schema)
         if self._input_schema is not None:
             needed = self._plan.accumulators(self._input_schema)
             types = {accumulator.name: accumulator.column_type for accumulator in written}
             for one in needed:
                 check_widens(one.column, types.get(one.name, one.column_type), one.column_type)
-            return AccumulatorContents(self._plan, needed)
+            return AccumulatorContents(self._aggregates, self._plan, needed, held)
         known = {accumulator.column: accumulator.column_type for accumulator in written if accumulator.aggregates}
-        return AccumulatorContents(
-            self._plan, [self._accumulator_of(shape, known) for shape in self.shapes], may_widen=True
-        )
+        accumulators = [self._accumulator_of(shape, known) for shape in self.shapes]
+        return AccumulatorContents(self._aggregates, self._plan, accumulators, held, may_widen=True)
 
     @staticmethod
     def _accumulator_of(shape: Shape, known: Mapping[str, pa.DataType]) -> Accumulator:
@@ -295,6 +322,8 @@ def accumulators_of(fields: Sequence[pa.Field]) -> tuple[Accumulator, ...]:
     """Return the accumulators that `AccumulatorContents.fields` has described."""
     found = []
     for child in fields:
+        if is_held(child):
+            continue
         declared = pa.ipc.read_schema(pa.py_buffer((child.metadata or {})[INPUT_TYPE_METADATA])).field(0).type
         totals = tuple(
             child.type.field(i).name for i in range(child.type.num_fields) if child.type.field(i).name != "count"

@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows
+from snapline.dataflow.api.triggers import CountTrigger
+from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows, ProcessingTimeSessionWindows
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
-from snapline.taskmanager.operators.aggregation.aggregates import AggregatePlan
 from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator
 from snapline.taskmanager.operators.windows.count_windows import CountWindowOperator
 from snapline.taskmanager.operators.windows.extreme_rows import ExtremeRows
+from snapline.taskmanager.operators.windows.global_windows import GlobalWindowOperator
 from snapline.taskmanager.operators.windows.pane_windows import PaneWindowOperator
 from snapline.taskmanager.operators.windows.row_contents import (
     BatchWindowCall,
@@ -24,13 +25,14 @@ from snapline.taskmanager.operators.windows.row_contents import (
     RowWindowCall,
 )
 from snapline.taskmanager.operators.windows.session_windows import SessionWindowOperator
+from snapline.taskmanager.operators.windows.triggered_contents import TriggeredMaker
 from snapline.taskmanager.operators.windows.window_contents import AccumulatorMaker, ContentsMaker, WindowContents
 
 
 def create_window_operator(spec: WindowAggregateSpec | WindowProcessSpec) -> KeyedOperator:
     """Create the operator of one spec."""
     if isinstance(spec, WindowAggregateSpec):
-        return _operator(spec, AccumulatorMaker(AggregatePlan(spec.aggregates), spec.input_schema))
+        return _operator(spec, AccumulatorMaker(spec.aggregates, spec.input_schema))
     operator = _operator(spec, _row_maker(spec))
     operator.user_function = spec.function
     return operator
@@ -53,12 +55,16 @@ def _row_maker(spec: WindowProcessSpec) -> ContentsMaker:
 
 def _operator(spec: WindowAggregateSpec | WindowProcessSpec, maker: ContentsMaker) -> KeyedOperator:
     lateness_ms, tag = spec.allowed_lateness_ms, spec.late_output_tag
+    if spec.early_trigger is not None:
+        maker = TriggeredMaker(maker, spec.early_trigger)
     match spec.assigner:
-        case EventTimeSessionWindows():
+        case EventTimeSessionWindows() | ProcessingTimeSessionWindows():
             return SessionWindowOperator(
                 spec.key_columns, spec.event_time_column, spec.assigner, maker, lateness_ms, tag
             )
-        case GlobalWindows():
-            return CountWindowOperator(spec.key_columns, spec.assigner, maker)
+        case GlobalWindows(CountTrigger() as trigger):
+            return CountWindowOperator(spec.key_columns, trigger, maker)
+        case GlobalWindows(trigger):
+            return GlobalWindowOperator(spec.key_columns, TriggeredMaker(maker, trigger))
         case assigner:
             return PaneWindowOperator([(spec.key_columns, spec.event_time_column)], assigner, maker, lateness_ms, tag)

@@ -15,23 +15,25 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
+from snapline.dataflow.api.aggregate_types import WINDOW_TIME, window_time_of
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.aggregation.accumulator_shapes import keep_shapes, restored_shapes, start_from
+from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.keyed_operator import WATERMARK_STATE
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.windows.triggered_contents import TriggeredContents
 from snapline.taskmanager.operators.windows.window_contents import (
-    WINDOW_TIME,
     ContentsMaker,
     ContentsState,
     WindowContents,
-    window_time_of,
 )
 from snapline.taskmanager.state.adopted_state import NOTHING_DUE
+from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 KEYS_PER_LOAD = 16_384
@@ -53,6 +55,9 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
         self._state: StateT | None = None
         self._checked: dict[int, pa.Schema] = {}
         self._time_type: pa.DataType | None = None
+        self._early: TriggeredContents | None = None
+        """With a trigger: what says which windows fire before they are over."""
+        self._early_timer = EarliestTimer(self._on_early_timer)
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
@@ -67,6 +72,44 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     @abstractmethod
     def refusal(self, windows: str) -> str:
         """That a snapshot holds other windows than the job asks for; `windows` as in the name of the state."""
+
+    def emit_early(self, entries: Slots) -> None:
+        """Emit the results so far of these windows, of which some may be over, and forget them if they are purged."""
+        raise NotImplementedError(f"{type(self).__name__} takes no trigger")
+
+    # --- results before the end ---------------------------------------------------------------------------------------
+
+    @property
+    def purges(self) -> bool:
+        """Whether a window that fires early is emptied."""
+        return self._early is not None and self._early.purges
+
+    def emit_ready_after(self, entries: Slots) -> None:
+        """Rows were folded into these: emit what that makes ready."""
+        if self._early is not None:
+            self._emit_ready(self._early, self._early.ready_after_rows(entries))
+            self.arm_early()
+
+    def emit_ready_by_watermark(self) -> None:
+        """The watermark has risen: emit what that makes ready."""
+        if self._early is not None:
+            self._emit_ready(self._early, self._early.ready_by_watermark(self.watermark_ms))
+
+    def arm_early(self) -> None:
+        """Ask to be called when the clock makes windows ready."""
+        if self._early is not None:
+            time = self.context.processing_time
+            self._early_timer.arm(time, self._early.next_by_clock_ms(time.now_ms()))
+
+    def _on_early_timer(self, at_ms: int) -> None:
+        if self._early is not None:
+            self._emit_ready(self._early, self._early.ready_by_clock(max(self.context.processing_time.now_ms(), at_ms)))
+            self.arm_early()
+
+    def _emit_ready(self, early: TriggeredContents, entries: Slots) -> None:
+        if len(entries):
+            self.emit_early(entries)
+            early.have_fired(entries)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -109,6 +152,9 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
             contents = self._maker.of_batch(batch.schema, self.current_watermark)
         else:
             return
+        if isinstance(contents, TriggeredContents):
+            contents.start(self.context.processing_time.now_ms, self.watermark_ms)
+            self._early = contents
         self._state = self.make_state(contents)
         backend.adopt_state(self._state)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapline.taskmanager.state.timers import FiredTimers, TimerQueue
+from snapline.taskmanager.state.timer_queue import FiredTimers, TimerQueue
 
 
 class SpilledTimerQueue(TimerQueue):

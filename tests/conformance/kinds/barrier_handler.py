@@ -24,18 +24,14 @@ from snapline.dataflow.elements import (
     SnapshotType,
     StreamElement,
 )
+from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.cores.machine import CancelTimer, StartTimer, check
+from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate, PolledEvent
-from snapline.taskmanager.checkpointing.checkpointing_contract import (
-    AbortCheckpointOnBarrier,
-    AllBarriersReceived,
-    InputChannelStateCompleted,
-    TaskEffect,
-    TriggerCheckpointOnBarrier,
-)
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
+from snapline.taskmanager.checkpointing.checkpointing_contract import InputState
 from snapline.taskmanager.checkpointing.handler_factory import (
     alternating_checkpoint_barrier_handler,
     checkpoint_barrier_aligner,
@@ -90,6 +86,8 @@ class Channel:
         if self.core.convert_to_priority(sequence_number):
             self.harness.converted(self.index, sequence_number)
 
+    def request(self, count: int) -> None: ...
+
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """The gate remembers."""
 
@@ -104,7 +102,7 @@ class Channel:
 class Seen:
     """What one step (or the whole run) showed."""
 
-    triggered: list[TriggerCheckpointOnBarrier] = field(default_factory=list)
+    triggered: list[CheckpointBarrier] = field(default_factory=list)
     aborted: list[dict[str, Any]] = field(default_factory=list)
     emitted: list[str] = field(default_factory=list)
     subsumed_too_late: list[int] = field(default_factory=list)
@@ -126,11 +124,13 @@ class Harness:
         self.gate = InputGate(0, self.channels)
         while self.gate.poll_next() is not None:
             raise AssertionError("a new gate is empty")
+        self.union = UnionInputGate([self.gate])
         self.handler: CheckpointBarrierHandler = HANDLERS[self.kind](
-            self.gate.channel_infos,
+            self.union,
+            self,
             checkpoints_after_tasks_finish=AFTER_END_OF_PARTITION[config.get("end_of_partition", "count_as_aligned")],
         )
-        self.checkpointed = CheckpointedInputGate(UnionInputGate([self.gate]), self.handler)
+        self.checkpointed = CheckpointedInputGate(self.union, self.handler, self)
         self.next_number = [0] * len(self.channels)
         self.priority: list[Arrived] = []
         self.ordinary: list[Arrived] = []
@@ -230,7 +230,7 @@ class Harness:
             at_ms, _, key = min(due, key=lambda timer: timer[:2])
             del self.timers[key]
             self.now_ms = max(self.now_ms, at_ms)
-            self._perform(self.checkpointed.timer_fired(key, self.now_ms))
+            self.handler.timer_fired(key, self.now_ms)
         self.now_ms = end_ms
 
     # --- the gate model -----------------------------------------------------------------------------------------------
@@ -256,13 +256,11 @@ class Harness:
         self._process(polled)
 
     def _process(self, polled: BufferOrEvent) -> None:
-        result = self.checkpointed.process(polled, self.now_ms)
-        if isinstance(result, PolledEvent):
-            self._perform(result.effects)
-            if result.ended is not None:
-                self.seen.emitted.append(f"EOP@{result.ended.channel.channel_index}")
-        elif isinstance(result.element, pa.RecordBatch):
-            self.seen.emitted.append(result.element.column("name")[0].as_py())
+        seen = self.checkpointed.process(polled, self.now_ms)
+        if seen is not None and isinstance(seen.element, EndOfPartition):
+            self.seen.emitted.append(f"EOP@{seen.channel.channel_index}")
+        elif seen is not None and isinstance(seen.element, pa.RecordBatch):
+            self.seen.emitted.append(seen.element.column("name")[0].as_py())
 
     def converted(self, channel: int, sequence_number: int) -> None:
         """An announced barrier has been moved to the front of its channel."""
@@ -286,31 +284,55 @@ class Harness:
             if not (arrived.channel == channel and arrived.sequence_number == number and arrived.is_announcement)
         ]
 
-    # --- effects and observations -------------------------------------------------------------------------------------
+    # --- what the handler says (BarrierListener), and observations ----------------------------------------------------
 
-    def _perform(self, effects: Iterable[TaskEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case TriggerCheckpointOnBarrier(_, metrics):
-                    self.seen.triggered.append(effect)
-                    self.seen.alignment_ms = metrics.alignment_duration_ms
-                    self.seen.start_delay_ms = metrics.checkpoint_start_delay_ms
-                case AllBarriersReceived(_, alignment_ms, _):
-                    self.seen.alignment_ms = alignment_ms
-                case AbortCheckpointOnBarrier(checkpoint_id, reason):
-                    assert reason is not None, "there is no JobMaster here"
-                    self.seen.aborted.append({"id": checkpoint_id, "reason": reason.name})
-                    if any(begun.barrier.checkpoint_id > checkpoint_id for begun in self.seen.triggered):
-                        self.seen.subsumed_too_late.append(checkpoint_id)
-                case InputChannelStateCompleted(checkpoint_id, batches):
-                    self.completed_inflight[checkpoint_id] = {
-                        info.channel_index: _names(captured) for info, captured in batches.items()
-                    }
-                case StartTimer(key, at_ms):
-                    self.timers_started += 1
-                    self.timers[key] = (at_ms, self.timers_started)
-                case CancelTimer(key):
-                    self.timers.pop(key, None)
+    def trigger_checkpoint_on_barrier(
+        self, barrier: CheckpointBarrier, metrics: CheckpointMetrics, now_ms: int
+    ) -> None:
+        """The task would take its snapshot."""
+        self.seen.triggered.append(barrier)
+        self.seen.alignment_ms = metrics.alignment_duration_ms
+        self.seen.start_delay_ms = metrics.checkpoint_start_delay_ms
+
+    def all_barriers_received(
+        self, checkpoint_id: CheckpointID, alignment_duration_ms: int, bytes_processed_during_alignment: int
+    ) -> None:
+        """The alignment was this long."""
+        self.seen.alignment_ms = alignment_duration_ms
+
+    def finish_input(self, checkpoint_id: CheckpointID, batches: InputState) -> None:
+        """The data in flight is known."""
+        self.completed_inflight[checkpoint_id] = {
+            info.channel_index: _names(captured) for info, captured in batches.items()
+        }
+
+    def abort_checkpoint_on_barrier(
+        self,
+        checkpoint_id: CheckpointID,
+        reason: CheckpointFailureReason | None,
+        detail: str = "",
+        timestamp_ms: int = 0,
+    ) -> None:
+        """The handler has given the checkpoint up."""
+        assert reason is not None, "there is no JobMaster here"
+        self.seen.aborted.append({"id": checkpoint_id, "reason": reason.name})
+        if any(begun.checkpoint_id > checkpoint_id for begun in self.seen.triggered):
+            self.seen.subsumed_too_late.append(checkpoint_id)
+
+    def decline_overtaken_checkpoint(self, checkpoint_id: CheckpointID, detail: str, timestamp_ms: int) -> None:
+        """Scenarios do not look at declines."""
+
+    def inputs_recovered(self, *, is_last: bool) -> None:
+        """Nothing is restored here."""
+
+    def start_timer(self, key: Hashable, at_ms: int) -> None:
+        """Timers are fired by steps that let time pass."""
+        self.timers_started += 1
+        self.timers[key] = (at_ms, self.timers_started)
+
+    def cancel_timer(self, key: Hashable) -> None:
+        """It is not due any more."""
+        self.timers.pop(key, None)
 
     def inflight(self, checkpoint_id: int) -> dict[int, list[str]]:
         """Captured so far."""
@@ -367,7 +389,7 @@ def replay(scenario: Scenario) -> list[str]:
         if not step.get("hold"):
             natural = [step["data"]] if "data" in step else [f"EOP@{step['ch']}"] if "eop" in step else []
         got: dict[str, Any] = {
-            "triggered": [trigger.barrier.checkpoint_id for trigger in seen.triggered],
+            "triggered": [trigger.checkpoint_id for trigger in seen.triggered],
             "aborted": step_aborted,
             "emitted": seen.emitted,
         }
@@ -401,7 +423,7 @@ def replay(scenario: Scenario) -> list[str]:
 
 def _observed(harness: Harness, seen: Seen, key: str, expected: Any) -> Any:
     if key == "alignment":
-        return ["unaligned" if trigger.barrier.options.is_unaligned else "aligned" for trigger in seen.triggered]
+        return ["unaligned" if trigger.options.is_unaligned else "aligned" for trigger in seen.triggered]
     if key == "inflight":
         return {checkpoint_id: harness.inflight(checkpoint_id) for checkpoint_id in expected}
     if key in ("alignment_ms", "start_delay_ms"):

@@ -1,12 +1,12 @@
-"""Adapter: scenarios of kind `checkpoint_plan` against snapline.coordinator.checkpoint.plan."""
+"""Adapter: scenarios of kind `checkpoint_plan` against snapline.coordinator.checkpoint.checkpoint_plan."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from snapline.coordinator.checkpoint.checkpoint_plan import DefaultCheckpointPlanCalculator, PlanRefused
 from snapline.coordinator.checkpoint.events import ExecutionChange
 from snapline.coordinator.checkpoint.executions import ExecutionTracker
-from snapline.coordinator.checkpoint.plan import DefaultCheckpointPlanCalculator, PlanRefused
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
 from snapline.dataflow.ids import ExecutionAttemptID, JobVertexID, OperatorID
 from snapline.dataflow.partitioning import Partitioning

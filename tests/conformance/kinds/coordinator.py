@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `coordinator` against snapline.coordinator.checkpoint.coordinator.
+"""Adapter: scenarios of kind `coordinator` against snapline.coordinator.checkpoint.checkpoint_coordinator.
 
 The harness is the shell: it keeps the clock and the timers, answers effects at once (or later, with `defer` and manual
 hooks), and notes what the tasks, the requests and the job are told. A scenario's `unlimited` tolerance is the
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
@@ -46,8 +46,8 @@ from snapline.coordinator.checkpoint.events import (
     TaskFailed,
 )
 from snapline.coordinator.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURES
-from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobVertex, OperatorNode

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from snapline.coordinator.checkpoint.checkpoint_plan import CheckpointPlan, PlanRefused
 from snapline.coordinator.checkpoint.executions import ExecutionTracker
-from snapline.coordinator.checkpoint.plan import CheckpointPlan, PlanRefused
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID
 from snapline.dataflow.wire.messages import ExecutionState
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from snapline.coordinator.checkpoint.checkpoint_plan import CheckpointPlan
 from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
 from snapline.coordinator.checkpoint.pending_checkpoint import (
     PendingCheckpoint,
     PendingCheckpointStatus,
     TaskAcknowledgeResult,
 )
-from snapline.coordinator.checkpoint.plan import CheckpointPlan
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.jobgraph import JobVertex, OperatorNode

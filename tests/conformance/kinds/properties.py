@@ -16,6 +16,7 @@ from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import Checkp
 from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
 from tests.conformance.replay import ANY, difference
+from tests.unit.taskmanager.checkpointing.recorded_handler import RecordedCalls
 
 STATUSES = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
 TYPES = {
@@ -102,7 +103,8 @@ def _handler_for(case: dict[str, Any]) -> dict[str, Any]:
     """The handler that a task of this mode gets, by its name in the scenarios."""
     mode = str(case["mode"]).upper()
     try:
-        handler = create_barrier_handler(mode, [InputChannelInfo(0, 0)], unaligned_enabled=case["unaligned"])
+        calls = RecordedCalls(InputChannelInfo(0, 0))
+        handler = create_barrier_handler(mode, calls, calls, unaligned_enabled=case["unaligned"])
     except ConfigurationError:
         return {"error": True}
     if isinstance(handler, CheckpointBarrierTracker):

@@ -1,4 +1,4 @@
-"""Adapter: scenarios of kind `restore` against snapline.coordinator.checkpoint.coordinator.
+"""Adapter: scenarios of kind `restore` against snapline.coordinator.checkpoint.checkpoint_coordinator.
 
 The store of the scenario is what the shell reads back; each operator of the scenario is a vertex of its own, one
 feeding the next. The state of a subtask is one keyed file, one element of list state and one batch in flight, so that
@@ -10,9 +10,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.effects import (
     CloseMasterHook,
     DrawCheckpointId,
@@ -42,8 +42,8 @@ from snapline.coordinator.checkpoint.events import (
     RestoreSavepoint,
     Shutdown,
 )
-from snapline.coordinator.checkpoint.master_hooks import MasterHooks
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, OperatorID

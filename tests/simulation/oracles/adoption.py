@@ -18,9 +18,9 @@ from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.taskmanager.executor.effects import CancelTaskExecution, FailTaskExecution
 from snapline.taskmanager.executor.events import TaskEnteredState
+from snapline.testing.simulated.world import Violation
 from tests.simulation.liars import LIES
 from tests.simulation.options import Options
-from tests.simulation.world import Violation
 
 HARMLESS = frozenset(
     {

@@ -16,7 +16,7 @@ from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID
 from snapline.dataflow.wire.messages import AlignWatermarks
 from snapline.runtime.cores.connections import Send
-from tests.simulation.world import Violation
+from snapline.testing.simulated.world import Violation
 
 
 class AlignmentOracle:

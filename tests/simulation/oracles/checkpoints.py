@@ -19,11 +19,11 @@ from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.wire.messages import JobStatus, TriggerCheckpoint
 from snapline.runtime.cores.connections import SendToTasks
 from snapline.taskmanager.executor.events import TaskEnteredState
-from tests.simulation.disk import Disk
+from snapline.testing.simulated.disk import Disk
+from snapline.testing.simulated.world import Violation, World
 from tests.simulation.options import Options
 from tests.simulation.oracles.failures import check_failure
 from tests.simulation.workload import Ledger, Transaction
-from tests.simulation.world import Violation, World
 
 
 @dataclass

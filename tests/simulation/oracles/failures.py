@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import SerializedFailure
-from tests.simulation.world import Defect
+from snapline.testing.simulated.world import Defect
 
 EXPECTED = frozenset(
     {

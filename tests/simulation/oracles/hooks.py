@@ -14,8 +14,8 @@ from snapline.coordinator.checkpoint.effects import ResetMasterHook, RestoreMast
 from snapline.coordinator.checkpoint.events import MasterHookRestored
 from snapline.dataflow.wire.messages import SubmitTasks, TriggerCheckpoint
 from snapline.runtime.cores.connections import Send, SendToTasks
+from snapline.testing.simulated.world import Violation
 from tests.simulation.workload import Ledger
-from tests.simulation.world import Violation
 
 
 class HookOracle:

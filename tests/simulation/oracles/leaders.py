@@ -14,8 +14,8 @@ from snapline.dataflow.ids import JobID
 from snapline.runtime.cores.connections import MessageReceived
 from snapline.runtime.leaders.leader_election import CANDIDATES, SEQUENCE_DIGITS
 from snapline.taskmanager.executor.effects import CancelTaskExecution, DeliverToTask, FailTaskExecution, StartTask
-from tests.simulation.disk import Disk
-from tests.simulation.world import Violation, World
+from snapline.testing.simulated.disk import Disk
+from snapline.testing.simulated.world import Violation, World
 from tests.simulation.zookeeper import Operation, SimulatedEnsemble
 
 ACTIONS = (StartTask, CancelTaskExecution, FailTaskExecution, DeliverToTask)

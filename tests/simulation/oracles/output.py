@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from snapline.testing.simulated.world import Violation
 from tests.simulation.job_plan import (
     JOINS,
     LATE,
@@ -22,7 +23,6 @@ from tests.simulation.job_plan import (
     windows,
 )
 from tests.simulation.workload import Ledger, SimulatedRow
-from tests.simulation.world import Violation
 
 SHOWN = 5
 

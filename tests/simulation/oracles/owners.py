@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from snapline.dataflow.ids import AllocationID, JobID
-from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.world import Violation
+from snapline.testing.simulated.world import Violation
+from tests.simulation.electing_cluster import ElectingCluster
 
 
-def check_owners(cluster: SimulatedCluster) -> None:
+def check_owners(cluster: ElectingCluster) -> None:
     """Raises Violation. May be called between any two events."""
     owners: dict[AllocationID, JobID] = {}
     coordinator = cluster.coordinator

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from snapline.dataflow.graph.jobgraph import JobGraph
-from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.electing_cluster import ElectingCluster
 
 
-def has_what_slots_allow(submitted: JobGraph, cluster: SimulatedCluster) -> bool:
+def has_what_slots_allow(submitted: JobGraph, cluster: ElectingCluster) -> bool:
     """Whether the job runs with all slots of all TaskManagers, as far as it has use for them."""
     greatest = max(vertex.parallelism for vertex in submitted.vertices)
-    of_greatest = [vertex for vertex in submitted.vertices if vertex.parallelism == greatest]
+    of_greatest = [
+        vertex for vertex in submitted.vertices if vertex.parallelism == greatest and vertex.max_parallelism > 1
+    ]
     slots = len(cluster.alive()) * cluster.options.slots
     most = min(slots, *(vertex.max_parallelism for vertex in of_greatest))
     allowed = {
-        vertex.vertex_id: most if vertex.parallelism == greatest else min(vertex.parallelism, most)
+        vertex.vertex_id: most if vertex in of_greatest else min(vertex.parallelism, most)
         for vertex in submitted.vertices
     }
     coordinator = cluster.coordinator

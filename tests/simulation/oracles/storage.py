@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.simulation.disk import Disk
-from tests.simulation.world import Violation
+from snapline.testing.simulated.disk import Disk
+from snapline.testing.simulated.world import Violation
 
 
 def check_storage(disk: Disk, nodes: dict[str, bytes], *, strict: bool, owned: tuple[str, ...] = ()) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.metrics import MetricsServer, Sample
+from snapline.runtime.metrics import Kind, MetricsServer, Sample
 
 
 def scrape(port: int) -> str:
@@ -34,14 +34,25 @@ def test_names_are_flinks(served):
     text = scrape(port)
     assert 'snapline_jobmanager_job_numberOfCompletedCheckpoints{job_id="a"} 1.0' in text
     assert 'snapline_jobmanager_job_numberOfCompletedCheckpoints{job_id="b"} 2.0' in text
-    assert text.count("# TYPE") == 1
+    assert text.count("# TYPE snapline") == 1
+
+
+def test_a_counter_is_one_and_everything_has_help(served):
+    """Kinds and sentences are the sample's; figures of the process are there as well."""
+    samples, port = served
+    samples.append(Sample("jobmanager_job", "numRestarts", 3, {"job_id": "a"}, Kind.COUNTER, "How often."))
+    text = scrape(port)
+    assert "# HELP snapline_jobmanager_job_numRestarts_total How often." in text
+    assert "# TYPE snapline_jobmanager_job_numRestarts_total counter" in text
+    assert 'snapline_jobmanager_job_numRestarts_total{job_id="a"} 3.0' in text
+    assert "process_cpu_seconds_total" in text
 
 
 def test_a_source_that_fails_gives_an_empty_page(served):
     """Not an error page: Prometheus would drop the target."""
     samples, port = served
     samples.append(lambda: 1 / 0)
-    assert scrape(port) == ""
+    assert "snapline" not in scrape(port)
 
 
 def test_a_taken_port_is_one_clear_line(served):

@@ -126,7 +126,7 @@ def test_a_job_is_a_value(tmp_path):
         assert Path(job.savepoint(str(tmp_path / "savepoints")), "_metadata").exists()
         job.rescale(2)
         assert [len(vertex.subtasks) for vertex in job.details.vertices] == [2]
-        while not any(task["records_out"] or task["records_in"] for task in job.metrics.values()):
+        while not any(task["records_out"] or task["records_in"] for task in job.metrics().tasks.values()):
             assert not job.has_ended
         path = job.stop(str(tmp_path / "savepoints"))
         assert job.wait().status == "FINISHED"

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import snapline as sl
-from snapline.dataflow.api import connector_api, functions, state, windows
+from snapline.dataflow.api import connector_api, function_contexts, functions, state, windows
 from tests.services.public_face import PUBLIC_MODULES, public_objects
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACTS = {
     name
-    for room in (connector_api, functions, state, windows)
+    for room in (connector_api, function_contexts, functions, state, windows)
     for name, value in vars(room).items()
     if isinstance(value, type) and value.__module__ == room.__name__
 }

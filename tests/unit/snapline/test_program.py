@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 
@@ -101,6 +102,60 @@ def test_an_error_of_the_script_comes_with_its_own_frames_only(tmp_path, capsys,
     first, *traceback = capsys.readouterr().err.splitlines()
     assert first.startswith(f"snapline: {script} {said}")
     assert lines == [line.partition(", ")[2] for line in traceback if line.startswith("  File ")]
+
+
+ON_A_THREAD = """
+import threading
+from pathlib import Path
+from snapline import StreamExecutionEnvironment
+from snapline.connectors.builtin.sinks import DiscardingSink
+
+def run():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([{"n": 1}]).sink_to(DiscardingSink(), uid="sink")
+    env.execute("from a thread", local=True)
+    Path(__file__).with_suffix(".ran").touch()
+
+thread = threading.Thread(target=run)
+thread.start()
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit ends a thread silently
+@pytest.mark.parametrize("end", ["thread.join()\n", ""])
+def test_a_job_that_a_thread_of_the_script_executes_is_translated_only(tmp_path, end):
+    """Whether the script waits for its thread or not."""
+    script = tmp_path / "job.py"
+    script.write_text(ON_A_THREAD + end)
+
+    translation = translate_script(script, [])
+
+    assert translation.job_graph.name == "from a thread"
+    assert not script.with_suffix(".ran").exists()
+
+
+def test_a_thread_that_outlives_the_translation_starts_nothing():
+    """What a script has left behind may call execute when the plan is made already."""
+    go_on = threading.Event()
+    raised: list[BaseException] = []
+    environment = StreamExecutionEnvironment.get_execution_environment()
+    environment.from_collection([{"n": 1}])
+
+    def run() -> None:
+        go_on.wait()
+        try:
+            environment.execute("late", local=True)
+        except BaseException as error:
+            raised.append(error)
+
+    late = threading.Thread(target=run)
+    with translating_only() as translations:
+        late.start()
+    go_on.set()
+    late.join()
+
+    assert [SystemExit] == [type(error) for error in raised]
+    assert translations == []
 
 
 def test_afterwards_execute_executes_again():

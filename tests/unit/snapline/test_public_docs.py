@@ -15,7 +15,7 @@ import pytest
 
 import snapline as sl
 from snapline.client import ClusterClient
-from snapline.coordinator.process import CoordinatorProcess
+from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.config import Configuration
 from tests.services.public_face import documented_names, public_objects
 

@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from snapline.connectors.files import output_files
 from snapline.connectors.files.filesystems import Location
 from snapline.connectors.files.output_files import LocalOutputFiles, OutputFiles
-from snapline.connectors.parquet import ParquetSink, parquet_sink
+from snapline.connectors.parquet import ParquetSink
 from snapline.dataflow.graph.operator_specs import SinkSpec
 from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
 from snapline.dataflow.key_groups import KeyGroupRange
@@ -72,6 +73,12 @@ class MortalOutputFiles(OutputFiles):
             self.fate.step()
         return missing
 
+    def read(self, path: str) -> Any:
+        return self.inner.read(path)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
     def delete(self, path: str) -> None:
         self._mortal(lambda: self.inner.delete(path))
 
@@ -117,7 +124,7 @@ class SinkJob:
         def open_output(url: str, options: object) -> tuple[OutputFiles, Location]:
             return MortalOutputFiles(LocalOutputFiles(), self.fate), Location(None, url, "")
 
-        monkeypatch.setattr(parquet_sink, "open_output", open_output)
+        monkeypatch.setattr(output_files, "open_output", open_output)
 
     def start(self, parallelism: int | None = None) -> None:
         """A new attempt from the last completed checkpoint."""

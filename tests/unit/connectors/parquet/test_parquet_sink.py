@@ -11,8 +11,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from snapline.connectors.files.file_writer import FileSinkWriter
+from snapline.connectors.files.staging import SinkPlace, StagedName
 from snapline.connectors.parquet import ParquetSink, ParquetSource
-from snapline.connectors.parquet.parquet_sink import ParquetSinkWriter, SinkPlace, StagedName
 from snapline.dataflow.api.connector_api import Committable, Committer
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.parquet.places import Place
@@ -22,9 +23,9 @@ def numbers(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(values, pa.int64())})
 
 
-def writer_of(sink: ParquetSink, place: Place = Place()) -> ParquetSinkWriter:  # noqa: B008 - a frozen value
+def writer_of(sink: ParquetSink, place: Place = Place()) -> FileSinkWriter:  # noqa: B008 - a frozen value
     writer = sink.create_writer(place, ())
-    assert isinstance(writer, ParquetSinkWriter)
+    assert isinstance(writer, FileSinkWriter)
     return writer
 
 
@@ -54,7 +55,8 @@ def test_rows_are_hidden_until_the_commit_and_then_there_for_every_reader(tmp_pa
     writer.write(numbers(1, 2))
     first = writer.prepare_commit(1)
     writer.write(numbers(3))
-    writer._flush()
+    for file in writer._open.values():
+        writer._flush(file)
     assert seen() == [[], []]
 
     committer.commit(first)
@@ -82,7 +84,7 @@ def test_names_tell_uid_subtask_checkpoint_and_attempt(tmp_path: Path) -> None:
 
     names = files(tmp_path)
     assert len(names) == 4
-    assert all(name.startswith("part-daily-sink-0003-000012-") for name in names)
+    assert all(name.startswith("part-job-daily-sink-0003-000012-") for name in names)
     assert [name.rsplit("-", 1)[1] for name in names] == ["0000.parquet", "0001.parquet"] * 2
 
 
@@ -193,7 +195,8 @@ def test_clean_up_leaves_other_jobs_uids_and_subtasks_alone(tmp_path: Path) -> N
     for place in (Place(), Place(1, 2), Place(operator_uid="other"), Place(job_id="other-job")):
         writer = writer_of(sink, place)
         writer.write(numbers(1))
-        writer._flush()  # and the process dies
+        for file in writer._open.values():
+            writer._flush(file)  # and the process dies
 
     committer_of(sink, Place(0, 2, 1, execution_attempt="next")).clean_up(())
 

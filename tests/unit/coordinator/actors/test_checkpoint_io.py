@@ -39,6 +39,7 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
+from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
 from snapline.runtime.timers import TimerScheduler
@@ -359,3 +360,25 @@ def test_lines_about_checkpoints_go_to_the_log(desk, monkeypatch):
         ("info", "checkpoint completed", {"checkpoint_id": 7, "duration_ms": 5}),
         ("warning", "periodic checkpoints are refused", {}),
     ]
+
+
+def test_staged_rows_are_deleted_and_nothing_else(desk, tmp_path):
+    """A job graph names directories, and only those that were staged, and in them only what was staged, go."""
+    staged, mixed, other = (
+        tmp_path / f"snapline-staged-{'0' * 32}",
+        tmp_path / f"snapline-staged-{'1' * 32}",
+        tmp_path / "home",
+    )
+    for directory in (staged, mixed, other):
+        directory.mkdir()
+        (directory / "part-00000-0a.parquet").write_text("rows")
+    (mixed / "notes.txt").write_text("mine")
+    io = CheckpointIo(
+        JOB, f"memory://{desk.name}", StateStorages(open_storage), desk.stores, desk.io, desk.timers, desk.clock,
+        desk.told.put, silent_logger(), [str(staged), str(mixed), str(other)],
+    )  # fmt: skip
+    desk.performers = io.performers(desk.statistics)
+    desk.tell(asked.DeleteStagedRows())
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["home/part-00000-0a.parquet", f"{mixed.name}/notes.txt"]
+    assert not staged.exists()

@@ -10,10 +10,11 @@ from unittest.mock import Mock
 import pytest
 
 from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.events import CheckpointStored, Shutdown
 from snapline.coordinator.dispatcher.events import JobMasterEnded
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedJobGraphs
+from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.jobmaster.events import OperationRequested
 from snapline.coordinator.jobmaster.operations import CancelJob, RequestID
@@ -59,6 +60,7 @@ class Running:
             switchboard=Switchboard(Mock()),
             leaders=Mock(),
             registry=self.table,
+            archive=JobArchive(self.high_availability.storage, 10, 0),
             replies=self.replies,
             logger=logger,
         )

@@ -13,9 +13,9 @@ from typing import Any
 
 from snapline.coordinator.checkpoint import effects as asked
 from snapline.coordinator.checkpoint import events as told
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.coordinator.checkpoint.metadata import build_metadata, encode_pointer, parse_metadata, resolve_pointer
 from snapline.dataflow.elements import SnapshotType

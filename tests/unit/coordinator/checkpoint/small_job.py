@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.effects import CheckpointCoordinatorEffect, PersistStatistics, ReportCheckpoint
 from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,

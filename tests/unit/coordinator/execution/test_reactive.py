@@ -48,3 +48,10 @@ def test_max_parallelism_is_the_bound(most: int) -> None:
     one = replace(vertex("source", 1, source=True), max_parallelism=most)
     reactive = ReactiveParallelism(job("j", [one], [], {}))
     assert (reactive.slots_wanted, found(reactive, 100)) == (most, [most])
+
+
+def test_a_vertex_that_has_one_subtask_only_holds_nobody_back() -> None:
+    """The committer of a sink that commits together is such, also in a job that was submitted with parallelism 1."""
+    committer = replace(vertex("committer", 1), max_parallelism=1)
+    reactive = ReactiveParallelism(job("j", [vertex("source", 1, source=True), committer], [], {}))
+    assert (reactive.slots_wanted, found(reactive, 5)) == (128, [5, 1])

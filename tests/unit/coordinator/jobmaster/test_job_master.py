@@ -47,6 +47,7 @@ from snapline.coordinator.jobmaster.events import (
 )
 from snapline.coordinator.jobmaster.identity import JobMasterIdentity
 from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
@@ -61,7 +62,6 @@ from snapline.coordinator.jobmaster.operations import (
     TakeSavepoint,
 )
 from snapline.coordinator.jobmaster.scheduler_effects import CancellationTimer, RestartDelayTimer, SlotRequestTimer
-from snapline.coordinator.jobmaster.settings import JobMasterSettings
 from snapline.dataflow.elements import CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from snapline.coordinator.checkpoint.coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.effects import MessageRefused, StoreCompletedCheckpoint
 from snapline.coordinator.checkpoint.events import (
     CheckpointIdDrawn,

@@ -14,6 +14,7 @@ from snapline.coordinator.resource.events import (
 )
 from snapline.coordinator.resource.resource_manager import (
     IdleTaskManagerTimer,
+    RegistrationOutcome,
     RequirementCheckTimer,
     ResourceManager,
     ResourceManagerSettings,
@@ -332,19 +333,41 @@ def test_a_second_start_of_the_same_spark_task_is_rejected() -> None:
     assert effects[1:] == [CloseConnection(c("tm-x"))]
 
 
-def test_another_minor_version_is_rejected_a_patch_is_not() -> None:
-    """The reason names both versions and the way out."""
+def test_versions_that_differ_by_one_minor_number_work_together() -> None:
+    """So a cluster is upgraded one process after the other; what is further away is rejected, with the way out."""
     core = manager()
-    old = replace(info(A), version="0.2.0")
-    effects = core.handle(said("tm-a", RegisterTaskExecutor(old)), 0)
+    next_minor = replace(info(A), version="0.2.7")
+    effects = core.handle(said("tm-a", RegisterTaskExecutor(next_minor)), 0)
+    assert isinstance(effects[0], Send) and isinstance(effects[0].envelope.message, RegistrationSuccess)
 
-    assert effects[0] == send(
-        "tm-a",
-        RegistrationRejected(
-            "TaskManager a has Snapline 0.2.0, the coordinator 0.1.0: install the same minor version on both"
-        ),
+    too_new = replace(info(B), version="0.3.0")
+    effects = core.handle(said("tm-b", RegisterTaskExecutor(too_new)), 1)
+    reason = (
+        "TaskManager b has Snapline 0.3.0, the coordinator 0.1.0: install versions on both whose minor numbers differ by "
+        "one at most"
     )
-    assert A not in core.slot_manager
+    assert effects[0] == send("tm-b", RegistrationRejected(reason))
+    assert B not in core.slot_manager
+    assert [(news.outcome, news.info.resource_id, news.reason) for news in core.news] == [
+        (RegistrationOutcome.REGISTERED, A, ""),
+        (RegistrationOutcome.REJECTED, B, reason),
+    ]
+
+
+def test_a_job_that_waits_is_told_of_rejected_task_managers() -> None:
+    """Its status says why slots do not come, not only that they do not."""
+    core = manager()
+    with_job(core, 2)
+    too_new = replace(info(B), version="0.3.0")
+    effects = core.handle(said("tm-b", RegisterTaskExecutor(too_new)), 1)
+    told = [
+        e.envelope.message
+        for e in effects
+        if isinstance(e, Send) and isinstance(e.envelope.message, NotEnoughResources)
+    ]
+    assert [note.reason.partition(":")[0] for note in told] == [
+        "TaskManager b has Snapline 0.3.0, the coordinator 0.1.0"
+    ]
 
 
 def test_a_stale_session_gets_nothing() -> None:

@@ -20,7 +20,7 @@ from snapline.dataflow.snapshot.channel_state import (
     upstream_state_mapper,
 )
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, ChannelStateHandle
-from snapline.taskmanager.checkpointing.channel_state import own_batches, own_rows, spread_by_key
+from snapline.taskmanager.checkpointing.channel_state_filter import own_batches, own_rows, spread_by_key
 
 
 def handle(part: int, channel: int, name: str) -> ChannelStateHandle:

@@ -156,12 +156,32 @@ def test_a_job_graph_survives_the_wire(graph):
     assert wire.decode_job_graph(job_pb2.JobGraph.FromString(data)) == graph
 
 
+def test_a_message_that_only_a_newer_version_knows_is_passed_over():
+    """The others of its envelope arrive; an empty message is still refused."""
+    envelope = wire.encode_envelope(SESSION, [messages.Disconnect("a"), messages.Disconnect("b")])
+    unknown = bytes([0xFA, 0x3E, 0x02, 0x08, 0x01])  # field 1007, a message of two bytes
+    envelope.messages[0].CopyFrom(cluster_pb2.ControlMessage.FromString(unknown))
+    parsed = cluster_pb2.Envelope.FromString(envelope.SerializeToString())
+    assert wire.decode_envelope(parsed) == (SESSION, [messages.Disconnect("b")])
+    envelope.messages.add()
+    with pytest.raises(wire.WireError, match=r"ControlMessage\.message is missing"):
+        wire.decode_envelope(envelope)
+
+
+def test_a_job_graph_without_a_savepoint_need_not_say_so():
+    """Clients in other languages leave the whole message out."""
+    graph = JobGraph(JOB, "job", (), ())
+    message = wire.encode_job_graph(graph)
+    assert not message.HasField("savepoint_restore")
+    assert wire.decode_job_graph(message) == graph
+
+
 def test_every_message_of_the_contract_can_travel():
     """Nobody adds a message to snapline.dataflow.wire.messages and forgets the wire."""
     parts = {
         "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "ForTasks", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
         "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
-        "TaskManagerInfo", "TaskMetrics",
+        "TaskManagerInfo", "TaskMetrics", "ThreadStack",
     }  # fmt: skip
     declared = {
         name

@@ -2,7 +2,7 @@
 TaskManager do.
 
 Handles are assigned by `snapline.dataflow.snapshot.channel_state`, read back through Arrow IPC, filtered and spread by
-`snapline.taskmanager.checkpointing.channel_state`, and put in front of the channels by `InputGate.restore`."""
+`snapline.taskmanager.checkpointing.channel_state_filter`, and put in front of the channels by `InputGate.restore`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from snapline.dataflow.snapshot.channel_state import (
     redistribute_output_channel_state,
 )
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, ChannelStateHandle
-from snapline.taskmanager.checkpointing.channel_state import own_batches, spread_by_key
+from snapline.taskmanager.checkpointing.channel_state_filter import own_batches, spread_by_key
 from tests.unit.taskmanager.checkpointing.small_job import (
     KEY,
     KEYS,

@@ -21,6 +21,7 @@ from snapline.dataflow.elements import (
     CheckpointBarrier,
     CheckpointOptions,
     EndOfChannelState,
+    EndOfPartition,
     SnapshotType,
     StreamElement,
 )
@@ -29,8 +30,8 @@ from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMetrics
-from snapline.taskmanager.checkpointing.channel_state import spread_by_key
-from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate, PolledEvent
+from snapline.taskmanager.checkpointing.channel_state_filter import spread_by_key
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
     ChannelState,
     FrozenState,
@@ -121,6 +122,8 @@ class Link:
         assert self.core is not None, "only remote channels announce"
         self.core.convert_to_priority(sequence_number)
 
+    def request(self, count: int) -> None: ...
+
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None: ...
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None: ...
@@ -166,16 +169,18 @@ class Task:
             gate = InputGate(0, inputs)
             for index, link in enumerate(inputs):
                 link.gate, link.index = gate, index
+            union = UnionInputGate([gate])
             handler = create_barrier_handler(
                 job.mode,
-                gate.channel_infos,
+                union,
+                self.coordinator,
                 unaligned_enabled=job.unaligned,
                 checkpoints_after_tasks_finish=job.checkpoints_after_tasks_finish,
                 never_overtaken=[
                     info for info, link in zip(gate.channel_infos, inputs, strict=True) if link.never_overtaken
                 ],
             )
-            self.gate = CheckpointedInputGate(UnionInputGate([gate]), handler)
+            self.gate = CheckpointedInputGate(union, handler, self.coordinator)
         self.processed: list[tuple[int, int]] = []
         self.sent: list[list[int]] = [[] for _ in outputs]
         self.positions: dict[int, int] = {}
@@ -212,18 +217,20 @@ class Task:
         if self.job.random.random() < 0.1:  # a notification that is late: what it is about may have been polled
             late = self.job.random.choice(self.gate.gate.channel_infos)
             self.gate.gate.notify_channel_non_empty(late, priority=True)
-        polled = self.gate.poll_next(self.job.now_ms, priority_only=priority_only)
+        union = self.gate.gate
+        polled = union.poll_priority() if priority_only else union.poll_next()
         if polled is None:
             return False
-        if isinstance(polled, PolledEvent):
-            self.coordinator.perform(polled.effects, self.job.now_ms, is_running=not self.ended)
-            if polled.ended is not None and self.gate.gate.is_finished:
-                self.end()
-        elif isinstance(polled.element, pa.RecordBatch):
+        seen = self.gate.process(polled, self.job.now_ms)
+        if seen is None:
+            return True
+        if isinstance(seen.element, pa.RecordBatch):
             assert not priority_only, "data was processed without room in the outputs"
-            rows = rows_of([polled.element])
-            self.processed += [(polled.channel.channel_index, row) for row in rows]
+            rows = rows_of([seen.element])
+            self.processed += [(seen.channel.channel_index, row) for row in rows]
             self.emit(rows)
+        elif isinstance(seen.element, EndOfPartition) and union.is_finished:
+            self.end()
         return True
 
     def end(self) -> None:
@@ -245,8 +252,7 @@ class Task:
         for key in [key for key, at_ms in self.timers.items() if at_ms <= self.job.now_ms]:
             del self.timers[key]
             if self.gate is not None:
-                effects = self.gate.timer_fired(key, self.job.now_ms)
-                self.coordinator.perform(effects, self.job.now_ms, is_running=not self.ended)
+                self.gate.handler.timer_fired(key, self.job.now_ms)
             self.coordinator.timer_fired(key)
 
     def trigger(self, barrier: CheckpointBarrier) -> None:
@@ -505,7 +511,7 @@ class Job:
             for task in self.tasks:
                 task.coordinator.notify_checkpoint_aborted(checkpoint_id, is_running=not task.ended)
                 if task.gate is not None and not task.ended:
-                    task.coordinator.perform(task.gate.abort_notified(checkpoint_id, self.now_ms), self.now_ms)
+                    task.gate.handler.process_abort_notification(checkpoint_id, self.now_ms)
 
     # --- the oracle ---------------------------------------------------------------------------------------------------
 

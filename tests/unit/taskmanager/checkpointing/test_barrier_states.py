@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
 
 import pytest
 
 from snapline.dataflow.elements import AlignmentType, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions
 from snapline.dataflow.ids import CheckpointID
-from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer
+from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.checkpointing.barrier_states import STATES, TRANSITIONS, BarrierEvent, BarrierState
 from snapline.taskmanager.checkpointing.barrier_states.diagram import reachable, state_diagram
 from snapline.taskmanager.checkpointing.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from snapline.taskmanager.network.channels.exchange_contract import InputChannelInfo
+from tests.unit.taskmanager.checkpointing.recorded_handler import RecordedCalls
 
 INITIAL = (
     BarrierState.WAITING_FOR_FIRST_BARRIER,
@@ -34,7 +34,8 @@ class Observing(SingleCheckpointBarrierHandler):
         observed: Observed,
     ) -> None:
         alternating = initial is BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER
-        super().__init__(channels, initial, never_overtaken=never_overtaken if alternating else ())
+        self.calls = RecordedCalls(*channels)
+        super().__init__(self.calls, self.calls, initial, never_overtaken=never_overtaken if alternating else ())
         self.observed = observed
 
     def _go(self, event: BarrierEvent, state: BarrierState) -> None:
@@ -51,29 +52,28 @@ def drive(initial: BarrierState, seed: int, observed: Observed) -> None:
     handler = Observing(initial, channels, never_overtaken, observed)
     position = dict.fromkeys(channels, 0)
     announced: dict[InputChannelInfo, CheckpointBarrier] = {}
-    timers: dict[Hashable, int] = {}
+    timers = handler.calls.timers
     open_channels, now_ms = list(channels), 1_000
     for _ in range(60):
         now_ms += draw.choice((0, 0, 1, 10))
-        effects = []
         if draw.random() < 0.15 and timers:
             key = draw.choice(list(timers))
             now_ms = max(now_ms, timers.pop(key))
-            effects += handler.timer_fired(key, now_ms)
+            handler.timer_fired(key, now_ms)
         if open_channels:
             channel = draw.choice(open_channels)
             blocked = channel in handler._blocked or channel in handler._held
             waiting = announced.get(channel)
             roll = draw.random()
             if waiting is not None and not blocked and roll < 0.5:
-                effects += handler.process_barrier(announced.pop(channel), channel, now_ms)
+                handler.process_barrier(announced.pop(channel), channel, now_ms)
             elif waiting is None and not blocked and roll < 0.06 and len(open_channels) > 1:
                 open_channels.remove(channel)
-                effects += handler.process_end_of_partition(channel, now_ms)
+                handler.process_end_of_partition(channel, now_ms)
             elif waiting is None and not blocked and roll < 0.15:
                 position[channel] += draw.randint(1, 2)
                 marker = CancelCheckpointMarker(CheckpointID(position[channel]))
-                effects += handler.process_cancellation_barrier(marker, channel, now_ms)
+                handler.process_cancellation_barrier(marker, channel, now_ms)
             elif waiting is None and not blocked:
                 position[channel] += 1
                 drawn = options(initial, draw)
@@ -82,14 +82,9 @@ def drive(initial: BarrierState, seed: int, observed: Observed) -> None:
                 barrier = CheckpointBarrier(CheckpointID(position[channel]), now_ms, drawn)
                 if barrier.options.is_timeoutable:
                     announced[channel] = barrier
-                    effects += handler.process_barrier_announcement(barrier, 7, channel, now_ms)
+                    handler.process_barrier_announcement(barrier, 7, channel, now_ms)
                 else:
-                    effects += handler.process_barrier(barrier, channel, now_ms)
-        for effect in effects:
-            if isinstance(effect, StartTimer):
-                timers[effect.key] = effect.at_ms
-            elif isinstance(effect, CancelTimer):
-                timers.pop(effect.key, None)
+                    handler.process_barrier(barrier, channel, now_ms)
 
 
 def options(initial: BarrierState, draw: random.Random) -> CheckpointOptions:
@@ -119,7 +114,8 @@ def test_every_state_has_an_object_and_belongs_to_one_handler() -> None:
 
 def test_a_transition_outside_the_table_is_a_broken_invariant() -> None:
     """Named by state, event and target."""
-    handler = SingleCheckpointBarrierHandler([InputChannelInfo(0, 0)], BarrierState.WAITING_FOR_FIRST_BARRIER)
+    calls = RecordedCalls(InputChannelInfo(0, 0))
+    handler = SingleCheckpointBarrierHandler(calls, calls, BarrierState.WAITING_FOR_FIRST_BARRIER)
 
     with pytest.raises(InvariantViolation, match="WAITING_FOR_FIRST_BARRIER on TIMEOUT"):
         handler._go(BarrierEvent.TIMEOUT, BarrierState.COLLECTING_BARRIERS)

@@ -13,11 +13,7 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE
 from snapline.dataflow.wire.messages import CheckpointMetrics
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
-    AllBarriersReceived,
     ChannelState,
-    InputChannelStateCompleted,
-    InputsRecovered,
-    TriggerCheckpointOnBarrier,
 )
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import (
     OutputBarrierTimeout,
@@ -53,7 +49,7 @@ class Story:
     ) -> list[str]:
         """The barrier handler triggers the checkpoint; its barrier left the source at 100 ms."""
         barrier = CheckpointBarrier(CheckpointID(number), 100, options)
-        self.coordinator.perform([TriggerCheckpointOnBarrier(barrier, metrics or CheckpointMetrics())], now_ms)
+        self.coordinator.trigger_checkpoint_on_barrier(barrier, metrics or CheckpointMetrics(), now_ms)
         return self.task.take_calls()
 
     def trigger(self, number: int, options: CheckpointOptions | None = None, *, is_running: bool = True) -> list[str]:
@@ -76,9 +72,9 @@ def test_unaligned_checkpoint_waits_for_both_sides_of_its_data_in_flight() -> No
         "op1: freeze 1 of 100 ms",
         "op0: freeze 1 of 100 ms",
     ]
-    story.coordinator.perform([AllBarriersReceived(ONE, 5, 6)], 105)
+    story.coordinator.all_barriers_received(ONE, 5, 6)
     assert story.task.take_calls() == []
-    story.coordinator.perform([InputChannelStateCompleted(ONE, inputs)], 105)
+    story.coordinator.finish_input(ONE, inputs)
     assert story.task.take_calls() == ["upload 1 of op1 op0 to 'chk-1'"]
     assert story.task.uploads == {ONE: ChannelState(inputs, story.task.overtaken)}
     story.coordinator.async_part_done(ONE, EMPTY_TASK_STATE)
@@ -260,7 +256,8 @@ def test_what_inputs_recovered_is_passed_on() -> None:
     """Those behind the task wait for it, too."""
     story = Story()
 
-    story.coordinator.perform([InputsRecovered(is_last=False), InputsRecovered(is_last=True)], 0)
+    story.coordinator.inputs_recovered(is_last=False)
+    story.coordinator.inputs_recovered(is_last=True)
 
     assert story.task.take_calls() == ["end of channel state", "end of channel state, the last"]
 

@@ -342,12 +342,11 @@ def test_a_task_stuck_in_user_code_takes_the_process_down() -> None:
     core.handle(from_jm(SubmitTasks((descriptor(0, {"task.cancellation.timeout": "70 ms"}),))), 0)
 
     assert StartTimer(CancellationTimeout(attempt()), 80) in core.handle(from_jm(CancelTask(attempt())), 10)
+    why = "task vertex (1/1) did not end within 70 ms after it was cancelled (task.cancellation.timeout): it is stuck in user code"
     assert core.handle(TimerFired(CancellationTimeout(attempt())), 80) == [
-        TerminateTaskManager(
-            "task vertex (1/1) did not end within 70 ms after it was cancelled (task.cancellation.timeout): "
-            "it is stuck in user code",
-            1,
-        )
+        to_jm(Disconnect(why)),
+        to_rm(Disconnect(why)),
+        TerminateTaskManager(why, 1, attempt()),
     ]
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.state import RunningAggregateDescriptor
+from snapline.taskmanager.state.aggregate_column import AggregateColumn
 from snapline.taskmanager.state.columns import ArrowColumn, Column, NumpyColumn, StructColumn, make_column
-from snapline.taskmanager.state.running_aggregate import AggregateColumn
 
 POINT = pa.struct([pa.field("x", pa.int64()), pa.field("tags", pa.list_(pa.string()))])
 VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], type[Column]]] = {

@@ -55,6 +55,7 @@ from snapline.dataflow.wire.messages import (
     ShuffleDescriptor,
     TaskDeploymentDescriptor,
     TaskStateChanged,
+    TaskTapped,
     TriggerCheckpoint,
 )
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
@@ -132,6 +133,7 @@ class TaskWorld:
         self.declined: list[DeclineCheckpoint] = []
         self.ended: list[EndOfDataReached] = []
         self.reported: list[ReportWatermark] = []
+        self.tapped: list[TaskTapped] = []
 
     def open_state(self, handle: ByteStreamStateHandle) -> Blob:
         return Blob(handle.data)
@@ -165,6 +167,9 @@ class TaskWorld:
 
     def report_watermark(self, message: ReportWatermark) -> None:
         self.reported.append(message)
+
+    def rows_tapped(self, message: TaskTapped) -> None:
+        self.tapped.append(message)
 
 
 @dataclass

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from snapline.dataflow.api.functions import AsyncFunction, Row
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import EndOfPartition, WatermarkStatus
 from snapline.dataflow.failures import Blame, SerializedFailure

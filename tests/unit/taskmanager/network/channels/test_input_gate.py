@@ -18,12 +18,12 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import InvariantViolation
-from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate, PolledEvent
-from snapline.taskmanager.checkpointing.checkpointing_contract import InputsRecovered
+from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from snapline.taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame, InputChannelInfo
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore
-from snapline.taskmanager.network.channels.input_gate import BufferOrEvent, InputGate, UnionInputGate
+from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
+from tests.unit.taskmanager.checkpointing.recorded_handler import RecordedCalls
 
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED)
 
@@ -64,6 +64,8 @@ class Channel:
 
     def convert_to_priority(self, sequence_number: int) -> None:
         self.core.convert_to_priority(sequence_number)
+
+    def request(self, count: int) -> None: ...
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None: ...
 
@@ -202,56 +204,65 @@ def test_barrier_of_a_newer_checkpoint_keeps_what_it_overtook() -> None:
     assert [shown(part) for part in remembered[InputChannelInfo(0, 0)]] == [1]
 
 
+class Checkpointed:
+    """A gate with a handler on it, and what operators see and the listener hears, in order."""
+
+    def __init__(self, gate: InputGate) -> None:
+        self.union = UnionInputGate([gate])
+        self.recorded = RecordedCalls(*gate.channel_infos)
+        handler = checkpoint_barrier_aligner(self.union, self.recorded)
+        self.gate = CheckpointedInputGate(self.union, handler, self.recorded)
+
+    def poll_all(self) -> list[object]:
+        """Whatever can be polled now."""
+        seen: list[object] = []
+        while (polled := self.union.poll_next()) is not None:
+            shown_to_operators = self.gate.process(polled, 0)
+            seen += self.recorded.take_calls()
+            if shown_to_operators is not None:
+                seen.append(shown(shown_to_operators.element))
+        return seen
+
+
 def test_restored_data_comes_first_and_only_then_anything_new() -> None:
     """Over all channels: rows of a key may have moved to another one."""
     gate, (first, second) = gate_of(2)
     gate.restore(0, [batch(1), batch(2)])
-    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    checkpointed = Checkpointed(gate)
     first.arrive(batch(3), EndOfChannelState(), batch(4))
-    polled = []
-    while (result := checkpointed.poll_next(0)) is not None:
-        polled.append(result.effects if isinstance(result, PolledEvent) else shown(result.element))
-    assert polled == [1, 2, 3]
+    assert checkpointed.poll_all() == [1, 2, 3]
     assert gate.is_recovered
 
     second.arrive(batch(11), EndOfChannelState(), batch(12))
-    while (result := checkpointed.poll_next(0)) is not None:
-        polled.append(result.effects if isinstance(result, PolledEvent) else shown(result.element))
+    polled = checkpointed.poll_all()
 
-    assert polled[3:5] == [11, (InputsRecovered(is_last=True),)]
-    assert sorted(map(str, polled[5:])) == ["12", "4"]
+    assert polled[:2] == [11, "recovered, the last"]
+    assert sorted(map(str, polled[2:])) == ["12", "4"]
     assert (first.resumed, second.resumed) == (1, 1)
 
 
 def test_what_was_further_on_comes_first() -> None:
     """Channel by channel and step by step; one that has nothing restored any more waits for the others."""
     gate, (first, second) = gate_of(2)
-    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    checkpointed = Checkpointed(gate)
     part = EndOfChannelState(is_last=False)
     first.arrive(part, batch(2), part, batch(3), EndOfChannelState(), batch(4))
     second.arrive(batch(1), EndOfChannelState(), batch(5))
-    polled: list[object] = []
-    while (result := checkpointed.poll_next(0)) is not None:
-        polled += result.effects if isinstance(result, PolledEvent) else [shown(result.element)]
+    polled = checkpointed.poll_all()
 
-    more, done = InputsRecovered(is_last=False), InputsRecovered(is_last=True)
-    assert polled[:6] == [1, more, 2, more, 3, done]
+    assert polled[:6] == [1, "recovered", 2, "recovered", 3, "recovered, the last"]
     assert sorted(map(str, polled[6:])) == ["4", "5"]
 
 
 def test_a_channel_that_ends_is_not_waited_for_after_a_restore() -> None:
     """Its producer had finished in the snapshot."""
     gate, (first, second) = gate_of(2)
-    checkpointed = CheckpointedInputGate(UnionInputGate([gate]), checkpoint_barrier_aligner(gate.channel_infos))
+    checkpointed = Checkpointed(gate)
     first.arrive(EndOfChannelState(), batch(1))
-    assert checkpointed.poll_next(0) is None
+    assert checkpointed.poll_all() == []
     second.arrive(EndOfPartition())
 
-    ended, data = checkpointed.poll_next(0), checkpointed.poll_next(0)
-
-    assert isinstance(ended, PolledEvent) and ended.ended is not None
-    assert (ended.ended.element, ended.effects) == (EndOfPartition(), (InputsRecovered(is_last=True),))
-    assert isinstance(data, BufferOrEvent) and shown(data.element) == 1
+    assert checkpointed.poll_all() == ["recovered, the last", EndOfPartition(), 1]
 
 
 def test_ends_of_data_and_channels_are_counted() -> None:

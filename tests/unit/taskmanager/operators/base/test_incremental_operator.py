@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.api.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from snapline.dataflow.api.function_contexts import ProcessContext, Row, RuntimeContext
+from snapline.dataflow.api.functions import KeyedProcessFunction
 from snapline.dataflow.api.state import ValueStateDescriptor
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.elements import SnapshotType

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.taskmanager.operators.base.rows import RowBatcher, column_values, rows_of
+from snapline.dataflow.columnar.python_values import column_values
+from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 
 
 def naive(*parts: int) -> dt.datetime:

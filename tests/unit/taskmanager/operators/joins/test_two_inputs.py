@@ -12,14 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snapline.dataflow.api.function_contexts import BatchKeys, BatchState, Row
 from snapline.dataflow.api.functions import (
-    BatchKeys,
-    BatchState,
     KeyedBatchProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoBatchProcessFunction,
     KeyedCoProcessFunction,
-    Row,
     SideOutput,
 )
 from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.functions import AsyncFunction, Row
-from snapline.dataflow.elements import Watermark
+from snapline.dataflow.api.async_retries import AsyncRetryStrategy
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.api.functions import AsyncFunction
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.errors import InvalidArgument
 from snapline.dataflow.graph.operator_specs import AsyncSpec
 from snapline.taskmanager.operators.process.async_operator import AsyncOperator
 from snapline.taskmanager.threads.async_calls import EventLoopCalls
@@ -59,7 +62,7 @@ class ByHand:
         return bool(self.done)
 
     def forget(self, number: int) -> None:
-        del self.open[number]
+        self.open.pop(number, None)
 
     def close(self) -> None:
         self.open.clear()
@@ -103,6 +106,25 @@ def test_unordered_results_leave_as_they_come_but_not_across_a_watermark() -> No
     assert emitted(harness) == [[20]]
     calls.answer(1, 10)
     assert emitted(harness) == [[10], 7, [30]]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("capacity", [10, 1])
+def test_idleness_is_said_after_the_rows_before_it(ordered: bool, capacity: int) -> None:
+    """An idle input holds no watermark back: said before the rows that are under way, idleness would make them late.
+    One row waits for room where the capacity is one."""
+    harness, calls = harness_of(ordered=ordered, capacity=capacity)
+    harness.process(batch(1, 2))
+    harness.operator.process_watermark_status(WatermarkStatus.IDLE)
+    harness.operator.process_watermark_status(WatermarkStatus.ACTIVE)
+    assert harness.take() == []
+    for value in (1, 2):
+        calls.answer(value, value)
+        harness.operator.continue_work()
+
+    *rows, idle, active = harness.take()
+    assert [1, 2] == [value for each in rows for value in each.column("v").to_pylist()]
+    assert [WatermarkStatus.IDLE, WatermarkStatus.ACTIVE] == [idle, active]
 
 
 def test_no_more_requests_than_the_capacity() -> None:
@@ -268,3 +290,110 @@ def test_every_row_leaves_once_whatever_the_answers_batches_and_restores(
     if "restore" not in story and ordered:
         marks = [item for item in requests.left if isinstance(item, str)]
         assert marks == [item for item in requests.sent if isinstance(item, str)]
+
+
+def retrying(strategy: AsyncRetryStrategy, restored: Any = None) -> tuple[Harness, ByHand]:
+    calls = ByHand()
+    spec = AsyncSpec(Asked(), 10, 1_000, True, pa.schema([("v", pa.int64())]), strategy)
+    return Harness(AsyncOperator(spec, calls.create)).start(restored), calls
+
+
+def fail(calls: ByHand, value: int, error: BaseException) -> None:
+    number = next(number for number, row in calls.open.items() if row["v"] == value)
+    del calls.open[number]
+    calls.done.append((number, None, error))
+
+
+def test_a_request_that_fails_is_made_again_after_its_delay() -> None:
+    """Twice, each time later; the third answer leaves, and what is behind it has waited."""
+    harness, calls = retrying(AsyncRetryStrategy.exponential_backoff(3, 10, 100))
+    harness.process(batch(1, 2))
+    calls.answer(2, 20)
+    fail(calls, 1, OSError("busy"))
+    harness.operator.continue_work()
+    assert (emitted(harness), calls.open, harness.operator.wake_at_ms) == ([], {}, 10)
+    harness.advance(10).operator.continue_work()
+    fail(calls, 1, OSError("busy"))
+    harness.operator.continue_work()
+    assert (calls.open, harness.operator.wake_at_ms) == ({}, 30)
+    harness.advance(30).operator.continue_work()
+    calls.answer(1, 10)
+    harness.operator.continue_work()
+    assert emitted(harness) == [[10, 20]]
+
+
+def test_what_the_last_attempt_raises_fails_the_job() -> None:
+    """And what the predicate does not let pass does at once."""
+    harness, calls = retrying(AsyncRetryStrategy.fixed_delay(2, 5))
+    harness.process(batch(1))
+    fail(calls, 1, OSError("first"))
+    harness.operator.continue_work()
+    harness.advance(5).operator.continue_work()
+    fail(calls, 1, OSError("second"))
+    with pytest.raises(OSError, match="second"):
+        harness.operator.continue_work()
+    only_busy = AsyncRetryStrategy.fixed_delay(9, 5, retry_if_exception=lambda error: "busy" in str(error))
+    harness, calls = retrying(only_busy)
+    harness.process(batch(1))
+    fail(calls, 1, OSError("gone"))
+    with pytest.raises(OSError, match="gone"):
+        harness.operator.continue_work()
+
+
+def test_an_answer_that_is_none_is_asked_for_again() -> None:
+    """As often as is allowed; then it leaves as it is."""
+    harness, calls = retrying(AsyncRetryStrategy.fixed_delay(2, 5, retry_if_result=lambda rows: not rows))
+    harness.process(batch(1, 2))
+    calls.answer(1)
+    calls.answer(2, 20)
+    harness.operator.continue_work()
+    harness.advance(5).operator.continue_work()
+    calls.answer(1)
+    harness.operator.continue_work()
+    assert emitted(harness) == [[20]]
+
+
+def test_the_timeout_counts_all_attempts() -> None:
+    """A request that waits to be made again times out like one that is under way."""
+    harness, calls = retrying(AsyncRetryStrategy.fixed_delay(9, 600))
+    harness.process(batch(1))
+    fail(calls, 1, OSError("busy"))
+    harness.operator.continue_work()
+    harness.advance(600).operator.continue_work()
+    assert list(calls.open.values()) == [{"v": 1}]
+    harness.advance(1_000).operator.continue_work()
+    assert emitted(harness) == [[-1]]
+
+
+def test_how_often_a_request_has_failed_is_in_the_snapshot() -> None:
+    """A request that has had two of its three attempts has one after the restore; others have all."""
+    strategy = AsyncRetryStrategy.fixed_delay(3, 5)
+    harness, calls = retrying(strategy)
+    harness.process(batch(1, 2))
+    for now in (5, 10):
+        fail(calls, 1, OSError("busy"))
+        harness.operator.continue_work()
+        harness.advance(now).operator.continue_work()
+    again, calls = retrying(strategy, restored_state([harness.snapshot()]))
+    again.operator.continue_work()
+    assert sorted(row["v"] for row in calls.open.values()) == [1, 2]
+    fail(calls, 2, OSError("busy"))
+    again.operator.continue_work()
+    fail(calls, 1, OSError("for the third time"))
+    with pytest.raises(OSError, match="for the third time"):
+        again.operator.continue_work()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts of a retry strategy .* at least 1, got 0"),
+        (lambda: AsyncRetryStrategy.fixed_delay(2, -5), "initial_delay_ms of a retry strategy .* at least 0, got -5"),
+        (lambda: AsyncRetryStrategy.exponential_backoff(2, 5, 10, 0.5), "multiplier .* at least 1, got 0.5"),
+        (lambda: AsyncRetryStrategy(2, 5, retry_if_exception=None), "retry_if_exception .* is a function"),  # type: ignore[arg-type]
+    ],
+)
+def test_strategies_that_make_no_sense(make: Any, message: str) -> None:
+    """They are refused where they are written."""
+    with pytest.raises(InvalidArgument, match=message):
+        make()

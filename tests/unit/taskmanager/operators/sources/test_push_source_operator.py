@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from snapline.dataflow.api.connector_api import InputStatus
-from snapline.dataflow.api.functions import SourceContext, SourceFunction
+from snapline.dataflow.api.function_contexts import SourceContext
+from snapline.dataflow.api.functions import SourceFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec

@@ -257,9 +257,9 @@ def test_a_source_that_may_not_read_is_not_idle_nor_are_its_splits() -> None:
 
 def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_back() -> None:
     """Idleness is per split; the watermark never goes back."""
-    from snapline.taskmanager.operators.base.event_time import WatermarkGenerator
+    from snapline.taskmanager.operators.base.event_time import WatermarkTracker
 
-    generator = WatermarkGenerator(WatermarkStrategy("t").with_idleness(100))
+    generator = WatermarkTracker(WatermarkStrategy("t").with_idleness(100))
     generator.add_splits({"busy": None, "silent": None})
     generator.on_batch(times(10), "busy", 0)
     assert generator.next_watermark_ms(0) is None

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.functions import ProcessWindowFunction, Row, WindowContext
+from snapline.dataflow.api.function_contexts import Row, WindowContext
+from snapline.dataflow.api.functions import ProcessWindowFunction
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import (
     Aggregate,

@@ -1,0 +1,275 @@
+"""Files as a sink, exactly once, in two phases, in any format, perhaps in partitions.
+
+A writer fills files in `<path>/_staging/<job>/`, where Spark, pyarrow datasets and globs such as `*.parquet` do not
+look. At the barrier it closes and syncs them (pre-commit) and hands out where they lie and what they will be called;
+the commit renames them into place. Names hold job, uid, subtask, checkpoint and attempt, so that no two files ever
+share one, and a commit that is repeated finds its work done. A file is visible whole or not at all; what becomes
+visible with one checkpoint is not one transaction over all files. To put small files together, one committer serves all
+subtasks: before they are committed, those of a partition and checkpoint become one, whose name follows from these.
+
+What lost attempts left behind: unfinished files are removed at the restore. Of files that were pre-committed, a subtask
+cannot know then which ones the restored checkpoint holds (another subtask may have been given them). So the first
+pre-commit of every attempt hands out a `sweep`: once a checkpoint of this attempt is complete, all that was restored
+has been committed, and older staged files of this subtask are orphans. Other jobs' files are never touched. Mirrors
+Flink's FileSink.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.connectors.files import output_files
+from snapline.connectors.files.file_writer import FileSinkWriter
+from snapline.connectors.files.filesystems import PathLike, absolute
+from snapline.connectors.files.output_files import OutputFiles, failures
+from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name
+from snapline.connectors.formats.file_format import FileFormat, file_format_of
+from snapline.connectors.formats.row_format import RowFormat
+from snapline.dataflow.api.connector_api import (
+    Committable,
+    Committer,
+    GlobalCommittable,
+    GlobalCommitter,
+    Sink,
+    SinkWriter,
+    SourceContextInfo,
+)
+from snapline.dataflow.errors import ConnectorError
+
+ROLL_BYTES = 256 << 20
+COMPACTION_THREADS = 4
+MERGING = ".merging"
+
+
+@dataclass(frozen=True, slots=True)
+class RollingPolicy:
+    """When a file is closed before its checkpoint's barrier, which closes all.
+
+    >>> sl_connectors.RollingPolicy(max_bytes=64 << 20, max_age_ms=60_000).max_age_ms
+    60000
+    """
+
+    max_bytes: int = ROLL_BYTES
+    max_age_ms: int | None = None
+    """Looked at when rows come."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1 or (self.max_age_ms is not None and self.max_age_ms < 1):
+            raise ConnectorError("RollingPolicy: max_bytes and max_age_ms must be positive")
+
+
+class FileSink(Sink):
+    """Writes files into a directory; rows are visible once their checkpoint is complete.
+
+    >>> orders_of_a_shop = sl_connectors.FileSink(f"{tmp}/by-shop", "parquet", partition_by=["shop"])
+    >>> end = orders.sink_to(orders_of_a_shop, uid="by-shop")
+    >>> lines = sl_connectors.JsonFormat(pa.schema([("customer", pa.string()), ("cents", pa.int64())]))
+    >>> compacted = sl_connectors.FileSink(f"{tmp}/lines", lines, compression="gzip", compact_below=32 << 20)
+    >>> compacted.commits_together, compacted.described.startswith("FileSink ")
+    (True, True)
+    >>> compacted.validate()
+    >>> compacted.before_writing(orders) is orders
+    True
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        format: FileFormat | RowFormat | str = "parquet",  # noqa: A002 - the word that people look for
+        *,
+        partition_by: Sequence[str] = (),
+        rolling: RollingPolicy | None = None,
+        compact_below: int | None = None,
+        compression: str | None = None,
+        shuffle: bool | None = None,
+        schema: pa.Schema | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        ignore_missing: bool = False,
+    ) -> None:
+        """`format`: `parquet`, `orc`, a format of rows (JsonFormat, CsvFormat: a line a row; AvroFormat) or another
+        FileFormat. `partition_by`: columns that are directories, `column=value`, in place of columns of the file.
+        `shuffle`: rows of a partition meet in one subtask, so that fewer files are written (default: where there are
+        partitions). `compact_below`: files of a partition and checkpoint with fewer bytes become one before they are
+        committed. `schema`: of the rows; default is that of the first batch. `ignore_missing`: a restore may find a
+        committed file gone, because a consumer takes files away."""
+        self.path: str = absolute(path)
+        self.format: FileFormat = file_format_of(format, compression)
+        self.partition_by: tuple[str, ...] = tuple(partition_by)
+        self.rolling = rolling or RollingPolicy()
+        if compact_below is not None and compact_below < 1:
+            raise ConnectorError("FileSink: compact_below must be positive")
+        self.compact_below = compact_below
+        self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
+        self.schema = schema
+        self.storage_options: dict[str, str] = dict(storage_options or {})
+        self.ignore_missing = ignore_missing
+        in_both = set(self.partition_by) & set(self.format.schema.names if self.format.schema else ())
+        if in_both:
+            raise ConnectorError(
+                f"FileSink: column {min(in_both)!r} is in partition_by, so that it is in the path; leave it out of the format's schema"
+            )
+        if self.shuffle and not self.partition_by:
+            raise ConnectorError("FileSink: shuffle=True needs partition_by")
+
+    @property
+    def described(self) -> str:
+        """The sink's kind and path, for errors."""
+        return f"{type(self).__name__} {self.path}"
+
+    @property
+    def commits_together(self) -> bool:
+        return self.compact_below is not None
+
+    def validate(self) -> None:
+        files, location = output_files.open_output(self.path, self.storage_options)
+        files.prepare(location.path)
+
+    def before_writing(self, stream: Any) -> Any:
+        return stream.key_by(*self.partition_by) if self.shuffle else stream
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        files, location = output_files.open_output(self.path, self.storage_options)
+        return FileSinkWriter(self, files, SinkPlace.of(location.path, context), is_local=location.is_local)
+
+    def create_committer(self, context: SourceContextInfo) -> Committer:
+        return FileCommitter(self, context)
+
+    def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
+        return CompactingCommitter(self, context)
+
+
+class FileCommitter(Committer):
+    """Renames staged files into place, and removes what lost attempts left."""
+
+    def __init__(self, sink: FileSink, context: SourceContextInfo) -> None:
+        self._sink = sink
+        self._files, location = output_files.open_output(sink.path, sink.storage_options)
+        self._place = SinkPlace.of(location.path, context)
+
+    def commit(self, committables: Sequence[Committable]) -> None:
+        publish(self._sink, self._files, committables)
+        if any(each.data.get("sweep") == self._place.attempt for each in committables):
+            remove_orphans(self._files, self._place, STAGED)
+
+    def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
+        remove_orphans(self._files, self._place, IN_PROGRESS)
+
+    def close(self) -> None:
+        close_staging(self._files, self._place)
+
+
+class CompactingCommitter(GlobalCommitter):
+    """Puts small files of a partition and checkpoint together, and renames all into place, for every subtask."""
+
+    def __init__(self, sink: FileSink, context: SourceContextInfo) -> None:
+        self._sink = sink
+        self._files, location = output_files.open_output(sink.path, sink.storage_options)
+        self._place = SinkPlace.of(location.path, context)
+        self._threads = ThreadPoolExecutor(COMPACTION_THREADS, thread_name_prefix="file-compaction")
+
+    def last_committed(self, job_id: str, sink_uid: str) -> int | None:
+        """Nobody notes it: every rename and every merge finds by its names whether it is done."""
+        return None
+
+    def commit(self, together: GlobalCommittable) -> None:
+        groups: dict[tuple[str, int], list[Committable]] = {}
+        for each in together.committables:
+            if "staged" in each.data:
+                directory = posixpath.dirname(each.data["target"])
+                groups.setdefault((directory, each.data["checkpoint_id"]), []).append(each)
+        # A group is what the writers handed out for one checkpoint: the same whenever it is committed again.
+        merging = [
+            self._threads.submit(self._merged, together, directory, checkpoint_id, group)
+            for (directory, checkpoint_id), group in groups.items()
+        ]
+        publish(self._sink, self._files, [each for future in merging for each in future.result()])
+        for each in together.committables:
+            if "sweep" in each.data and not together.may_repeat:
+                data = each.data
+                writer = replace(
+                    self._place,
+                    uid=file_name(together.sink_uid),
+                    subtask=data["subtask"],
+                    parallelism=data["parallelism"],
+                    attempt=data["sweep"],
+                )
+                remove_orphans(self._files, writer, STAGED)
+                remove_orphans(self._files, writer, IN_PROGRESS)
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        close_staging(self._files, self._place)
+
+    def _merged(
+        self, together: GlobalCommittable, directory: str, checkpoint_id: int, group: Sequence[Committable]
+    ) -> list[Committable]:
+        """The group with one file in place of its small ones; what was merged is deleted only when it is visible."""
+        small = sorted(
+            (each for each in group if each.data["bytes"] < (self._sink.compact_below or 0)),
+            key=lambda each: str(each.data["staged"]),
+        )
+        if len(small) < 2:
+            return list(group)
+        job, uid = file_name(together.job_id), file_name(together.sink_uid)
+        name = f"part-{job}-{uid}-all-{checkpoint_id:06d}{self._sink.format.suffix}"
+        target = f"{directory}/{name}"
+        sources = [str(each.data["staged"]) for each in small]
+        if not self._files.exists(target):
+            staging = posixpath.dirname(sources[0])
+            gone = [source for source in sources if not self._files.exists(source)]
+            if gone:
+                require_nothing_missing(self._sink, [(gone[0], target)])
+                return [each for each in group if each not in small]
+            begun = f"{staging}/{posixpath.basename(directory)}-{name}{MERGING}"
+            with failures("write", target):
+                opened = [self._files.read(source) for source in sources]
+                try:
+                    with self._files.open(begun) as stream:
+                        self._sink.format.merge(opened, stream)
+                finally:
+                    for each in opened:
+                        each.close()
+            sealed = f"{begun}{STAGED}"
+            self._files.seal(begun, sealed)
+            self._files.publish([(sealed, target)])
+        for source in sources:
+            self._files.delete(source)
+        return [each for each in group if each not in small]
+
+
+def publish(sink: FileSink, files: OutputFiles, committables: Sequence[Committable]) -> None:
+    """Rename what is staged into place, or find that it was. Raises ConnectorError when it is in neither place."""
+    moves = [(each.data["staged"], each.data["target"]) for each in committables if "staged" in each.data]
+    missing = files.publish(moves) if moves else []
+    if missing:
+        require_nothing_missing(sink, missing)
+
+
+def require_nothing_missing(sink: FileSink, missing: Sequence[tuple[str, str]]) -> None:
+    """Raise ConnectorError for files that are gone, unless a consumer may have taken them."""
+    if sink.ignore_missing:
+        return
+    staged, target = missing[0]
+    raise ConnectorError(
+        f"{type(sink).__name__}: {len(missing)} pre-committed file(s) are gone, the first is {staged}, to become {target}. Its rows "
+        "would be missing from the output. If a consumer took the committed file away, use ignore_missing=True"
+    )
+
+
+def remove_orphans(files: OutputFiles, place: SinkPlace, suffix: str) -> None:
+    """Delete staged files that lost attempts of this subtask left behind."""
+    for name in files.names(place.staging):
+        if name.endswith(suffix) and place.is_orphan(name):
+            files.delete(f"{place.staging}/{name}")
+
+
+def close_staging(files: OutputFiles, place: SinkPlace) -> None:
+    """Remove the staging directories when nothing is in them."""
+    files.remove_directory_if_empty(place.staging)
+    files.remove_directory_if_empty(f"{place.directory}/{STAGING}")

@@ -1,0 +1,230 @@
+"""Fills the staged files of one subtask of a sink, one at a time for each partition.
+
+Decides when rows are encoded (when a row group is full), when a file is closed (at the barrier, beyond a size or an
+age, or when too many partitions have one open), and that every batch has the columns of the first. It does not know
+what becomes of files that it handed out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.files.output_files import OutputFiles, failures
+from snapline.connectors.files.partitions import split_by_partition
+from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace
+from snapline.connectors.formats.file_format import FileEncoder
+from snapline.dataflow.api.connector_api import Committable, SinkWriter
+from snapline.dataflow.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from snapline.connectors.files.file_sink import FileSink
+
+BUFFERED_BYTES_MAX = 64 << 20
+OPEN_PARTITIONS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """A file that is durable and not handed out yet."""
+
+    sequence: int
+    partition: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """The rows of one partition since the last file was closed."""
+
+    partition: str
+    begun_ms: int
+    sequence: int = -1
+    """Below zero: everything is buffered yet."""
+    buffered: list[pa.RecordBatch] = field(default_factory=list)
+    buffered_rows: int = 0
+    buffered_bytes: int = 0
+    rows: int = 0
+    stream: Any = None
+    encoder: FileEncoder | None = None
+
+
+class FileSinkWriter(SinkWriter):
+    """Fills staged files; batches are gathered into row groups of a good size."""
+
+    def __init__(
+        self,
+        sink: FileSink,
+        files: OutputFiles,
+        place: SinkPlace,
+        *,
+        is_local: bool,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        self._sink = sink
+        self._files = files
+        self._place = place
+        self._in_progress_suffix = IN_PROGRESS if is_local else STAGED
+        self._clock_ms = clock_ms
+        self._row_schema: pa.Schema | None = sink.schema
+        self._file_schema: pa.Schema | None = sink.format.schema
+        self._open: dict[str, OpenFile] = {}
+        """By partition, the one that was written least recently first."""
+        self._buffered_bytes = 0
+        self._sequence = 0
+        self._sealed: list[SealedFile] = []
+        self._swept = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._row_schema is None:
+            self._row_schema = batch.schema.remove_metadata()
+        name = self._sink.described
+        batch = conformed(batch, self._row_schema, cast=self._sink.schema is not None, what=name)
+        for partition, rows in split_by_partition(batch, self._sink.partition_by):
+            if self._file_schema is None:
+                self._file_schema = rows.schema
+            elif self._sink.format.schema is not None:
+                rows = conformed(rows, self._file_schema, cast=True, what=name)  # noqa: PLW2901
+            self._add(partition, rows)
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        for file in list(self._open.values()):
+            self._seal(file)
+        place = self._place
+        committables = []
+        for sealed in self._sealed:
+            final = place.final(checkpoint_id, sealed.sequence, self._sink.format.suffix)
+            directory = f"{place.directory}/{sealed.partition}" if sealed.partition else place.directory
+            committables.append(
+                Committable(
+                    {
+                        "staged": f"{place.staging}/{place.staged(sealed.sequence)}{STAGED}",
+                        "target": f"{directory}/{final}",
+                        "checkpoint_id": checkpoint_id,
+                        "rows": sealed.rows,
+                        "bytes": sealed.size_bytes,
+                    }
+                )
+            )
+        self._sealed = []
+        if not self._swept:
+            self._swept = True
+            sweep = {"sweep": place.attempt, "subtask": place.subtask, "parallelism": place.parallelism}
+            committables.append(Committable(sweep))
+        return committables
+
+    def close(self) -> None:
+        """What was not handed out is of no use to anybody."""
+        sequences = [file.sequence for file in self._open.values() if file.sequence >= 0]
+        try:
+            for file in self._open.values():
+                _abandon(file)
+        finally:
+            self._open = {}
+            sequences += [sealed.sequence for sealed in self._sealed]
+            self._sealed = []
+            for sequence in sequences:
+                for suffix in dict.fromkeys((self._in_progress_suffix, STAGED)):
+                    self._files.delete(f"{self._place.staging}/{self._place.staged(sequence)}{suffix}")
+
+    def _add(self, partition: str, rows: pa.RecordBatch) -> None:
+        file = self._open.pop(partition, None)
+        if file is None:
+            if len(self._open) >= OPEN_PARTITIONS_MAX:
+                self._seal(next(iter(self._open.values())))
+            file = OpenFile(partition, self._clock_ms())
+        self._open[partition] = file
+        file.buffered.append(rows)
+        file.buffered_rows += rows.num_rows
+        file.buffered_bytes += rows.nbytes
+        self._buffered_bytes += rows.nbytes
+        if file.buffered_rows >= self._sink.format.batch_rows or file.buffered_bytes >= BUFFERED_BYTES_MAX:
+            self._flush(file)
+            if file.stream.tell() >= self._sink.rolling.max_bytes:
+                self._seal(file)
+        while self._buffered_bytes >= BUFFERED_BYTES_MAX:
+            self._flush(max(self._open.values(), key=lambda each: each.buffered_bytes))
+        max_age_ms = self._sink.rolling.max_age_ms
+        if max_age_ms is not None:
+            old = self._clock_ms() - max_age_ms
+            for each in [each for each in self._open.values() if each.begun_ms <= old]:
+                self._seal(each)
+
+    def _flush(self, file: OpenFile) -> None:
+        """Encode the rows that are buffered."""
+        if not file.buffered:
+            return
+        batches, file.buffered = file.buffered, []
+        self._buffered_bytes -= file.buffered_bytes
+        file.rows += file.buffered_rows
+        file.buffered_rows = file.buffered_bytes = 0
+        with failures("write", self._sink.path):
+            if file.encoder is None:
+                file.sequence, self._sequence = self._sequence, self._sequence + 1
+                path = f"{self._place.staging}/{self._place.staged(file.sequence)}{self._in_progress_suffix}"
+                file.stream = self._files.open(path)
+                file.encoder = self._sink.format.open(file.stream, self._file_schema)
+            file.encoder.write(pa.Table.from_batches(batches))
+
+    def _seal(self, file: OpenFile) -> None:
+        """Close the file and make it durable."""
+        self._flush(file)
+        self._open.pop(file.partition, None)
+        if file.encoder is None:
+            return
+        with failures("write", self._sink.path):
+            file.encoder.close()
+            size_bytes = file.stream.tell() if not file.stream.closed else 0
+            file.stream.close()
+        staged = f"{self._place.staging}/{self._place.staged(file.sequence)}"
+        self._sealed.append(SealedFile(file.sequence, file.partition, file.rows, size_bytes))
+        self._files.seal(f"{staged}{self._in_progress_suffix}", f"{staged}{STAGED}")
+
+
+def _abandon(file: OpenFile) -> None:
+    """Close what nobody will read, whatever a full disk says to that."""
+    for each in (file.encoder, file.stream):
+        if each is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                each.close()
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema, *, cast: bool, what: str) -> pa.RecordBatch:
+    """The batch with exactly the columns of the schema, in its order."""
+    if batch.schema.equals(schema):
+        return batch.replace_schema_metadata(None)
+    try:
+        if sorted(batch.schema.names) == sorted(schema.names):
+            batch = batch.select(schema.names)
+            if batch.schema.types == schema.types:
+                return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            if cast:
+                return batch.cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConnectorError(f"{what}: a batch does not fit the schema: {first_line(error)}") from error
+    raise ConnectorError(f"{what}: {_difference(schema, batch.schema)}")
+
+
+def _difference(expected: pa.Schema, got: pa.Schema) -> str:
+    """The first column that differs."""
+    for wanted in expected:
+        if wanted.name not in got.names:
+            return (
+                f"a batch lacks the column {wanted.name!r}; every batch needs the columns {', '.join(expected.names)}"
+            )
+        if got.field(wanted.name).type != wanted.type:
+            return (
+                f"column {wanted.name!r} is {got.field(wanted.name).type} in a batch and {wanted.type} before; cast it to one type, "
+                "or give the sink a schema="
+            )
+    extra = next(name for name in got.names if name not in expected.names)
+    return f"a batch has the column {extra!r}, which earlier ones had not; every batch needs the same columns"

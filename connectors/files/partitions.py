@@ -1,0 +1,51 @@
+"""Rows to partitions: which rows of a batch go to which directory.
+
+Decides that the columns of a partition are in the path alone, as Hive has it, and that rows keep their order within
+their partition. It knows neither files nor formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapline.connectors.files.staging import partition_directory
+from snapline.dataflow.errors import ConnectorError
+
+
+def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(directory, rows without the partition's columns), for every partition that the batch has rows of."""
+    if not columns:
+        yield "", batch
+        return
+    missing = [name for name in columns if name not in batch.schema.names]
+    if missing:
+        raise ConnectorError(
+            f"FileSink: partition_by names {missing[0]!r}, and the rows have the columns {', '.join(batch.schema.names)}"
+        )
+    rest = batch.select([name for name in batch.schema.names if name not in columns])
+    if not rest.num_columns:
+        raise ConnectorError("FileSink: all columns are in partition_by, and none is left for the files")
+    if not batch.num_rows:
+        return
+    codes = np.zeros(batch.num_rows, np.int64)
+    values = []
+    for name in columns:
+        column = batch.column(name)
+        encoded = column if isinstance(column, pa.DictionaryArray) else pc.dictionary_encode(column)
+        values.append([*encoded.dictionary.to_pylist(), None])
+        indices = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+        codes = codes * len(values[-1]) + indices
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
+    taken = rest if len(starts) == 1 else rest.take(pa.array(order))
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        code, named = int(ordered[start]), []
+        for of_column in reversed(values):
+            code, index = divmod(code, len(of_column))
+            named.append(of_column[index])
+        yield partition_directory(tuple(columns), tuple(reversed(named))), taken.slice(start, end - start)

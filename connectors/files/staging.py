@@ -1,0 +1,107 @@
+"""Where a sink of files stages what is not committed, and how its files are called.
+
+Decides names alone: staged files lie in `<path>/_staging/<job>/`, committed ones tell job, sink, subtask, checkpoint
+and attempt, so that no two ever share one and a commit that is repeated finds its work done; `is_orphan` says which
+staged files lost attempts left behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from snapline.dataflow.api.connector_api import SourceContextInfo
+
+STAGING = "_staging"
+IN_PROGRESS = ".inprogress"
+STAGED = ".staged"
+NAME_LENGTH_MAX = 40
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedName:
+    """`<uid>-<subtask>-<attempt number>-<attempt>-<sequence>` and a suffix; the last four never contain a hyphen."""
+
+    uid: str
+    subtask: int
+    attempt_number: int
+    attempt: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}-{self.subtask}-{self.attempt_number}-{self.attempt}-{self.sequence}"
+
+    @classmethod
+    def parse(cls, text: str) -> StagedName | None:
+        """None for a name that is not one of ours."""
+        match = re.fullmatch(r"(.+)-(\d+)-(\d+)-([0-9a-f]+)-(\d+)(?:\.\w+)", text)
+        if match is None:
+            return None
+        uid, subtask, attempt_number, attempt, sequence = match.groups()
+        return cls(uid, int(subtask), int(attempt_number), attempt, int(sequence))
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlace:
+    """Where one subtask of a sink works, and how its files are called."""
+
+    directory: str
+    staging: str
+    job: str
+    uid: str
+    subtask: int
+    parallelism: int
+    attempt_number: int
+    attempt: str
+
+    @classmethod
+    def of(cls, directory: str, context: SourceContextInfo) -> SinkPlace:
+        """From the context of a writer or committer."""
+        job = file_name(context.job_id)
+        return cls(
+            directory=directory,
+            staging=f"{directory}/{STAGING}/{job}",
+            job=job,
+            uid=file_name(context.operator_uid),
+            subtask=context.subtask_index,
+            parallelism=context.parallelism,
+            attempt_number=context.attempt_number,
+            attempt=hashlib.blake2b(context.execution_attempt.encode(), digest_size=6).hexdigest(),
+        )
+
+    def staged(self, sequence: int) -> str:
+        """Name, without suffix, of the n-th file that this attempt writes."""
+        return str(StagedName(self.uid, self.subtask, self.attempt_number, self.attempt, sequence))
+
+    def final(self, checkpoint_id: int, sequence: int, suffix: str) -> str:
+        """Name of a committed file; ordered by subtask, then by time."""
+        where = f"{self.job}-{self.uid}-{self.subtask:04d}-{checkpoint_id:06d}"
+        return f"part-{where}-{self.attempt_number}-{self.attempt}-{sequence:04d}{suffix}"
+
+    def is_orphan(self, name: str) -> bool:
+        """Whether a staged file belongs to an earlier attempt of this subtask, or of one that this one stands for since
+        the parallelism was lowered."""
+        staged = StagedName.parse(name)
+        return (
+            staged is not None
+            and staged.uid == self.uid
+            and staged.subtask % self.parallelism == self.subtask
+            and staged.attempt != self.attempt
+        )
+
+
+def file_name(text: str) -> str:
+    """The text itself where it can be a file name, else something like it that differs from all others."""
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:NAME_LENGTH_MAX] or "sink"
+    return slug if slug == text else f"{slug}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def partition_directory(columns: tuple[str, ...], values: tuple[object, ...]) -> str:
+    """`column=value/...`, as Hive, Spark, polars and DuckDB write and read it."""
+    return "/".join(
+        f"{quote(column, safe='')}={NULL_PARTITION if value is None else quote(str(value), safe=' :+,@')}"
+        for column, value in zip(columns, values, strict=True)
+    )

@@ -1,0 +1,309 @@
+"""How rows are files: what one file holds, how it is written batch by batch, and how small ones become a larger one.
+
+Decides the name's ending, the compressions and how files are put together: Parquet and ORC are read and written again,
+lines are copied, blocks of Avro are copied as they are. A format of single rows (`RowFormat`, as for Kafka) is a format
+of files too: lines, or an Avro container. It does not know where files lie.
+"""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapline.connectors.formats.avro import AvroFormat
+from snapline.connectors.formats.csv_lines import CsvFormat
+from snapline.connectors.formats.json_lines import JsonFormat
+from snapline.connectors.formats.row_format import RowFormat
+from snapline.dataflow.errors import ConnectorError
+
+ROW_GROUP_ROWS = 131_072
+LINE_ROWS = 16_384
+"""So many rows of a format of lines are encoded together."""
+COPIED_BYTES = 1 << 20
+
+
+class FileEncoder(Protocol):
+    """Writes one file, from its beginning to its end."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Append these rows to the file."""
+        ...
+
+    def close(self) -> None:
+        """Write what ends the file; the stream below it stays open."""
+        ...
+
+
+class FileFormat(ABC):
+    """Rows to files; pickled into the job.
+
+    >>> class ArrowFiles(sl_connectors.FileFormat):
+    ...     suffix = ".arrow"
+    ...     schema = None
+    ...     def open(self, stream, schema):
+    ...         return pa.ipc.new_stream(stream, schema)
+    ...     def merge(self, sources, stream):
+    ...         tables = [pa.ipc.open_stream(source).read_all() for source in sources]
+    ...         with self.open(stream, tables[0].schema) as writer:
+    ...             writer.write(pa.concat_tables(tables))
+    >>> sl_connectors.FileSink(f"{tmp}/arrow", ArrowFiles()).format.suffix
+    '.arrow'
+    """
+
+    batch_rows: int = ROW_GROUP_ROWS
+    """So many rows are gathered before they are encoded."""
+
+    @property
+    @abstractmethod
+    def suffix(self) -> str:
+        """What the names of files end with."""
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Columns that a file has; None: those of the first batch."""
+        return None
+
+    @abstractmethod
+    def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
+        """Begin a file in a binary stream."""
+
+    @abstractmethod
+    def merge(self, sources: Sequence[Any], stream: Any) -> None:
+        """Write the rows of these files (open binary streams that can seek) into one."""
+
+
+class ParquetFormat(FileFormat):
+    """Parquet files.
+
+    >>> import io
+    >>> parquet = sl_connectors.ParquetFormat(compression="gzip", row_group_rows=1_000_000)
+    >>> files = [io.BytesIO(), io.BytesIO()]
+    >>> for file in files:
+    ...     writer = parquet.open(file, pa.schema([("n", pa.int64())]))
+    ...     writer.write(pa.table({"n": [1]}))
+    ...     writer.close()
+    >>> parquet.merge(files, io.BytesIO())
+    >>> parquet.suffix
+    '.parquet'
+    """
+
+    compressions = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+    def __init__(self, *, compression: str = "zstd", row_group_rows: int = ROW_GROUP_ROWS) -> None:
+        if row_group_rows < 1:
+            raise ConnectorError("ParquetFormat: row_group_rows must be positive")
+        self.compression = _checked("ParquetFormat", compression, self.compressions)
+        self.batch_rows = row_group_rows
+
+    @property
+    def suffix(self) -> str:
+        return ".parquet"
+
+    def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
+        return _ParquetEncoder(stream, schema, self)
+
+    def merge(self, sources: Sequence[Any], stream: Any) -> None:
+        files = [pq.ParquetFile(source) for source in sources]
+        encoder = self.open(stream, files[0].schema_arrow)
+        gathered: list[pa.RecordBatch] = []
+        for file in files:
+            for batch in file.iter_batches(self.batch_rows):
+                gathered.append(batch)
+                if sum(each.num_rows for each in gathered) >= self.batch_rows:
+                    encoder.write(pa.Table.from_batches(gathered))
+                    gathered = []
+        if gathered:
+            encoder.write(pa.Table.from_batches(gathered))
+        encoder.close()
+
+
+class _ParquetEncoder:
+    """Writes row groups of one file."""
+
+    def __init__(self, stream: Any, schema: pa.Schema, form: ParquetFormat) -> None:
+        self._writer = pq.ParquetWriter(stream, schema, compression=form.compression)
+        self._row_group_rows = form.batch_rows
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class OrcFormat(FileFormat):
+    """ORC files.
+
+    >>> import io
+    >>> orc, file = sl_connectors.OrcFormat(compression="zlib"), io.BytesIO()
+    >>> writer = orc.open(file, pa.schema([("n", pa.int64())]))
+    >>> writer.write(pa.table({"n": [1]}))
+    >>> writer.close()
+    >>> orc.merge([file], io.BytesIO())
+    >>> orc.suffix
+    '.orc'
+    """
+
+    compressions = ("zstd", "snappy", "zlib", "lz4", "none")
+
+    def __init__(self, *, compression: str = "zstd") -> None:
+        self.compression = _checked("OrcFormat", compression, self.compressions)
+
+    @property
+    def suffix(self) -> str:
+        return ".orc"
+
+    def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
+        from pyarrow import orc
+
+        name = "uncompressed" if self.compression == "none" else self.compression
+        writer: FileEncoder = orc.ORCWriter(stream, compression=name)
+        return writer
+
+    def merge(self, sources: Sequence[Any], stream: Any) -> None:
+        from pyarrow import orc
+
+        files = [orc.ORCFile(source) for source in sources]
+        encoder = self.open(stream, files[0].schema)
+        for file in files:
+            encoder.write(file.read())
+        encoder.close()
+
+
+class LinesFormat(FileFormat):
+    """A row a line, in the form of a row format, perhaps compressed."""
+
+    compressions = ("none", "gzip", "zstd")
+    batch_rows = LINE_ROWS
+
+    def __init__(self, rows: RowFormat, *, compression: str = "none") -> None:
+        """`rows`: JsonFormat, CsvFormat, or another whose values have no line breaks in them."""
+        self.rows = rows
+        self.compression = _checked("LinesFormat", compression, self.compressions)
+
+    @property
+    def suffix(self) -> str:
+        kind = ".jsonl" if isinstance(self.rows, JsonFormat) else ".csv" if isinstance(self.rows, CsvFormat) else ".txt"
+        return kind + {"none": "", "gzip": ".gz", "zstd": ".zst"}[self.compression]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
+    def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
+        compressed = stream if self.compression == "none" else pa.CompressedOutputStream(stream, self.compression)
+        return _LinesEncoder(compressed, self.rows, owns_stream=compressed is not stream)
+
+    def merge(self, sources: Sequence[Any], stream: Any) -> None:
+        out = stream if self.compression == "none" else pa.CompressedOutputStream(stream, self.compression)
+        for source in sources:
+            lines = source if self.compression == "none" else pa.CompressedInputStream(source, self.compression)
+            shutil.copyfileobj(lines, out, COPIED_BYTES)
+        if out is not stream:
+            out.close()
+
+
+class _LinesEncoder:
+    """Writes lines into one file."""
+
+    def __init__(self, stream: Any, rows: RowFormat, *, owns_stream: bool) -> None:
+        self._stream = stream
+        self._rows = rows
+        self._owns_stream = owns_stream
+
+    def write(self, rows: pa.Table) -> None:
+        for batch in rows.to_batches(LINE_ROWS):
+            lines = [value or b"" for value in self._rows.encode(batch)]
+            self._stream.write(b"\n".join([*lines, b""]))
+
+    def close(self) -> None:
+        if self._owns_stream:
+            self._stream.close()
+
+
+class AvroFilesFormat(FileFormat):
+    """Avro containers, with the schema of an AvroFormat."""
+
+    compressions = ("none", "gzip", "snappy", "zstd")
+    batch_rows = LINE_ROWS
+
+    def __init__(self, rows: AvroFormat, *, compression: str = "none") -> None:
+        """`compression`: gzip is what Avro calls deflate; snappy and zstd need their own Python packages."""
+        self.rows = rows
+        self.compression = _checked("AvroFilesFormat", compression, self.compressions)
+
+    @property
+    def suffix(self) -> str:
+        return ".avro"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
+    def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
+        return _AvroEncoder(self._writer(stream), self.rows)
+
+    def merge(self, sources: Sequence[Any], stream: Any) -> None:
+        import fastavro
+
+        writer = self._writer(stream)
+        for source in sources:
+            for block in fastavro.block_reader(source):
+                writer.write_block(block)
+        writer.flush()
+
+    def _writer(self, stream: Any) -> Any:
+        from fastavro.write import Writer
+
+        codec = {"none": "null", "gzip": "deflate", "snappy": "snappy", "zstd": "zstandard"}[self.compression]
+        return Writer(stream, dict(self.rows.avro_schema), codec)
+
+
+class _AvroEncoder:
+    """Writes datums into one container."""
+
+    def __init__(self, writer: Any, rows: AvroFormat) -> None:
+        self._writer = writer
+        self._names = rows.schema.names
+
+    def write(self, rows: pa.Table) -> None:
+        for row in rows.select(self._names).to_pylist():
+            try:
+                self._writer.write(row)
+            except (ValueError, TypeError) as error:
+                raise ConnectorError(f"AvroFormat: a row does not fit the schema: {error}") from error
+
+    def close(self) -> None:
+        self._writer.flush()
+
+
+def file_format_of(given: FileFormat | RowFormat | str, compression: str | None) -> FileFormat:
+    """The format of files that is meant by what a user gave. Raises ConnectorError for what is none."""
+    said = {} if compression is None else {"compression": compression}
+    if given == "parquet":
+        return ParquetFormat(**said)  # type: ignore[arg-type]
+    if given == "orc":
+        return OrcFormat(**said)
+    if isinstance(given, FileFormat):
+        if compression is not None:
+            raise ConnectorError(f"say compression={compression!r} to {type(given).__name__}, which has one of its own")
+        return given
+    if isinstance(given, AvroFormat):
+        return AvroFilesFormat(given, **said)
+    if isinstance(given, RowFormat):
+        return LinesFormat(given, **said)
+    raise ConnectorError(
+        f"{given!r} is no format of files: give 'parquet', 'orc', JsonFormat(schema), CsvFormat(schema), AvroFormat(schema) or "
+        "another FileFormat"
+    )
+
+
+def _checked(name: str, compression: str, known: Sequence[str]) -> str:
+    if compression not in known:
+        raise ConnectorError(f"{name}: unknown compression {compression!r}; there are {', '.join(known)}")
+    return compression

@@ -1,0 +1,1 @@
+"""What holds a job up: figures and stacks in, a few lines for people out."""

@@ -1,0 +1,69 @@
+"""What a coordinator's log says of its jobs and TaskManagers: one line for each failure and each registration.
+
+Read off the cores after each batch of events, on their actors' threads; decides nothing but the level. A failure that
+ends or restarts a job is a warning that names job, task, attempt and TaskManager; so is a TaskManager that was rejected
+or lost.
+"""
+
+from __future__ import annotations
+
+from snapline.coordinator.jobmaster.job_master import JobMaster
+from snapline.coordinator.resource.resource_manager import RegistrationOutcome, ResourceManager
+from snapline.runtime.logs import Logger
+
+
+class JobLog:
+    """Writes what is new of one job."""
+
+    def __init__(self, master: JobMaster, logger: Logger) -> None:
+        """Begin with a job that has not failed under this leader."""
+        self._master = master
+        self._logger = logger
+        self._last_failure = 0
+
+    def write(self) -> None:
+        """Log what has happened since the last call."""
+        scheduler = self._master.scheduler
+        for entry in scheduler.exceptions:
+            if entry.number <= self._last_failure:
+                continue
+            self._last_failure = entry.number
+            failure = entry.failure
+            found = {
+                "task": entry.task_name,
+                "attempt": entry.attempt,
+                "resource_id": entry.resource_id,
+                "operator": failure.operator_uid,
+                "position": failure.position,
+                "traceback": failure.traceback,
+            }
+            details = {name: value for name, value in found.items() if value}
+            self._logger.warning("task failed" if entry.task_name else "job failed", reason=failure.summary, **details)
+
+
+class RegistrationLog:
+    """Writes which TaskManagers have come, were rejected, and are gone."""
+
+    def __init__(self, manager: ResourceManager, logger: Logger) -> None:
+        """Begin with nothing that was written before."""
+        self._manager = manager
+        self._logger = logger
+        self._last = 0
+
+    def write(self) -> None:
+        """Log what has happened since the last call."""
+        news = self._manager.news
+        if not news or news[-1].number == self._last:
+            return
+        for each in [each for each in news if each.number > self._last]:
+            info = each.info
+            details = {"resource_id": info.resource_id, "host": info.host, "version": info.version}
+            if each.outcome is RegistrationOutcome.REGISTERED:
+                self._logger.info(each.outcome.value, slots=info.slots, pid=info.pid, **details)
+            elif (
+                each.outcome is RegistrationOutcome.LOST
+            ):  # it may go because its work is done; tasks that fail are warned of
+                self._logger.info(each.outcome.value, reason=each.reason, **details)
+            else:
+                self._logger.warning(each.outcome.value, reason=each.reason, **details)
+        self._last = news[-1].number

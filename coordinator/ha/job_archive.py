@@ -1,0 +1,76 @@
+"""What is kept of jobs that have ended, in high availability storage: one file a job, for every leader that comes.
+
+Decides the names (`archive/<end in ms>-<job id>`, so that the order of names is the order of ends) and which files go:
+all but the latest `jobstore.max-capacity`, and those older than `jobstore.expiration-time`. A file that cannot be read
+is named and left where it is; it keeps no other job from being shown. Written once and never changed, so two leaders
+do not disturb each other. Mirrors Flink's FsJobArchivist and history server, without a process of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.storage.storage_port import Storage, StorageError
+
+DIRECTORY = "archive"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedJobs:
+    """What a new leader finds."""
+
+    jobs: tuple[pb.ArchivedJob, ...] = ()
+    """The job that ended first stands first."""
+    unreadable: tuple[str, ...] = ()
+    """One line for each file that cannot be read."""
+
+
+class JobArchive:
+    """The files of one cluster. Every method may take long, and raise StorageError."""
+
+    def __init__(self, storage: Storage, capacity: int, expiration_ms: int) -> None:
+        """`capacity`: jobs that are kept; `expiration_ms`: for how long, 0: for ever."""
+        self._storage = storage
+        self._capacity = capacity
+        self._expiration_ms = expiration_ms
+
+    def put(self, job: pb.ArchivedJob, now_ms: int) -> None:
+        """Keep the job, and delete what is too old or too much."""
+        if not self._capacity:
+            return
+        overview = job.details.overview
+        name = f"{DIRECTORY}/{overview.end_time_ms or now_ms:015d}-{overview.job_id}"
+        self._storage.put(name, job.SerializeToString())
+        for old in self._superfluous(now_ms):
+            self._storage.delete(old)
+
+    def load(self, now_ms: int) -> ArchivedJobs:
+        """All that are kept and not too old."""
+        jobs, unreadable = [], []
+        superfluous = set(self._superfluous(now_ms))
+        for name in self._names():
+            if name in superfluous:
+                continue
+            try:
+                jobs.append(pb.ArchivedJob.FromString(self._storage.get(name)))
+            except (DecodeError, StorageError) as error:
+                unreadable.append(f"{self._storage.url}/{name} is no archived job, or is damaged ({error}); delete it")
+        return ArchivedJobs(tuple(jobs), tuple(unreadable))
+
+    def _names(self) -> list[str]:
+        return sorted(name for name, _ in self._storage.list(DIRECTORY) if _end_ms(name) is not None)
+
+    def _superfluous(self, now_ms: int) -> list[str]:
+        names = self._names()
+        too_many = names[: -self._capacity] if self._capacity else names
+        expires_ms = now_ms - self._expiration_ms
+        too_old = [name for name in names if self._expiration_ms and (_end_ms(name) or 0) < expires_ms]
+        return list(dict.fromkeys([*too_many, *too_old]))
+
+
+def _end_ms(name: str) -> int | None:
+    text = name.rpartition("/")[2].partition("-")[0]
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,76 @@
+"""The coordinator as the page's server sees it: a gRPC client on the server's own loop, of whoever leads now.
+
+Every failure is a CoordinatorAnswer with the HTTP status that it means and the coordinator's one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from snapline.dataflow.errors import SnaplineError
+from snapline.protos.client_pb2_grpc import ClientServiceStub
+from snapline.runtime.rpc.grpc_channels import Security, open_aio_channel
+
+CALL_TIMEOUT_SECONDS = 20.0
+CLIENT_HEADER = "snapline-client"
+_HTTP_STATUS = {
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+
+
+class CoordinatorAnswer(SnaplineError):
+    """What a coordinator has refused, or that none answers, as an HTTP status and one line."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+class CoordinatorStub:
+    """One connection, made when it is used and made again when the leader has moved."""
+
+    def __init__(self, find_leader: Callable[[], str], security: Security) -> None:
+        """`find_leader` says host:port of the coordinator that leads now; it may raise SnaplineError."""
+        self._find_leader = find_leader
+        self._security = security
+        self.address = ""
+        """host:port of the coordinator that was asked last."""
+        self._channel: grpc.aio.Channel | None = None
+
+    async def call(self, method: str, request: Any, who: str = "page", timeout_s: float = CALL_TIMEOUT_SECONDS) -> Any:
+        """The answer to one call of the client service. `who`: for the audit. Raises CoordinatorAnswer."""
+        try:
+            stub: Any = ClientServiceStub(self._open())
+            metadata = (*self._security.metadata, (CLIENT_HEADER, who))
+            return await getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await self.close()  # the next call asks who leads
+                line = f"no coordinator answers at {self.address}; the page goes on when one does"
+                raise CoordinatorAnswer(503, line) from None
+            status = _HTTP_STATUS.get(error.code(), 500)
+            raise CoordinatorAnswer(status, error.details() or error.code().name) from None
+        except SnaplineError as error:
+            raise CoordinatorAnswer(503, str(error)) from None
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self.address = self._find_leader()
+            self._channel = open_aio_channel(self.address, self._security)
+        return self._channel
+
+    async def close(self) -> None:
+        """Close the connection; the next call makes another one."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()

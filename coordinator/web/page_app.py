@@ -1,0 +1,228 @@
+"""The page of a cluster: static files, and data for them as JSON (`/api/...`), from calls of the client service.
+
+Decides who may ask: with a token set, every request for data shows it as a bearer token; without one only requests
+whose Host is an address or `localhost` are answered, and never those that another site's script sends, so that no page
+elsewhere on the web reaches a cluster through a browser. What changes something is a POST with `X-Snapline: page`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
+from snapline.coordinator.web.recent_figures import PERIOD_SECONDS, RecentFigures
+from snapline.dataflow.config import is_secret
+from snapline.dataflow.wire.message_json import message_as_dict
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import REDACTED
+
+STATIC = Path(__file__).parent / "static"
+LONG_CALL_SECONDS = 600.0
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+Answer = Message | dict[str, Any] | list[Any]
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+class PageApp:
+    """The application of one server."""
+
+    def __init__(self, coordinator: CoordinatorStub, token: str, hosts: frozenset[str] = frozenset()) -> None:
+        """`token`: what requests have to show; empty: nothing. `hosts`: names under which the page may be asked for,
+        besides addresses and `localhost`."""
+        self._coordinator = coordinator
+        self._token = token
+        self._hosts = hosts
+        self._figures = RecentFigures()
+        read = [
+            ("/api/overview", self._overview),
+            ("/api/jobs", self._jobs),
+            ("/api/jobs/{job_id}", self._job),
+            ("/api/jobs/{job_id}/checkpoints", self._checkpoints),
+            ("/api/jobs/{job_id}/checkpoints/{checkpoint_id:int}", self._checkpoint),
+            ("/api/jobs/{job_id}/figures", self._recent),
+            ("/api/jobs/{job_id}/why", self._why),
+            ("/api/jobs/{job_id}/stacks", self._stacks),
+            ("/api/taskmanagers", self._task_managers),
+        ]
+        change = [
+            ("/api/jobs/{job_id}/cancel", self._cancel),
+            ("/api/jobs/{job_id}/savepoint", self._savepoint),
+            ("/api/jobs/{job_id}/stop", self._stop),
+            ("/api/jobs/{job_id}/rescale", self._rescale),
+        ]
+        routes = [Route(path, self._guarded(handler)) for path, handler in read]
+        routes += [Route(path, self._guarded(handler, changes=True), methods=["POST"]) for path, handler in change]
+        self.application = Starlette(
+            routes=[*routes, Route("/", self._index), Mount("/static", StaticFiles(directory=STATIC))],
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _application: Starlette) -> AsyncIterator[None]:
+        looking = asyncio.create_task(self._look())
+        yield
+        looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking
+        await self._coordinator.close()
+
+    # --- who may ask --------------------------------------------------------------------------------------------------
+
+    def _guarded(self, handler: Handler, *, changes: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            refused = self._refusal(request, changes=changes)
+            if refused is not None:
+                return refused
+            try:
+                answer = await handler(request)
+            except CoordinatorAnswer as error:
+                return JSONResponse({"error": str(error)}, error.status, PAGE_HEADERS)
+            except (ValueError, KeyError) as error:
+                return JSONResponse({"error": f"the request makes no sense: {error}"}, 400, PAGE_HEADERS)
+            body = message_as_dict(answer) if isinstance(answer, Message) else answer
+            return JSONResponse(body, headers=PAGE_HEADERS)
+
+        return respond
+
+    def _refusal(self, request: Request, *, changes: bool) -> Response | None:
+        """Why the request is not answered; None: it is."""
+        host = request.headers.get("host", "")
+        origin = request.headers.get("origin", "")
+        if origin and origin.partition("://")[2] != host:
+            return JSONResponse({"error": f"a script of {origin} may not ask here"}, 403)
+        if self._token:
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self._token.encode()):
+                line = "the cluster has a token: send it as Authorization: Bearer TOKEN (security.auth.token)"
+                return JSONResponse({"error": line}, 401)
+        elif not self._is_known_host(host):
+            return JSONResponse({"error": f"this page is not {host}: ask for it by its address or as localhost"}, 403)
+        if changes and request.headers.get("x-snapline") != "page":
+            return JSONResponse({"error": "send the header X-Snapline: page with what changes something"}, 403)
+        return None
+
+    def _is_known_host(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        name = name.strip("[]")
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(name)
+            return True
+        return name == "localhost" or name in self._hosts
+
+    async def _index(self, _request: Request) -> Response:
+        return FileResponse(STATIC / "index.html", headers=PAGE_HEADERS)
+
+    # --- data ---------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, method: str, message: Message, timeout_s: float = 20.0) -> Any:
+        client = request.client.host if request.client is not None else "?"
+        return await self._coordinator.call(method, message, f"page for {client}", timeout_s)
+
+    async def _overview(self, request: Request) -> Answer:
+        found = await self._ask(request, "GetClusterOverview", pb.GetClusterOverviewRequest())
+        return {**message_as_dict(found), "leader": self._coordinator.address}
+
+    async def _jobs(self, request: Request) -> Answer:
+        message = pb.ListJobsRequest(page_size=200, page_token=request.query_params.get("page", ""))
+        answer: Answer = await self._ask(request, "ListJobs", message)
+        return answer
+
+    async def _job(self, request: Request) -> Answer:
+        details = await self._ask(request, "GetJob", pb.GetJobRequest(job_id=_job_id(request)))
+        found = message_as_dict(details)
+        found["configuration"] = {
+            key: REDACTED if is_secret(key) else value for key, value in found["configuration"].items()
+        }
+        return found
+
+    async def _checkpoints(self, request: Request) -> Answer:
+        answer: Answer = await self._ask(request, "ListCheckpoints", pb.ListCheckpointsRequest(job_id=_job_id(request)))
+        return answer
+
+    async def _checkpoint(self, request: Request) -> Answer:
+        number = int(request.path_params["checkpoint_id"])
+        message = pb.GetCheckpointRequest(job_id=_job_id(request), checkpoint_id=number)
+        answer: Answer = await self._ask(request, "GetCheckpoint", message)
+        return answer
+
+    async def _recent(self, request: Request) -> Answer:
+        return self._figures.columns_of(_job_id(request))
+
+    async def _why(self, request: Request) -> Answer:
+        message = pb.ExplainJobRequest(job_id=_job_id(request), without_stacks="stacks" not in request.query_params)
+        answer: Answer = await self._ask(request, "ExplainJob", message)
+        return answer
+
+    async def _stacks(self, request: Request) -> Answer:
+        answer: Answer = await self._ask(request, "DumpThreads", pb.DumpThreadsRequest(job_id=_job_id(request)))
+        return answer
+
+    async def _task_managers(self, request: Request) -> Answer:
+        answer: Answer = await self._ask(request, "ListTaskManagers", pb.ListTaskManagersRequest())
+        return answer
+
+    # --- what changes something ---------------------------------------------------------------------------------------
+
+    async def _cancel(self, request: Request) -> Answer:
+        answer: Answer = await self._ask(request, "CancelJob", pb.CancelJobRequest(job_id=_job_id(request)))
+        return answer
+
+    async def _savepoint(self, request: Request) -> Answer:
+        body = await request.json()
+        message = pb.TriggerSavepointRequest(job_id=_job_id(request), trigger_id=str(body.get("trigger_id", "")))
+        answer: Answer = await self._ask(request, "TriggerSavepoint", message, LONG_CALL_SECONDS)
+        return answer
+
+    async def _stop(self, request: Request) -> Answer:
+        body = await request.json()
+        message = pb.StopWithSavepointRequest(job_id=_job_id(request), trigger_id=str(body.get("trigger_id", "")))
+        answer: Answer = await self._ask(request, "StopWithSavepoint", message, LONG_CALL_SECONDS)
+        return answer
+
+    async def _rescale(self, request: Request) -> Answer:
+        parallelism = int((await request.json())["parallelism"])
+        message = pb.RescaleRequest(job_id=_job_id(request), parallelism=parallelism)
+        answer: Answer = await self._ask(request, "Rescale", message, LONG_CALL_SECONDS)
+        return answer
+
+    # --- plots --------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Take the figures of all running jobs, again and again; a coordinator that is away leaves a hole."""
+        while True:
+            with contextlib.suppress(CoordinatorAnswer):
+                jobs = await self._coordinator.call("ListJobs", pb.ListJobsRequest())
+                for job in jobs.jobs:
+                    if not job.end_time_ms:
+                        await self._look_at(job.job_id)
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def _look_at(self, job_id: str) -> None:
+        details = await self._coordinator.call("GetJob", pb.GetJobRequest(job_id=job_id))
+        checkpoints = await self._coordinator.call("ListCheckpoints", pb.ListCheckpointsRequest(job_id=job_id))
+        latest = checkpoints.latest_completed if checkpoints.HasField("latest_completed") else None
+        self._figures.add(details, latest, round(time.time() * 1000))
+
+
+def _job_id(request: Request) -> str:
+    return str(request.path_params["job_id"])

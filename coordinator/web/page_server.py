@@ -1,0 +1,112 @@
+"""The server of the page: uvicorn on a thread of its own, in a coordinator or as `snapline ui`.
+
+TLS is on when the cluster has it: then browsers show a certificate of the cluster's authority, as all others do.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from snapline.dataflow.config import (
+    SECURITY_SSL_CA,
+    SECURITY_SSL_CERTIFICATE,
+    SECURITY_SSL_KEY,
+    WEB_BIND_ADDRESS,
+    WEB_PORT,
+    Configuration,
+)
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import Logger
+from snapline.runtime.rpc.grpc_channels import Security
+
+if TYPE_CHECKING:
+    import uvicorn
+
+STOP_SECONDS = 5.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class PageServer:
+    """One server; `start` it, and `stop` it."""
+
+    def __init__(self, configuration: Configuration, find_leader: Callable[[], str]) -> None:
+        """`find_leader`: host:port of the coordinator that leads. Raises SnaplineError for files that cannot be read,
+        and where the libraries are missing."""
+        try:
+            import uvicorn
+
+            from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
+            from snapline.coordinator.web.page_app import PageApp
+        except ImportError as error:
+            raise SnaplineError(f"the page needs the extra web ({error}): pip install 'snapline[web]'") from None
+        security = Security.from_configuration(configuration)
+        app = PageApp(CoordinatorStub(find_leader, security), security.token)
+        config = uvicorn.Config(app.application, log_config=None, access_log=False, lifespan="on", ws="none")
+        config.timeout_graceful_shutdown = 1
+        if security.tls:
+            config.ssl_certfile = configuration.get_option(SECURITY_SSL_CERTIFICATE)
+            config.ssl_keyfile = configuration.get_option(SECURITY_SSL_KEY)
+            config.ssl_ca_certs = configuration.get_option(SECURITY_SSL_CA)
+            config.ssl_cert_reqs = ssl.CERT_REQUIRED
+        self._scheme = "https" if security.tls else "http"
+        self._server: uvicorn.Server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+
+    def start(self, host: str, port: int) -> str:
+        """Listen, and return the address of the page. Raises SnaplineError when the port is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, port))
+            listening.listen(128)
+        except OSError as error:
+            listening.close()
+            reason = (error.strerror or str(error)).lower()
+            raise SnaplineError(f"cannot serve the page on {host}:{port}: {reason}; choose another web.port") from None
+        self._socket = listening
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), name="snapline-page", daemon=True)
+        self._thread.start()
+        return f"{self._scheme}://{host}:{listening.getsockname()[1]}"
+
+    def stop(self) -> None:
+        """Stop the server and its thread. Idempotent."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+        if self._socket is not None:
+            self._socket.close()
+
+
+def start_page(configuration: Configuration, find_leader: Callable[[], str], logger: Logger) -> PageServer | None:
+    """Serve the page of a coordinator as the settings say. One that nobody has asked for by `web.port` gives way: to a
+    port that is taken, and to libraries that are missing; the log says so. Raises SnaplineError otherwise."""
+    port, host = configuration.get_option(WEB_PORT), configuration.get_option(WEB_BIND_ADDRESS)
+    if port < 0:
+        return None
+    check_exposure(configuration, host)
+    try:
+        server = PageServer(configuration, find_leader)
+        address = server.start(host, port)
+    except SnaplineError as error:
+        if WEB_PORT.key in configuration:
+            raise
+        logger.warning("no page is served", reason=str(error))
+        return None
+    logger.info("the page is served", address=address)
+    return server
+
+
+def check_exposure(configuration: Configuration, host: str) -> None:
+    """Raises SnaplineError for a page that everybody could use."""
+    security = Security.from_configuration(configuration)
+    if host not in LOOPBACK and not security.token and not security.tls:
+        raise SnaplineError(
+            f"web.bind-address = {host} shows the page to everybody who reaches it, and lets them cancel jobs: set security.auth.token or "
+            "TLS, or leave it at 127.0.0.1"
+        )

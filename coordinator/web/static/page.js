@@ -1,0 +1,174 @@
+// The views of the page. Each asks the server for what it shows, every two seconds, and draws only what has changed.
+import { jobGraph, vertexFigures } from "/static/job_graph.js";
+import { plots } from "/static/plots.js";
+import { bare, bytes, checkpointStatus, count, element as el, jobStatus, lasting, share, status, table, taskState, time } from "/static/words.js";
+
+const PERIOD_MS = 2000, LIVE = ["CREATED", "RUNNING", "RESTARTING", "FAILING", "CANCELLING", "RECONCILING", "SUSPENDED"];
+const main = document.getElementById("main"), trouble = document.getElementById("trouble");
+let drawn = "", route = "", generation = 0;
+
+// --- asking the server
+async function ask(path, body) {
+  const headers = { "X-Snapline": "page" };
+  const token = sessionStorage.getItem("token");
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (body) headers["Content-Type"] = "application/json";
+  const answer = await fetch(`/api/${path}`, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
+  const said = await answer.json();
+  if (answer.ok) return said;
+  if (answer.status === 401 && (await askForToken())) return ask(path, body);
+  throw new Error(said.error || `the server answered ${answer.status}`);
+}
+async function askForToken() {
+  const given = await dialog("This cluster has a token", "Give the value of security.auth.token; it is kept until this tab is closed.", "token", "password");
+  if (given) sessionStorage.setItem("token", given);
+  return Boolean(given);
+}
+function dialog(title, text, field, type = "text", value = "") {
+  const box = document.getElementById("ask");
+  if (box.open) return Promise.resolve(null);
+  document.getElementById("ask-title").textContent = title;
+  document.getElementById("ask-text").textContent = text;
+  const input = field ? el("input", { type, value, "aria-label": field, min: 1 }) : null;
+  document.getElementById("ask-fields").replaceChildren(...(input ? [el("label", {}, `${field} `, input)] : []));
+  box.returnValue = "no";
+  box.showModal();
+  return new Promise((settle) => box.addEventListener("close", () => settle(box.returnValue === "yes" ? (input ? input.value : true) : null), { once: true }));
+}
+async function change(job, what, title, text, field, value) {
+  const given = await dialog(title, text, field, field ? "number" : "text", value);
+  if (given === null) return;
+  const body = field ? { [field]: Number(given) } : { trigger_id: crypto.randomUUID?.() || String(Math.random()) };
+  say(`${what} of ${job.overview.name} was asked for…`);
+  try {
+    const answer = await ask(`jobs/${job.overview.job_id}/${what}`, body);
+    if (answer.failure) throw new Error(answer.failure.message);
+    say(answer.path ? `savepoint: ${answer.path}` : `${what}: done`);
+  } catch (error) { complain(error); }
+  refresh(true);
+}
+const say = (text) => { const line = document.getElementById("said"); if (line) line.textContent = text; };
+function complain(error) { trouble.textContent = error.message; trouble.hidden = false; }
+
+// --- views
+async function jobsView() {
+  const { jobs } = await ask("jobs");
+  const row = (job) => [el("a", { href: `#/job/${job.job_id}` }, job.name), status(jobStatus(job.status)), time(job.start_time_ms),
+    lasting((job.end_time_ms || Date.now()) - job.start_time_ms), count(job.restarts), job.latest_completed_checkpoint_id || "–",
+    job.failure ? job.failure.summary : job.status_detail];
+  const columns = [["Job"], ["Status"], ["Started"], ["Lasts", "n"], ["Restarts", "n"], ["Checkpoint", "n"], ["Cause or what it waits for", "long"]];
+  const live = jobs.filter((job) => LIVE.includes(jobStatus(job.status)));
+  const over = jobs.filter((job) => !live.includes(job)).sort((a, b) => b.end_time_ms - a.end_time_ms);
+  return { data: jobs, draw: () => [el("h1", {}, "Jobs"), table("Running jobs", columns, live.map(row), "No job runs."),
+    el("h2", {}, "Ended"), table("Ended jobs", columns, over.map(row), "No job has ended.")] };
+}
+
+const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["exceptions", "Exceptions"], ["stacks", "Stacks"], ["configuration", "Configuration"]];
+function jobHead(job, tab) {
+  const { overview } = job, name = jobStatus(overview.status), live = LIVE.includes(name);
+  const button = (text, kind, action) => el("button", { type: "button", class: kind, onclick: action }, text);
+  const buttons = live ? el("div", { class: "buttons" },
+    button("Savepoint", "", () => change(job, "savepoint", "Take a savepoint?", `${overview.name} goes on.`)),
+    button("Rescale", "", () => change(job, "rescale", "Rescale the job?", "Every vertex gets this parallelism; the job stands still for its restart.", "parallelism", Math.max(...job.vertices.map((v) => v.parallelism)))),
+    button("Stop", "", () => change(job, "stop", "Stop with a savepoint?", `${overview.name} ends; it can be started again from the savepoint.`)),
+    button("Cancel", "danger", () => change(job, "cancel", "Cancel the job?", `${overview.name} ends without a savepoint. Committed output and retained checkpoints stay.`))) : null;
+  return [el("div", { class: "head" }, el("h1", {}, overview.name), status(name),
+    el("span", { class: "soft" }, `${time(overview.start_time_ms)} · ${lasting((overview.end_time_ms || Date.now()) - overview.start_time_ms)} · ${overview.restarts} restarts · ${job.checkpoint_counts?.completed ?? 0} checkpoints`), buttons),
+  el("p", { id: "said", role: "status", class: "soft" }), overview.status_detail ? el("p", {}, overview.status_detail) : null,
+  el("nav", { class: "tabs", "aria-label": "Views of the job" }, TABS.map(([path, text]) =>
+    el("a", { href: `#/job/${overview.job_id}${path ? `/${path}` : ""}`, "aria-current": path === tab ? "page" : undefined }, text)))];
+}
+async function jobView(id) {
+  const [job, figures, why] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/figures`), ask(`jobs/${id}/why`)]);
+  const rows = job.vertices.map((vertex) => {
+    const f = vertexFigures(vertex), states = {};
+    for (const s of vertex.subtasks) states[taskState(s.state)] = (states[taskState(s.state)] || 0) + 1;
+    return [el("a", { href: `#/job/${id}/vertex/${vertex.vertex_id}` }, vertex.name), Object.entries(states).map(([name, n]) => el("span", { class: `status ${name}` }, `${n} ${name} `)),
+      count(f.rowsIn), count(f.rowsOut), share(f.busy), share(f.pressed, "p"), `${f.skew} %`, f.lag === null ? "–" : lasting(f.lag)];
+  });
+  return { data: [job, why, figures.time.at(-1)], draw: () => [...jobHead(job, ""),
+    el("p", { class: `why ${why.findings.length ? "" : "calm"}` }, why.summary), why.findings.slice(1).map((f) => el("p", { class: "why" }, f.summary)), jobGraph(job),
+    el("h2", {}, "Vertices"), table("Vertices", [["Vertex"], ["Subtasks"], ["Rows/s in", "n"], ["Rows/s out", "n"], ["Busy, hottest"], ["Back-pressured"], ["Skew", "n"], ["Watermark lag", "n"]], rows),
+    el("h2", {}, "Last hour"), plots(figures)] };
+}
+async function vertexView(id, vertexId) {
+  const job = await ask(`jobs/${id}`), vertex = job.vertices.find((each) => each.vertex_id === vertexId);
+  if (!vertex) throw new Error("the job has no such vertex");
+  const rows = [...vertex.subtasks].sort((a, b) => b.busy_ms_per_second - a.busy_ms_per_second).map((s) => [`${s.subtask_index + 1}/${vertex.parallelism}`, status(taskState(s.state)), s.attempt_number,
+    `${s.resource_id} ${s.host}`, share(s.busy_ms_per_second), share(s.backpressured_ms_per_second, "p"), count(s.records_in_per_second), count(s.records_in), count(s.records_out), bytes(s.bytes_in),
+    Math.abs(s.watermark_ms) < 8e15 ? time(s.watermark_ms) : "–", s.step_ms > 1000 ? lasting(s.step_ms) : "–"]);
+  return { data: vertex, draw: () => [...jobHead(job, "-"), el("h2", {}, vertex.name), el("p", { class: "soft" }, `operators: ${vertex.operator_uids.join(", ")}; the hottest subtask first`),
+    table("Subtasks", [["Subtask"], ["State"], ["Attempt", "n"], ["TaskManager"], ["Busy"], ["Back-pressured"], ["Rows/s in", "n"], ["Rows in", "n"], ["Rows out", "n"], ["Bytes in", "n"], ["Watermark"], ["In a call for", "n"]], rows)] };
+}
+async function checkpointsView(id, number) {
+  const [job, found] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/checkpoints`)]);
+  const one = number ? await ask(`jobs/${id}/checkpoints/${number}`) : null, c = found.counts;
+  const rows = found.history.map((each) => [el("a", { href: `#/job/${id}/checkpoints/${each.checkpoint_id}` }, String(each.checkpoint_id)), status(checkpointStatus(each.status)), bare(each.snapshot_type, "SNAPSHOT_TYPE_").toLowerCase(),
+    time(each.trigger_timestamp_ms), lasting(each.end_to_end_duration_ms), `${each.subtasks_acknowledged}/${each.subtasks_total}`, bytes(each.checkpointed_size_bytes), bytes(each.persisted_data_bytes), each.failure ? each.failure.message : each.path]);
+  const detail = () => {
+    const tasks = one.vertices.flatMap((vertex) => vertex.subtasks.map((s) => [vertex, s])).sort((a, b) => (b[1].acknowledge_timestamp_ms || Infinity) - (a[1].acknowledge_timestamp_ms || Infinity));
+    return [el("h2", {}, `Checkpoint ${number}, who was last first`), table("Subtasks of the checkpoint", [["Subtask"], ["Acknowledged after", "n"], ["Start delay", "n"], ["Alignment", "n"], ["Sync", "n"], ["Async", "n"], ["Size", "n"], ["In flight", "n"]],
+      tasks.map(([vertex, s]) => { const m = s.metrics || {}; return [`${vertex.name} (${s.subtask_index + 1}/${vertex.subtasks.length})`, s.acknowledge_timestamp_ms ? lasting(s.acknowledge_timestamp_ms - one.overview.trigger_timestamp_ms) : "waits",
+        lasting(m.checkpoint_start_delay_ms || 0), lasting(m.alignment_duration_ms || 0), lasting(m.sync_duration_ms || 0), lasting(m.async_duration_ms || 0), bytes(s.state_size_bytes), bytes(m.bytes_persisted_during_alignment || 0)]; }))];
+  };
+  const d = found.end_to_end_duration_ms;
+  return { data: [found, one], draw: () => [...jobHead(job, "checkpoints"), el("p", {}, c ? `${c.triggered} triggered, ${c.completed} completed, ${c.failed} failed, ${c.in_progress} in progress, ${c.restored} restored` : "none yet"),
+    d && d.count ? el("p", { class: "soft" }, `duration: half within ${lasting(d.p50)}, 99 % within ${lasting(d.p99)}, longest ${lasting(d.max)}`) : null,
+    one ? detail() : null, el("h2", {}, "History"), table("Checkpoints", [["Id"], ["Status"], ["Kind"], ["Triggered"], ["Duration", "n"], ["Acknowledged", "n"], ["Size", "n"], ["In flight", "n"], ["Where, or why not", "long"]], rows)] };
+}
+async function exceptionsView(id) {
+  const job = await ask(`jobs/${id}`);
+  return { data: job.failures, draw: () => [...jobHead(job, "exceptions"), job.failures.length ? job.failures.map((entry) => el("section", {}, el("h2", {}, `${time(entry.timestamp_ms)} ${entry.task_name}`),
+    el("p", {}, entry.failure.summary), el("p", { class: "soft" }, [entry.resource_id, entry.failure.operator_uid && `operator ${entry.failure.operator_uid}`, entry.failure.position].filter(Boolean).join(" · ")),
+    entry.failure.traceback ? el("pre", { tabindex: "0" }, entry.failure.traceback) : null)) : el("p", { class: "soft" }, "The job has not failed.")] };
+}
+async function stacksView(id) {
+  const [job, why] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/why?stacks`)]);
+  const dumps = await ask(`jobs/${id}/stacks`);
+  return { data: [why, Date.now()], slow: true, draw: () => [...jobHead(job, "stacks"), el("p", { class: "why" }, why.summary), dumps.dumps.map((dump) => [el("h2", {}, dump.resource_id),
+    dump.stacks.filter((s) => s.task_name).map((s) => el("section", {}, el("h3", {}, s.task_name), el("pre", { tabindex: "0" }, [...s.frames].reverse().join("\n"))))]), dumps.dumps.length ? null : el("p", { class: "soft" }, "No TaskManager runs a task of the job.")] };
+}
+async function configurationView(id) {
+  const job = await ask(`jobs/${id}`);
+  return { data: job.configuration, draw: () => [...jobHead(job, "configuration"), table("Configuration", [["Setting"], ["Value", "long"]], Object.entries(job.configuration), "The job has no settings of its own.")] };
+}
+async function taskManagersView() {
+  const found = await ask("taskmanagers");
+  return { data: found, draw: () => [el("h1", {}, "TaskManagers"), table("TaskManagers", [["Id"], ["Host"], ["Process", "n"], ["Executor"], ["Version"], ["Slots", "n"], ["Free", "n"], ["Log"]],
+    found.task_managers.map((each) => [each.resource_id, each.host, each.pid, each.executor_id || "–", each.version, each.slots, each.free_slots, /^https?:/.test(each.log_url) ? el("a", { href: each.log_url, rel: "noreferrer" }, "log") : "–"]), "No TaskManager is registered."),
+    found.lost.length ? el("p", { class: "soft" }, `lost under this leader: ${found.lost.slice(-20).join(", ")}`) : null] };
+}
+
+// --- which view, and when
+function viewOf(parts) {
+  if (parts[0] === "taskmanagers") return taskManagersView();
+  if (parts[0] !== "job") return jobsView();
+  const [, id, kind, which] = parts;
+  return { vertex: () => vertexView(id, which), checkpoints: () => checkpointsView(id, which), exceptions: () => exceptionsView(id), stacks: () => stacksView(id), configuration: () => configurationView(id) }[kind]?.() ?? jobView(id);
+}
+let timer = 0;
+async function refresh(always = false) {
+  clearTimeout(timer);
+  const mine = ++generation, here = location.hash.slice(2);
+  let period = PERIOD_MS;
+  try {
+    const [view, cluster] = await Promise.all([viewOf(here.split("/")), ask("overview")]);
+    if (mine !== generation) return;
+    const now = JSON.stringify(view.data);
+    if (view.slow) period = 10000;
+    if (here !== route || now !== drawn || always) {
+      const focused = document.activeElement?.closest?.("main") ? document.activeElement.textContent : null, said = document.getElementById("said")?.textContent;
+      main.replaceChildren(...[view.draw()].flat(Infinity).filter(Boolean));
+      if (here === route && said) say(said);
+      if (here !== route) { window.scrollTo(0, 0); document.title = `${main.querySelector("h1")?.textContent ?? "Jobs"} · Snapline`; }
+      else if (focused) [...main.querySelectorAll("a,button")].find((each) => each.textContent === focused)?.focus();
+      [route, drawn] = [here, now];
+    }
+    document.getElementById("cluster").textContent = `${cluster.leader} · Snapline ${cluster.version} · ${cluster.task_managers} TaskManagers · ${cluster.free_slots} of ${cluster.slots} slots free`;
+    trouble.hidden = true;
+  } catch (error) { if (mine === generation) complain(error); }
+  timer = setTimeout(refresh, document.hidden ? 5 * period : period);
+}
+addEventListener("hashchange", () => refresh());
+document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+refresh();

@@ -1,0 +1,54 @@
+"""Columns as Python values, and rows as dictionaries: the quickest way that gives what `to_pylist` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+RowMaker = Callable[..., list[dict[str, Any]]]
+
+_MAKERS: dict[tuple[str, ...], RowMaker] = {}
+_MAKERS_KEPT = 256
+_NUMPY_TYPES = frozenset(
+    {
+        pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
+        pa.float32(), pa.float64(),
+    }
+)  # fmt: skip
+
+
+def column_values(column: pa.Array) -> list[Any]:
+    """A column as Python values. By way of numpy where that gives the same values, for it is faster: 30 times for
+    timestamps, several times for numbers before pyarrow 20."""
+    data_type = column.type
+    if (column.null_count == 0 and data_type in _NUMPY_TYPES) or _is_plain_time(data_type):
+        values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
+        return values.tolist()
+    return column.to_pylist()
+
+
+def _is_plain_time(data_type: pa.DataType) -> bool:
+    """Times whose numpy form turns into `datetime` or `date`, nulls into None."""
+    if pa.types.is_timestamp(data_type):
+        return data_type.tz is None and data_type.unit != "ns"
+    return bool(pa.types.is_date32(data_type))
+
+
+def row_maker(names: tuple[str, ...]) -> RowMaker:
+    """A function of one list per column that returns the rows. Generated, so that each row is one dict display."""
+    maker = _MAKERS.get(names)
+    if maker is None:
+        arguments = [f"c{i}" for i in range(len(names))]
+        values = [f"v{i}" for i in range(len(names))]
+        display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+        source = (
+            f"lambda {', '.join(arguments)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(arguments)})]"
+        )
+        maker = eval(source, {"zip": zip})  # noqa: S307 - built from quoted column names only
+        if len(_MAKERS) >= _MAKERS_KEPT:
+            _MAKERS.clear()
+        _MAKERS[names] = maker
+    return maker

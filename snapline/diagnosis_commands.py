@@ -1,0 +1,105 @@
+"""The commands that say why a job does not get on, what its threads do, and what happened: `why`, `stack`, `profile`,
+`history`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT, Configuration
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.message_json import message_as_dict
+from snapline.flame_graph import flame_graph
+from snapline.protos import client_pb2 as pb
+
+if TYPE_CHECKING:
+    from snapline.cli import Target
+    from snapline.client import ClusterClient
+
+
+def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
+    """Print what holds the job up, the gravest first."""
+    with target.client() as client:
+        found = client.explain_job(client.resolve_job(job))
+    if target.as_json:
+        click.echo(json.dumps(message_as_dict(found), indent=2))
+        return
+    if not found.findings:
+        click.echo(found.summary)
+    for finding in found.findings:
+        click.echo(f"{finding.kind}: {finding.summary}")
+        for frame in finding.stack if with_stacks else ():
+            click.echo(f"    {frame}")
+
+
+def print_stacks(target: Target, what: str, *, everything: bool) -> None:
+    """Print what the threads of a job's TaskManagers, or of one TaskManager, do."""
+    with target.client() as client:
+        dumps = _dump(client, what, 0)
+    if target.as_json:
+        click.echo(json.dumps(message_as_dict(dumps), indent=2))
+        return
+    for dump in dumps.dumps:
+        click.echo(f"TaskManager {dump.resource_id}")
+        for stack in sorted(dump.stacks, key=lambda stack: (not stack.task_name, stack.thread_name)):
+            if not stack.task_name and not everything:
+                continue
+            attempt = f"  attempt {stack.attempt_id.attempt_number}" if stack.task_name else ""
+            click.echo(f"  thread {stack.thread_name!r}{attempt}")
+            for frame in reversed(stack.frames):
+                click.echo(f"    at {frame}")
+    for resource_id in dumps.silent:
+        click.echo(f"TaskManager {resource_id} did not answer", err=True)
+
+
+def write_profile(target: Target, what: str, seconds: int, output: Path) -> None:
+    """Sample the threads of tasks for some seconds, and write a flame graph."""
+    with target.client() as client:
+        dumps = _dump(client, what, seconds * 1000)
+    stacks: dict[tuple[str, ...], int] = {}
+    for dump in dumps.dumps:
+        for stack in dump.stacks:
+            if stack.task_name:
+                key = (f"{stack.task_name} on {dump.resource_id}", *stack.frames)
+                stacks[key] = stacks.get(key, 0) + stack.count
+    samples = max((dump.samples for dump in dumps.dumps), default=0)
+    output.write_text(flame_graph(f"{what}: {seconds} s, {samples} looks", stacks), encoding="utf-8")
+    for resource_id in dumps.silent:
+        click.echo(f"TaskManager {resource_id} did not answer", err=True)
+    said = {"file": str(output), "samples": samples, "stacks": len(stacks)}
+    click.echo(
+        json.dumps(said) if target.as_json else f"wrote {output}: {samples} looks at {len(dumps.dumps)} TaskManagers"
+    )
+
+
+def serve_page(configuration: Configuration, port: int | None, bind: str) -> None:
+    """Serve the page of the cluster that the settings name, until the process is interrupted."""
+    from snapline.coordinator.web.page_server import PageServer, check_exposure
+    from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+
+    host = bind or configuration.get_option(WEB_BIND_ADDRESS)
+    check_exposure(configuration, host)
+    server = PageServer(configuration, lambda: coordinator_address(configuration))
+    chosen = max(0, configuration.get_option(WEB_PORT)) if port is None else port
+    try:
+        click.echo(f"the page is at {server.start(host, chosen)}")
+        threading.Event().wait()
+    finally:
+        server.stop()
+
+
+def _dump(client: ClusterClient, what: str, duration_ms: int) -> pb.ThreadDumps:
+    """Of a TaskManager of this name, else of a job."""
+    if any(what == each.resource_id for each in client.list_task_managers()):
+        return client.dump_threads(resource_id=what, duration_ms=duration_ms)
+    return client.dump_threads(client.resolve_job(what), duration_ms=duration_ms)
+
+
+def ended_jobs(jobs: list[pb.JobOverview]) -> list[pb.JobOverview]:
+    """Those that have ended, the latest end first."""
+    over = [job for job in jobs if decode_job_status(job.status).is_globally_terminal]
+    return sorted(over, key=lambda job: -job.end_time_ms)

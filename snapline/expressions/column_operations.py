@@ -1,0 +1,265 @@
+"""What each operation of an expression computes, on whole Arrow columns.
+
+Decides the meaning of operations where Arrow, Polars and Spark differ: `/` divides as numbers with fractions, `//` and
+`%` round down and give null for a divisor of zero, a whole-number literal takes the type of the column beside it when
+it fits, and logic with nulls is three-valued. Everything else is what `pyarrow.compute` does. It knows nothing of names
+and streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapline.dataflow.columnar.arrow_columns import fixed_array, numpy_values, validity
+
+Value: TypeAlias = Any
+"""A pyarrow.Array, or a Scalar for what is the same in every row."""
+_NO_OFFSET = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
+"""Zones whose times are what is stored."""
+_UNITS = {
+    "us": "microsecond",
+    "ms": "millisecond",
+    "s": "second",
+    "m": "minute",
+    "h": "hour",
+    "d": "day",
+    "w": "week",
+    "mo": "month",
+    "q": "quarter",
+    "y": "year",
+}
+
+
+def _fitted(value: Value, beside: Value) -> Value:
+    """A literal in the type of the column beside it, where it means the same there."""
+    if not isinstance(value, pa.Scalar) or isinstance(beside, pa.Scalar) or not value.is_valid:
+        return value
+    own, other = value.type, beside.type
+    whole = pa.types.is_integer(own) and (pa.types.is_integer(other) or pa.types.is_floating(other))
+    fraction = pa.types.is_floating(own) and pa.types.is_floating(other)
+    if own == other or not (whole or fraction):
+        return value
+    try:
+        return value.cast(other)
+    except (pa.ArrowInvalid, OverflowError):
+        return value
+
+
+def _aligned(left: Value, right: Value) -> tuple[Value, Value]:
+    """Literals fitted, and the two kinds of strings as one."""
+    left, right = _fitted(left, right), _fitted(right, left)
+    if left.type != right.type and pa.types.is_large_string(left.type) | pa.types.is_large_string(right.type):
+        left, right = (v.cast(pa.large_string()) if pa.types.is_string(v.type) else v for v in (left, right))
+    return left, right
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
+    def apply(left: Value, right: Value) -> Value:
+        return function(*_aligned(left, right))
+
+    return apply
+
+
+def _is_text(value: Value) -> bool:
+    return bool(pa.types.is_string(value.type) or pa.types.is_large_string(value.type))
+
+
+def _add(left: Value, right: Value) -> Value:
+    left, right = _aligned(left, right)
+    if _is_text(left) and _is_text(right):
+        return pc.binary_join_element_wise(left, right, pa.scalar("", left.type))
+    return pc.add(left, right)
+
+
+def _as_fraction(value: Value) -> Value:
+    return value.cast(pa.float64()) if pa.types.is_integer(value.type) else value
+
+
+def _divide(left: Value, right: Value) -> Value:
+    left, right = _aligned(left, right)
+    return pc.divide(_as_fraction(left), _as_fraction(right))
+
+
+def _without_zeros(value: Value) -> Value:
+    """Null in the place of zero."""
+    if isinstance(value, pa.Scalar):
+        return pa.scalar(None, value.type) if value.as_py() == 0 else value
+    zeros = pc.equal(value, pa.scalar(0, value.type))
+    return pc.if_else(zeros, pa.scalar(None, value.type), value) if pc.any(zeros).as_py() else value
+
+
+def _by_numpy(left: Value, right: Value, function: Callable[[Any, Any], Any]) -> Value | None:
+    """Whole numbers by a whole number, in one pass; None where numpy would not mean the same."""
+    if not isinstance(left, pa.Array) or not isinstance(right, pa.Scalar) or left.type != right.type:
+        return None
+    if not pa.types.is_integer(left.type) or not right.is_valid or right.as_py() in (0, -1):
+        return None
+    values = numpy_values(left)
+    return fixed_array(function(values, values.dtype.type(right.as_py())), validity(left), left.type)
+
+
+def _floor_divide(left: Value, right: Value) -> Value:
+    left, right = _aligned(left, right)
+    found = _by_numpy(left, right, np.floor_divide)
+    if found is not None:
+        return found
+    if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
+        return pc.floor(pc.divide(left, right))
+    right = _without_zeros(right)
+    quotient = pc.divide(left, right)
+    rest = pc.subtract(left, pc.multiply(quotient, right))
+    zero = pa.scalar(0, rest.type)
+    down = pc.and_(pc.not_equal(rest, zero), pc.xor(pc.less(rest, zero), pc.less(right, pa.scalar(0, right.type))))
+    return pc.if_else(down, pc.subtract(quotient, pa.scalar(1, quotient.type)), quotient)
+
+
+def _numpy_remainder(values: Any, divisor: Any) -> Any:
+    """A third of the time of numpy's own, which divides once more."""
+    return values - np.floor_divide(values, divisor) * divisor
+
+
+def _remainder(left: Value, right: Value) -> Value:
+    left, right = _aligned(left, right)
+    found = _by_numpy(left, right, _numpy_remainder)
+    if found is not None:
+        return found
+    return pc.subtract(left, pc.multiply(_floor_divide(left, right), _without_zeros(right)))
+
+
+def _is_in(value: Value, values: pa.Array) -> Value:
+    held = pc.is_in(value, value_set=values.cast(value.type), skip_nulls=True)
+    if isinstance(value, pa.Array) and value.null_count == 0:
+        return held
+    return pc.if_else(pc.is_null(value), pa.scalar(None, pa.bool_()), held)
+
+
+def _fill_null(value: Value, with_: Value) -> Value:
+    return pc.coalesce(value, _fitted(with_, value))
+
+
+def _if_else(*values: Value) -> Value:
+    """Conditions and values in turn, and last what else there is; a null condition counts as false."""
+    result = values[-1]
+    for condition, value in zip(reversed(values[:-1:2]), reversed(values[1::2]), strict=True):
+        chosen, other = _aligned(value, result)
+        result = pc.if_else(pc.fill_null(condition, False), chosen, other)
+    return result
+
+
+def _slice(value: Value, offset: int, length: int | None) -> Value:
+    if offset < 0 and length is not None and offset + length < 0:
+        return pc.utf8_slice_codeunits(value, offset, offset + length)
+    stop = None if length is None or (offset < 0 and offset + length >= 0) else offset + length
+    return pc.utf8_slice_codeunits(value, offset, stop) if stop is not None else pc.utf8_slice_codeunits(value, offset)
+
+
+def _contains(value: Value, pattern: str, literal: bool) -> Value:
+    return pc.match_substring(value, pattern) if literal else pc.match_substring_regex(value, pattern)
+
+
+def _replace(value: Value, pattern: str, replacement: str, literal: bool, all_: bool) -> Value:
+    function = pc.replace_substring if literal else pc.replace_substring_regex
+    return function(value, pattern, replacement, max_replacements=None if all_ else 1)
+
+
+def _strip(value: Value, characters: str | None) -> Value:
+    return pc.utf8_trim_whitespace(value) if characters is None else pc.utf8_trim(value, characters)
+
+
+def _plain_time(value: Value) -> Value:
+    """The same time without its zone, where that is UTC: no offset has to be looked up, which is most of the work."""
+    zone = getattr(value.type, "tz", None)
+    if zone not in _NO_OFFSET or not isinstance(value, pa.Array):
+        return value
+    return value.view(pa.timestamp(value.type.unit))
+
+
+def _part(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    return lambda value: function(_plain_time(value))
+
+
+def _truncate(value: Value, every: str) -> Value:
+    digits = len(every) - len(every.lstrip("0123456789"))
+    floored = pc.floor_temporal(_plain_time(value), int(every[:digits]), _UNITS[every[digits:]])
+    return floored if floored.type == value.type else floored.view(value.type)
+
+
+def _epoch(value: Value, unit: str) -> Value:
+    if pa.types.is_date(value.type):
+        value = value.cast(pa.timestamp("ms"))
+    zone = getattr(value.type, "tz", None)
+    if unit in _UNITS:  # a cast to a coarser unit would go towards zero
+        value = _truncate(value, f"1{unit}")
+    return value.cast(pa.timestamp(unit, zone)).cast(pa.int64())
+
+
+def _round(value: Value, decimals: int) -> Value:
+    return value if pa.types.is_integer(value.type) else pc.round(value, decimals, "half_towards_infinity")
+
+
+KERNELS: dict[str, Callable[..., Value]] = {
+    "+": _add,
+    "-": _binary(pc.subtract),
+    "*": _binary(pc.multiply),
+    "/": _divide,
+    "//": _floor_divide,
+    "%": _remainder,
+    "**": _binary(pc.power),
+    "==": _binary(pc.equal),
+    "!=": _binary(pc.not_equal),
+    "<": _binary(pc.less),
+    "<=": _binary(pc.less_equal),
+    ">": _binary(pc.greater),
+    ">=": _binary(pc.greater_equal),
+    "&": pc.and_kleene,
+    "|": pc.or_kleene,
+    "^": pc.xor,
+    "not": pc.invert,
+    "negate": pc.negate,
+    "abs": pc.abs,
+    "sqrt": lambda value: pc.sqrt(_as_fraction(value)),
+    "exp": lambda value: pc.exp(_as_fraction(value)),
+    "log": lambda value: pc.ln(_as_fraction(value)),
+    "floor": lambda value: value if pa.types.is_integer(value.type) else pc.floor(value),
+    "ceil": lambda value: value if pa.types.is_integer(value.type) else pc.ceil(value),
+    "round": _round,
+    "is_null": pc.is_null,
+    "is_not_null": pc.is_valid,
+    "is_nan": pc.is_nan,
+    "is_in": _is_in,
+    "fill_null": _fill_null,
+    "coalesce": pc.coalesce,
+    "cast": lambda value, target: value.cast(target),
+    "if_else": _if_else,
+    "field": pc.struct_field,
+    "list.len": pc.list_value_length,
+    "str.to_uppercase": pc.utf8_upper,
+    "str.to_lowercase": pc.utf8_lower,
+    "str.len_chars": pc.utf8_length,
+    "str.starts_with": pc.starts_with,
+    "str.ends_with": pc.ends_with,
+    "str.contains": _contains,
+    "str.replace": _replace,
+    "str.slice": _slice,
+    "str.strip_chars": _strip,
+    "str.concat": lambda separator, *values: pc.binary_join_element_wise(*values, pa.scalar(separator, values[0].type)),
+    "str.to_datetime": pc.strptime,
+    "dt.year": _part(pc.year),
+    "dt.month": _part(pc.month),
+    "dt.day": _part(pc.day),
+    "dt.hour": _part(pc.hour),
+    "dt.minute": _part(pc.minute),
+    "dt.second": _part(pc.second),
+    "dt.weekday": _part(lambda value: pc.day_of_week(value, count_from_zero=False)),
+    "dt.ordinal_day": _part(pc.day_of_year),
+    "dt.date": _part(lambda value: value.cast(pa.date32(), safe=False)),
+    "dt.truncate": _truncate,
+    "dt.epoch": _epoch,
+    "dt.strftime": pc.strftime,
+}
+"""By the name that an expression shows; operands come first, then what is no column."""

@@ -1,0 +1,174 @@
+"""DataFrames in and out of a job: `env.from_dataframe` and `stream.to_dataframe`.
+
+Decides where rows lie between Spark and the job (below the directory of checkpoints, which all machines reach), and
+when a frame is computed: once, when it is given to the environment; not at all, when the job starts from a snapshot
+that holds the source, which reads on in the rows that were staged then. Who deletes them is the coordinator of the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from snapline.connectors.parquet import ParquetSink
+from snapline.connectors.parquet.staged_rows import StagedRowsSource, new_staged_directory
+from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE, Configuration, is_secret
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.ids import operator_id_of
+from snapline.execution import translates_only
+from snapline.session import LOOPBACK_MASTERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from snapline.environment import StreamExecutionEnvironment
+    from snapline.stream import DataStream
+
+OUTPUT_UID = "to-dataframe"
+
+
+def storage_options_of(configuration: Configuration) -> dict[str, str]:
+    """What connectors have to know of the store, without credentials: those come from the environment of each
+    process."""
+    return {key: value for key, value in configuration.items() if key.startswith("s3.") and not is_secret(key)}
+
+
+def staging_base(configuration: Configuration, spark: SparkSession, what: str) -> str:
+    """Where rows between Spark and jobs lie. Raises JobDefinitionError when there is no place that all reach."""
+    base = configuration.get_option(CHECKPOINTS_DIRECTORY)
+    if base:
+        return base
+    service = COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper"
+    if service or not _runs_here(spark):
+        raise JobDefinitionError(
+            f"{what}: its rows lie in files between Spark and the job: set {CHECKPOINTS_DIRECTORY.key} to a directory or URL "
+            "that this program, the executors and the coordinator reach"
+        )
+    return tempfile.gettempdir()
+
+
+def _runs_here(spark: SparkSession) -> bool:
+    """Whether all executors are on this machine; a Connect session does not say."""
+    master = spark.conf.get("spark.master", "") or ""
+    return master.startswith(LOOPBACK_MASTERS)
+
+
+def from_dataframe(
+    environment: StreamExecutionEnvironment,
+    frame: Any,
+    event_time: str | WatermarkStrategy | None,
+    uid: str,
+    name: str,
+) -> DataStream:
+    """What `env.from_dataframe` does; its errors are said there."""
+    from snapline.spark.frame_sink import stage_frame
+    from snapline.spark.frame_types import arrow_schema_of_frame
+
+    what = f"from_dataframe({uid or name or 'a frame without uid'!r})"
+    frame = checked_frame(frame, what, streaming=False)
+    schema = arrow_schema_of_frame(frame.schema, what)
+    strategy, frame = _with_event_time(frame, schema, event_time, what)
+    configuration = environment.configuration
+    options = storage_options_of(configuration)
+    if translates_only() or _is_in_snapshot(environment, uid):
+        source = StagedRowsSource("", (), schema, options)
+    else:
+        directory = new_staged_directory(staging_base(configuration, frame.sparkSession, what))
+        source = StagedRowsSource(directory, stage_frame(frame, directory, options, what).files, schema, options)
+    return environment.from_source(source, strategy, uid=uid, name=name or "from_dataframe")
+
+
+def checked_frame(frame: Any, what: str, *, streaming: bool) -> DataFrame:
+    """The frame itself. Raises JobDefinitionError for anything else, and for the other kind of frame."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise JobDefinitionError(
+            f"{what}: {type(frame).__name__} is no DataFrame of Spark; for others take from_source"
+        )
+    if frame.isStreaming and not streaming:
+        raise JobDefinitionError(f"{what}: the DataFrame is a streaming one; give it to from_streaming_dataframe")
+    if streaming and not frame.isStreaming:
+        raise JobDefinitionError(f"{what}: the DataFrame is not a streaming one; give it to from_dataframe")
+    return frame
+
+
+def _with_event_time(
+    frame: DataFrame, schema: pa.Schema, event_time: str | WatermarkStrategy | None, what: str
+) -> tuple[WatermarkStrategy | None, DataFrame]:
+    """A column alone: each partition is sorted by it, so that no row is late."""
+    if not isinstance(event_time, str):
+        return event_time, frame
+    if event_time not in schema.names:
+        raise JobDefinitionError(f"{what}: there is no column {event_time!r}; columns: {', '.join(schema.names)}")
+    return WatermarkStrategy.for_monotonous_timestamps(event_time), frame.sortWithinPartitions(f"`{event_time}`")
+
+
+def _is_in_snapshot(environment: StreamExecutionEnvironment, uid: str) -> bool:
+    """Whether the job starts from a snapshot that holds this source."""
+    restore = environment.savepoint_restore.path
+    if not restore or not uid:
+        return False
+    from snapline.coordinator.snapshots import read_snapshot
+    from snapline.runtime.storage.object_storage import open_storage
+    from snapline.runtime.storage.state_storages import StateStorages
+
+    configuration = environment.configuration
+    snapshot = read_snapshot(StateStorages(lambda url: open_storage(url, configuration)), restore)
+    return any(operator.operator_id == operator_id_of(uid) for operator in snapshot.metadata.operators)
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, threads: int) -> DataFrame:
+    """What `stream.to_dataframe` does; its errors are said there."""
+    from pyspark.sql import SparkSession
+
+    from snapline.collecting import alone, refuse_unbounded
+    from snapline.spark.data_source import FORMAT
+    from snapline.spark.data_source_registration import register_data_source
+    from snapline.spark.frame_types import spark_schema_of
+
+    what = f"to_dataframe({job_name!r})"
+    if not isinstance(spark, SparkSession) and not hasattr(spark, "readStream"):
+        raise JobDefinitionError(f"{what}: {type(spark).__name__} is no session of Spark")
+    environment, end = alone(stream)
+    refuse_unbounded(environment.graph, "handed over as a DataFrame; write it to a sink and read that as a stream")
+    if stream.schema is not None:
+        spark_schema_of(stream.schema, what)
+    configuration = environment.configuration
+    directory = f"{staging_base(configuration, spark, what).rstrip('/')}/snapline-frame-{uuid.uuid4().hex}"
+    options = storage_options_of(configuration)
+    atexit.register(_remove, directory, configuration)
+    end.sink_to(ParquetSink(directory, schema=stream.schema, storage_options=options), uid=OUTPUT_UID)
+    environment.execute(job_name, local=local, threads=threads if local else None)
+    register_data_source(spark)
+    reader = spark.read.format(FORMAT)
+    for key, value in options.items():
+        reader = reader.option(key, value)
+    if stream.schema is not None:
+        reader = reader.schema(spark_schema_of(stream.schema, what))
+    return reader.load(directory)
+
+
+def _remove(directory: str, configuration: Configuration) -> None:
+    """At the end of the program, which alone knows the frame."""
+    import shutil
+
+    from snapline.dataflow.errors import SnaplineError
+    from snapline.runtime.storage.object_storage import open_storage
+
+    if "://" not in directory:
+        shutil.rmtree(Path(directory), ignore_errors=True)
+        return
+    try:
+        open_storage(directory, configuration).delete_prefix("")
+    except SnaplineError:  # what stays costs space, and the program is over
+        pass

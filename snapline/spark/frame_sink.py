@@ -1,0 +1,138 @@
+"""A Spark DataFrame is written once, as the rows that a job reads: Parquet files with row groups of a good size.
+
+Decides what counts: the files of those task attempts that Spark has committed, named in a manifest that is written
+last, because Spark commits in another process than the caller's. What attempts that failed have left goes with the
+directory. A data source of ours and not Spark's own Parquet, so that an object store needs nothing but pyarrow, and
+times stay what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from snapline.connectors.files.filesystems import locate
+from snapline.connectors.files.output_files import failures, open_output
+from snapline.dataflow.errors import ConnectorError
+from snapline.dataflow.staged import STAGED_MANIFEST
+from snapline.runtime.cores.machine import check
+from snapline.spark.frame_types import arrow_schema_of_frame
+
+FORMAT = "snapline_staging"
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 64 << 20
+_PATH, _OPTIONS, _NAME = "path", "storage", "frame"
+_REFUSAL = re.compile(r"(?:ConnectorError|JobDefinitionError): (.+)")
+"""What a task says, in the traceback that Spark brings."""
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """What was written of one frame."""
+
+    files: tuple[str, ...]
+    rows: int
+
+
+def stage_frame(frame: DataFrame, directory: str, storage_options: Mapping[str, str], what: str) -> StagedFiles:
+    """Compute the frame and write its rows. Raises ConnectorError when they cannot be written, and what Spark raises
+    when they cannot be computed."""
+    frame.sparkSession.dataSource.register(FrameStaging)
+    writer = frame.write.format(FORMAT).mode("append").option(_PATH, directory).option(_NAME, what)
+    try:
+        writer.option(_OPTIONS, json.dumps(dict(storage_options))).save()
+    except PySparkException as failure:
+        refusal = _REFUSAL.search(str(failure))
+        if refusal is None:
+            raise
+        raise ConnectorError(f"{what}: {refusal[1]}") from None
+    location = locate(directory, storage_options)
+    with (
+        failures("read", directory),
+        location.filesystem.open_input_stream(f"{location.path}/{STAGED_MANIFEST}") as file,
+    ):
+        written = json.loads(file.read())
+    return StagedFiles(tuple(f"{directory}/{name}" for name in written["files"]), int(written["rows"]))
+
+
+@dataclass
+class _StagedPart(WriterCommitMessage):
+    name: str
+    rows: int
+
+
+class FrameStaging(DataSource):
+    """Spark's data source that `stage_frame` writes rows with."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name that `format` takes."""
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Create the writer of one DataFrame."""
+        options = json.loads(self.options[_OPTIONS])
+        return _StagingWriter(self.options[_PATH], options, arrow_schema_of_frame(schema, self.options[_NAME]))
+
+
+class _StagingWriter(DataSourceArrowWriter):
+    """Writes partitions into files; it travels to the executors."""
+
+    def __init__(self, directory: str, storage_options: Mapping[str, str], schema: pa.Schema) -> None:
+        self._directory, self._options, self._schema = directory, dict(storage_options), schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In an executor: one attempt at one partition."""
+        context = check(TaskContext.get(), "a partition is written outside of a Spark task")
+        files, location = open_output(self._directory, self._options)
+        name = f"part-{context.partitionId():05d}-{uuid.uuid4().hex}.parquet"
+        path = f"{location.path}/{name}"
+        in_progress = f"{path}.inprogress" if location.is_local else path
+        rows = 0
+        stream = files.open(in_progress)
+        with failures("write", location.url), stream, pq.ParquetWriter(stream, self._schema) as writer:
+            for group in _row_groups(iterator, self._schema):
+                rows += group.num_rows
+                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        files.seal(in_progress, path)
+        return _StagedPart(name, rows)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Note on the driver which files count."""
+        parts = sorted(
+            (message for message in messages if isinstance(message, _StagedPart)), key=lambda part: part.name
+        )
+        files, location = open_output(self._directory, self._options)
+        written = {"files": [part.name for part in parts if part.rows], "rows": sum(part.rows for part in parts)}
+        path = f"{location.path}/{STAGED_MANIFEST}"
+        with failures("write", location.url), files.open(path) as stream:
+            stream.write(json.dumps(written).encode())
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Batches of Spark's size are gathered, and times put into UTC."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(batch.columns, schema, strict=True)
+        ]
+        gathered.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(gathered, schema)
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.Table.from_batches(gathered, schema)

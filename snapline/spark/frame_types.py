@@ -1,0 +1,143 @@
+"""Which columns go between Spark's DataFrames and Arrow's batches, both ways, and what is said of those that cannot.
+
+Decides by type alone. From Spark: intervals, variants, geometries and user-defined types are refused by the name of
+their column, because Parquet or Arrow would hand back something else. To Spark: Arrow's wider world is narrowed to the
+types that Spark has, where values fit; unsigned integers become the next wider signed type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    NullType,
+    StructType,
+    UserDefinedType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from snapline.dataflow.errors import JobDefinitionError
+
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+"""Types that Spark does not have."""
+_INTERVALS = (CalendarIntervalType, DayTimeIntervalType, YearMonthIntervalType)
+_WAY_OUT = {
+    "interval": "cast it to a number, such as seconds or months, or leave it out",
+    "variant": "cast it to a string or a struct, or leave it out",
+    "null": "cast it to the type that it stands for, or leave it out",
+    "other": "select plain columns of it, or leave it out",
+}
+
+
+def arrow_schema_of_frame(schema: StructType, what: str) -> pa.Schema:
+    """The columns of a DataFrame as its batches have them; times with a zone are in UTC. Raises JobDefinitionError that
+    names the column that no batch can hold."""
+    names = [field.name for field in schema.fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise JobDefinitionError(f"{what}: there are two columns {twice!r}; give one of them another name")
+    for field in schema.fields:
+        _check_spark_type(field.dataType, field.name, what)
+    arrow = to_arrow_schema(schema, timezone="UTC").remove_metadata()
+    return pa.schema([field.remove_metadata().with_nullable(True) for field in arrow])
+
+
+def _check_spark_type(data_type: DataType, column: str, what: str) -> None:
+    kind = (
+        "interval"
+        if isinstance(data_type, _INTERVALS)
+        else "variant"
+        if isinstance(data_type, VariantType)
+        else "null"
+        if isinstance(data_type, NullType)
+        else "other"
+        if isinstance(data_type, UserDefinedType) or data_type.typeName() in ("geometry", "geography")
+        else ""
+    )
+    if kind:
+        raise JobDefinitionError(
+            f"{what}: column {column!r} is {data_type.simpleString()}, which a stream has no type for: {_WAY_OUT[kind]}"
+        )
+    if isinstance(data_type, StructType):
+        for field in data_type.fields:
+            _check_spark_type(field.dataType, f"{column}.{field.name}", what)
+    elif isinstance(data_type, ArrayType):
+        _check_spark_type(data_type.elementType, f"{column}.element", what)
+    elif isinstance(data_type, MapType):
+        _check_spark_type(data_type.keyType, f"{column}.key", what)
+        _check_spark_type(data_type.valueType, f"{column}.value", what)
+
+
+def spark_schema_of(schema: pa.Schema, what: str) -> StructType:
+    """The columns of batches as a DataFrame has them. Raises JobDefinitionError that names an interval's column."""
+    for field in schema:
+        _check_arrow_type(field.type, field.name, what)
+    fields = [field.with_type(widened(field.type)).with_nullable(True) for field in schema]
+    return from_arrow_schema(pa.schema(fields))
+
+
+def _check_arrow_type(data_type: pa.DataType, column: str, what: str) -> None:
+    if pa.types.is_duration(data_type) or pa.types.is_interval(data_type):
+        raise JobDefinitionError(
+            f"{what}: column {column!r} is {data_type}, an interval, which is not handed to Spark: {_WAY_OUT['interval']}"
+        )
+    if pa.types.is_null(data_type):
+        raise JobDefinitionError(
+            f"{what}: column {column!r} has no type, because it is null in every row: {_WAY_OUT['null']}"
+        )
+    for number in range(data_type.num_fields):
+        field = data_type.field(number)
+        _check_arrow_type(field.type, f"{column}.{field.name}", what)
+
+
+def conform_to_spark(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """The batch with the types of Spark's schema, as `to_arrow_schema` gives it."""
+    columns = [batch.column(field.name).cast(field.type) for field in target]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def arrow_schema_for_spark(schema: StructType) -> Any:
+    """What Spark wants batches of this schema to be; without a zone, PySpark stops at a timestamp."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def widened(data_type: pa.DataType) -> pa.DataType:
+    """A type that Spark has, into which values of this type fit."""
+    if data_type in _WIDER:
+        return _WIDER[data_type]
+    if pa.types.is_dictionary(data_type):
+        return widened(data_type.value_type)
+    if pa.types.is_large_list(data_type) or pa.types.is_list(data_type) or pa.types.is_fixed_size_list(data_type):
+        return pa.list_(widened(data_type.value_type))
+    if pa.types.is_map(data_type):
+        return pa.map_(widened(data_type.key_type), widened(data_type.item_type))
+    if pa.types.is_struct(data_type):
+        fields = [data_type.field(number) for number in range(data_type.num_fields)]
+        return pa.struct([field.with_type(widened(field.type)) for field in fields])
+    if pa.types.is_timestamp(data_type):
+        return pa.timestamp("us", data_type.tz)
+    if pa.types.is_duration(data_type):
+        return pa.duration("us")
+    if pa.types.is_time(data_type):
+        return pa.int64() if data_type.bit_width == 64 else pa.int32()
+    if pa.types.is_date64(data_type):
+        return pa.date32()
+    if pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type):
+        return pa.string()
+    if pa.types.is_large_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
+        return pa.binary()
+    return data_type

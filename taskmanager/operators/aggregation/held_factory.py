@@ -1,0 +1,90 @@
+"""From an aggregate that holds more than numbers to its column, when the columns of the input are known.
+
+Decides which class serves which function, and, for a snapshot, what it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.api.windows import Aggregate
+from snapline.taskmanager.operators.aggregation.held_columns import (
+    HELD_PREFIX,
+    HELD_TYPES_METADATA,
+    AccumulatedColumn,
+    HeldColumn,
+)
+from snapline.taskmanager.operators.aggregation.held_values import (
+    BestValues,
+    DistinctValues,
+    HeldValues,
+    QuantileValues,
+)
+
+_VALUES: dict[str, type[HeldValues]] = {
+    "collect_list": HeldValues,
+    "count_distinct": DistinctValues,
+    "quantile": QuantileValues,
+    "first": BestValues,
+    "last": BestValues,
+    "top_n": BestValues,
+}
+
+
+def plain_aggregates(aggregates: Sequence[AnyAggregate]) -> tuple[Aggregate, ...]:
+    """Those that are counts and numbers."""
+    return tuple(one for one in aggregates if isinstance(one, Aggregate))
+
+
+def held_columns(aggregates: Sequence[AnyAggregate], schema: pa.Schema) -> tuple[HeldColumn, ...]:
+    """The columns of the others, over rows of a schema. Raises KeyError or TypeError that names the column."""
+    return tuple(_held_column(one, schema) for one in aggregates if not isinstance(one, Aggregate))
+
+
+def _held_column(aggregate: HeldAggregate | OwnAggregate, schema: pa.Schema) -> HeldColumn:
+    for column in columns_of(aggregate):
+        if schema.get_field_index(column) < 0:
+            raise KeyError(
+                f"no column {column!r} for {aggregate.name!r}: the columns are {', '.join(map(repr, schema.names))}"
+            )
+    if isinstance(aggregate, OwnAggregate):
+        return AccumulatedColumn(aggregate, aggregate.function, schema)
+    kind = _VALUES.get(aggregate.function)
+    if kind is not None:
+        return kind(aggregate, schema)
+    from snapline.taskmanager.operators.aggregation.sketches import sketch_of
+
+    return AccumulatedColumn(aggregate, sketch_of(aggregate), schema)
+
+
+def is_held(field: pa.Field) -> bool:
+    """Whether a column of a snapshot is that of such an aggregate."""
+    return bool(field.name.startswith(HELD_PREFIX))
+
+
+def restored_held_columns(
+    aggregates: Sequence[AnyAggregate], fields: Sequence[pa.Field], known: pa.Schema | None
+) -> tuple[HeldColumn, ...]:
+    """For a snapshot with these columns; `known`: the columns of the input, if the job says them. StateError for one
+    that is new and whose types nobody knows."""
+    found: list[HeldColumn] = []
+    written = {field.name.removeprefix(HELD_PREFIX): field for field in fields if is_held(field)}
+    for one in aggregates:
+        if isinstance(one, Aggregate):
+            continue
+        field = written.get(one.name)
+        if known is not None:
+            found.append(_held_column(one, known))
+        elif field is not None:
+            types = pa.ipc.read_schema(pa.py_buffer((field.metadata or {})[HELD_TYPES_METADATA]))
+            found.append(_held_column(one, types))
+        else:
+            raise StateError(
+                f"aggregate {one.name!r} is new, and the types of its columns are not known before the first row: declare the schema of "
+                "the operator that comes before (schema=)"
+            )
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""Row by row without keys: the user's ProcessFunction.
+
+Decides what its context has: the event time of the row, the times of the task, and side outputs; whatever belongs to a
+key is refused in one line. Mirrors Flink's ProcessOperator.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from snapline.dataflow.api.function_contexts import Row
+from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.operator_specs import ProcessSpec
+from snapline.taskmanager.operators.base.event_time import event_times_ms
+from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+
+
+class TimesWithoutKeys:
+    """The times of a task (TimerService); timers are refused."""
+
+    def __init__(self, operator: ProcessOperator) -> None:
+        self._operator = operator
+
+    def current_processing_time(self) -> int:
+        """Return the clock of the task, in milliseconds since the epoch."""
+        return self._operator.context.processing_time.now_ms()
+
+    def current_watermark(self) -> int:
+        """Return the watermark of the operator, in milliseconds since the epoch."""
+        return self._operator.watermark_ms
+
+    def _refuse(self, timestamp_ms: int) -> NoReturn:
+        raise JobDefinitionError(
+            f"operator {self._operator.context.operator_uid!r} sets a timer, but its input is not keyed: use key_by(...).process(...)"
+        )
+
+    register_event_time_timer = register_processing_time_timer = _refuse
+    delete_event_time_timer = delete_processing_time_timer = _refuse
+
+
+class ContextWithoutKeys:
+    """One object for all rows (ProcessContext); valid during the call that it is handed to."""
+
+    def __init__(self, operator: ProcessOperator) -> None:
+        self.timer_service = TimesWithoutKeys(operator)
+        self.timestamp_ms: int | None = None
+        """Event time of the row."""
+        self.side_rows: dict[str, list[Row]] = {}
+        self._operator = operator
+
+    @property
+    def current_key(self) -> Any:
+        """There is none, which is an error of the job."""
+        raise JobDefinitionError(
+            f"operator {self._operator.context.operator_uid!r} asks for the key of a row, but its input is not keyed: use "
+            "key_by(...).process(...)"
+        )
+
+    def output(self, tag: str, row: Row) -> None:
+        """Emit to a side output."""
+        self.side_rows.setdefault(tag, []).append(row)
+
+
+class ProcessOperator(FunctionOperator):
+    """Calls the function for every row."""
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        super().__init__(spec.function)
+        self._time_column = spec.event_time_column
+        self._batcher = RowBatcher(spec.output_schema)
+        self._side_batchers: dict[str, RowBatcher] = {}
+        self._call = ContextWithoutKeys(self)
+        self.watermark_ms = MIN_WATERMARK_MS
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        process, call = self.function.process_element, self._call
+        times = event_times_ms(batch, self._time_column).tolist() if self._time_column else [None] * batch.num_rows
+        rows = rows_of(batch)
+        iterator = iter(rows)
+        results: list[Row] = []
+        try:
+            for row, time in zip(iterator, times, strict=True):
+                call.timestamp_ms = time
+                produced = process(row, call)
+                if produced is not None:
+                    results.extend(produced)
+        except Exception as error:
+            raise RowFailure(row_being_read(rows, iterator), error) from error
+        emitted = self._batcher.batch_of(results)
+        if emitted is not None:
+            self.output.emit_batch(emitted)
+        side_rows, call.side_rows = call.side_rows, {}
+        for tag, of_tag in side_rows.items():
+            side = self._side_batchers.setdefault(tag, RowBatcher()).batch_of(of_tag)
+            if side is not None:
+                self.output.emit_side(tag, side)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.watermark_ms = max(self.watermark_ms, watermark.timestamp_ms)
+        self.output.emit_watermark(watermark)

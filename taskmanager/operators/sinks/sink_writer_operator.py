@@ -1,0 +1,83 @@
+"""Writer of a sink whose subtasks commit together: writes, and at the barrier emits what it pre-committed.
+
+Decides that committables leave before the barrier does, as rows that name job and sink, and at the end of the input at
+once, since nothing can be emitted after it. Who commits them is `GlobalCommitterOperator`, behind it. Mirrors Flink's
+SinkWriterOperator.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from snapline.dataflow.api.connector_api import SinkWriter
+from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.graph.operator_specs import COMMITTABLES, SinkWriterSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState, StreamOperator
+from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
+from snapline.taskmanager.operators.sinks.sink_operator import WRITER_STATE
+
+
+class SinkWriterOperator(StreamOperator):
+    """Runs the writer of one subtask."""
+
+    def __init__(self, spec: SinkWriterSpec) -> None:
+        self._sink = spec.sink
+        self._writer: SinkWriter | None = None
+        self._last_checkpoint_id = CheckpointID(0)
+        self._has_finished = False
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        self._last_checkpoint_id = restored.checkpoint_id
+        self._state = OperatorStateBackend(restored.operator_lists)
+
+    def open(self) -> None:
+        states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
+        self._writer = self._sink.create_writer(self.context, states)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        check(self._writer, "there is no writer, although open was called").write(batch)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Do nothing, because watermarks end at a sink."""
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Do nothing, because watermark statuses end at a sink."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
+        self._last_checkpoint_id = max(self._last_checkpoint_id, checkpoint_id)
+        if not self._has_finished:
+            self._emit(checkpoint_id)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        writer = check(self._writer, "there is no writer, although open was called")
+        self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
+            list(writer.snapshot_state(checkpoint_id))
+        )
+        return OperatorSnapshot(operator_lists=self._state.snapshot())
+
+    def finish(self) -> None:
+        self._emit(CheckpointID(self._last_checkpoint_id + 1))
+        self._has_finished = True
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _emit(self, checkpoint_id: CheckpointID) -> None:
+        writer = check(self._writer, "there is no writer, although open was called")
+        committables = writer.prepare_commit(checkpoint_id)
+        if committables:
+            context, count = self.context, len(committables)
+            columns = [
+                pa.array([context.job_id] * count),
+                pa.array([context.operator_uid] * count),
+                pa.array([checkpoint_id] * count, pa.int64()),
+                pa.array([json.dumps(committable.data) for committable in committables]),
+            ]
+            self.output.emit_batch(pa.RecordBatch.from_arrays(columns, schema=COMMITTABLES))

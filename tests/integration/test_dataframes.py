@@ -1,0 +1,280 @@
+"""DataFrames go into a job and come out of it, on real Spark: what they hold, what is staged, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import snapline as sl
+from snapline.client import RequestRefused
+from snapline.connectors.builtin.collection import CollectionSource
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.session import open_spark
+
+UTC = dt.UTC
+TYPES = (
+    "b boolean, i1 byte, i2 short, i4 int, i8 long, f4 float, f8 double, s string, bin binary, d date, dec decimal(20,4), "
+    "ts timestamp, ntz timestamp_ntz, arr array<int>, m map<string,long>, st struct<x:int,y:struct<z:array<string>>>"
+)
+ROW = (
+    True,
+    1,
+    2,
+    3,
+    4,
+    0.5,
+    0.25,
+    "text",
+    bytearray(b"\x00\x01"),
+    dt.date(2024, 2, 29),
+    Decimal("12345678901.2345"),
+    dt.datetime(2024, 3, 31, 1, 30, 0, 123456),  # noqa: DTZ001 - Spark's rows have no zone
+    dt.datetime(2024, 3, 31, 2, 30, 0, 123456),  # noqa: DTZ001 - nor have these
+    [1, None, 3],
+    {"k": 7},
+    (1, (["a", "b"],)),
+)
+
+
+def stop_when_running(job: Any, directory: Path) -> str:
+    """Stop with a savepoint, as soon as all tasks run."""
+    while True:
+        try:
+            return str(job.stop(str(directory / "savepoints")))
+        except RequestRefused as error:
+            if "Not all required tasks are currently running" not in str(error):
+                raise
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    handle = open_spark("frames", {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"})
+    yield sl.register_data_source(handle.session)
+    handle.session.stop()
+
+
+def environment(tmp_path: Path, **settings: str) -> sl.StreamExecutionEnvironment:
+    """Checkpoints, and what is staged, lie in the test's directory."""
+    base = {"execution.checkpointing.dir": str(tmp_path / "checkpoints"), "execution.checkpointing.interval": "50 ms"}
+    return sl.StreamExecutionEnvironment.get_execution_environment({**base, **settings})
+
+
+def staged(tmp_path: Path) -> list[Path]:
+    """What is left of the rows that were staged."""
+    return [path for path in (tmp_path / "checkpoints").glob("snapline-staged-*") if any(path.iterdir())]
+
+
+def test_every_type_comes_back(spark: Any, tmp_path: Path) -> None:
+    """The table of types in docs/dataframes.md, there and back, with nulls."""
+    empty = tuple(None for _ in ROW)
+    frame = spark.createDataFrame([ROW, empty], TYPES)
+    back = environment(tmp_path).from_dataframe(frame, uid="types").to_dataframe(spark, local=True)
+    assert back.schema.simpleString() == frame.schema.simpleString()
+    order = ["i8"]
+    assert back.orderBy(*order).collect() == frame.orderBy(*order).collect()
+    assert staged(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("make_interval(1, 2) as v", "interval"),
+        ("interval '1' day as v", "interval day"),
+        ("interval '1' month as v", "interval month"),
+        ("array(interval '1' day) as v", "v.element"),
+        ("null as v", "void"),
+        ("parse_json('1') as v", "variant"),
+    ],
+)
+def test_types_that_no_stream_has_are_refused_by_name(spark: Any, tmp_path: Path, column: str, said: str) -> None:
+    """In one line, before Spark computes anything."""
+    with pytest.raises(JobDefinitionError, match=r"from_dataframe\('f'\): column 'v") as refusal:
+        environment(tmp_path).from_dataframe(spark.range(1).selectExpr(column), uid="f")
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_intervals_of_a_stream_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
+    """The other way round."""
+    source = CollectionSource.of_rows([{"a": {"took": dt.timedelta(1)}}])
+    stream = environment(tmp_path).from_source(source, uid="rows")
+    with pytest.raises(JobDefinitionError, match=r"column 'a\.took' is duration"):
+        stream.to_dataframe(spark, local=True)
+
+
+def test_wrong_frames_are_refused(spark: Any, tmp_path: Path) -> None:
+    """What is no frame, a streaming one, a column that is not there or twice, and a stream without an end."""
+    env = environment(tmp_path)
+    with pytest.raises(JobDefinitionError, match="list is no DataFrame of Spark"):
+        env.from_dataframe([1], uid="f")
+    with pytest.raises(JobDefinitionError, match="give it to from_streaming_dataframe"):
+        env.from_dataframe(spark.readStream.format("rate").load(), uid="f")
+    with pytest.raises(JobDefinitionError, match="there is no column 'at'; columns: id"):
+        env.from_dataframe(spark.range(1), event_time="at", uid="f")
+    with pytest.raises(JobDefinitionError, match="two columns 'id'"):
+        env.from_dataframe(spark.range(1).selectExpr("id", "id"), uid="f")
+    with pytest.raises(JobDefinitionError, match=r"set execution\.checkpointing\.dir"):
+        service = sl.StreamExecutionEnvironment.get_execution_environment({"jobmanager.rpc.address": "127.0.0.1:1"})
+        service.from_dataframe(spark.range(1), uid="f")
+    with pytest.raises(JobDefinitionError, match="never ends, so its rows cannot be handed over as a DataFrame"):
+        env.from_source(sl.GeneratorSource(rows_per_second=10), uid="g").to_dataframe(spark, local=True)
+
+
+def test_a_frame_is_computed_once(spark: Any, tmp_path: Path) -> None:
+    """Also one that Spark would compute to something else the second time; a failure replays what is staged."""
+    from pyspark.sql.functions import udf
+
+    computed = tmp_path / "computed"
+    computed.mkdir()
+
+    @udf("long")
+    def note(number: int) -> int:
+        import uuid
+
+        (computed / uuid.uuid4().hex).touch()
+        return number
+
+    frame = spark.range(0, 40, 1, 4).withColumn("noted", note("id"))
+    env = environment(tmp_path, **{"restart-strategy.fixed-delay.delay": "1 ms"})
+    failed = tmp_path / "failed"
+
+    def fail_once(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 35 and not failed.exists():
+            failed.touch()
+            raise RuntimeError("planned")
+        return row
+
+    back = env.from_dataframe(frame, uid="f").map(
+        fail_once, schema=pa.schema([("id", pa.int64()), ("noted", pa.int64())])
+    )
+    rows = back.to_dataframe(spark, local=True)
+    assert sorted(row.id for row in rows.collect()) == list(range(40))
+    assert failed.exists()
+    assert len(list(computed.iterdir())) == 40
+    assert staged(tmp_path) == []
+
+
+def test_no_row_is_late_in_event_time(spark: Any, tmp_path: Path) -> None:
+    """Rows of every partition are out of order; the windows are those that Spark computes."""
+    frame = spark.range(0, 20_000, 1, 4).selectExpr("id % 7 as k", "(id * 7919) % 20000 as at", "id")
+    stream = environment(tmp_path).set_parallelism(2).from_dataframe(frame, event_time="at", uid="f")
+    sums = (
+        stream.key_by("k").window(sl.TumblingEventTimeWindows(1_000)).aggregate(uid="w", n=sl.count(), s=sl.sum("id"))
+    )
+    found = sorted((row.k, row.n, row.s) for row in sums.to_dataframe(spark, local=True).collect())
+    wanted = frame.groupBy("k", (frame["at"] / 1000).cast("int").alias("w")).agg({"*": "count", "id": "sum"}).collect()
+    assert found == sorted((row.k, row["count(1)"], row["sum(id)"]) for row in wanted)
+
+
+def test_an_empty_frame(spark: Any, tmp_path: Path) -> None:
+    """It has its columns, and the job ends."""
+    stream = environment(tmp_path).from_dataframe(spark.range(0).selectExpr("id", "string(id) as s"), uid="f")
+    back = stream.to_dataframe(spark, local=True)
+    assert (back.count(), back.columns) == (0, ["id", "s"])
+
+
+def test_a_savepoint_is_read_on_without_the_frame(spark: Any, tmp_path: Path) -> None:
+    """At another parallelism, by a program that was started again: the frame is not computed, and no row is lost."""
+    computed = tmp_path / "computed"
+    computed.mkdir()
+
+    def note(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import uuid
+
+        (computed / uuid.uuid4().hex).touch()
+        yield from rows
+
+    frame = spark.range(0, 20_000, 1, 4).mapInArrow(note, "id long")
+
+    def job(env: sl.StreamExecutionEnvironment, wait_s: float) -> None:
+        import time
+
+        def slow(row: dict[str, Any]) -> dict[str, Any]:
+            if wait_s and row["id"] % 100 == 0:
+                time.sleep(wait_s)
+            return row
+
+        stream = env.from_dataframe(frame, uid="f").map(slow, schema=pa.schema([("id", pa.int64())]))
+        stream.sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
+
+    env = environment(tmp_path).set_parallelism(2)
+    job(env, 0.02)
+    handle = env.execute_async("first", local=True)
+    path = stop_when_running(handle, tmp_path)
+    handle.wait()
+    assert len(staged(tmp_path)) == 1
+    before = len(list(computed.iterdir()))
+    again = environment(tmp_path).set_parallelism(3).restore_from(path)
+    job(again, 0)
+    again.execute("second", local=True)
+    assert len(list(computed.iterdir())) == before == 4
+    assert sorted(pq.read_table(tmp_path / "out")["id"].to_pylist()) == list(range(20_000))
+
+
+def test_committed_rows_are_read_with_filters_and_columns(spark: Any, tmp_path: Path) -> None:
+    """Filters skip files' rows before Spark sees them; a partition is a file."""
+    env = environment(tmp_path)
+    rows: list[dict[str, Any]] = [
+        {"k": n % 3, "f": float("nan") if n == 5 else float(n), "s": None if n == 6 else str(n)} for n in range(30)
+    ]
+    env.from_collection(rows, uid="rows").sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
+    env.execute("out", local=True)
+    (tmp_path / "out" / "notes.txt").write_text("not a file of the sink")
+    frame = spark.read.format("snapline").load(str(tmp_path / "out"))
+    assert frame.count() == 30
+    assert frame.where("k = 1 and s >= '2'").count() == sum(r["k"] == 1 and (r["s"] or "") >= "2" for r in rows)
+    assert frame.where("f > 20").count() == 10
+    assert frame.where("k in (1, 2)").count() == 20
+    one = spark.read.format("snapline").option("columns", "s").load(str(tmp_path / "out"))
+    assert one.columns == ["s"]
+    for options, said in (
+        ({"columns": "t"}, "there is no column 't'"),
+        ({"path": str(tmp_path / "nowhere")}, "there is no directory"),
+        ({"path": str(tmp_path)}, "nothing is committed in"),
+        ({"path": ""}, "needs the directory of a sink"),
+    ):
+        with pytest.raises(Exception, match=said):
+            spark.read.format("snapline").options(**{"path": str(tmp_path / "out"), **options}).load()
+
+
+def test_a_stream_of_committed_rows_is_exact_through_restarts_of_both_sides(spark: Any, tmp_path: Path) -> None:
+    """Jobs write one after the other, each from the savepoint before; the query is stopped and started between them,
+    with a limit per trigger, and has each row once."""
+    out, numbers = str(tmp_path / "out"), range(3_000)
+
+    def run_query() -> int:
+        source = spark.readStream.format("snapline").option("maxFilesPerTrigger", "1").schema("n long").load(out)
+        query = source.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "query"))
+        running = query.trigger(availableNow=True).start(str(tmp_path / "copy"))
+        running.awaitTermination()
+        return len(running.recentProgress)
+
+    path = ""
+    for part in range(3):
+        env = environment(tmp_path).set_parallelism(2)
+        if path:
+            env.restore_from(path)
+        source = sl.GeneratorSource(rows=3_000, keys=1, rows_per_second=None if part == 2 else 200)
+        mapped = env.from_source(source, uid="g").map(
+            lambda row: {"n": row["value"]}, schema=pa.schema([("n", pa.int64())])
+        )
+        mapped.sink_to(sl.ParquetSink(out), uid="sink")
+        if part == 2:
+            env.execute("last", local=True)
+        else:
+            job = env.execute_async("part", local=True)
+            path = stop_when_running(job, tmp_path)
+            job.wait()
+        assert run_query() >= 1
+    found = sorted(row.n for row in spark.read.parquet(str(tmp_path / "copy")).collect())
+    wanted = sorted(pq.read_table(out)["n"].to_pylist())
+    assert found == wanted
+    assert len(found) == len(numbers)

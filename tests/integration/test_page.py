@@ -1,0 +1,172 @@
+"""The page of a cluster: its data without a browser, and its views in one, if there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from snapline.client import ClusterClient
+from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
+from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.coordinator.web.page_server import PageServer
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.rpc.grpc_channels import Security
+from tests.integration.test_cluster_entrypoint import waiting_job
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Served:
+    """A coordinator within this process, a job that waits for slots, and the page of both."""
+
+    def __init__(self, token: str = "") -> None:
+        configuration = Configuration({"security.auth.token": token} if token else {})
+        config = CoordinatorConfig("127.0.0.1:0", configuration)
+        self.entrypoint = ClusterEntrypoint(config, silent_logger(), on_fatal=lambda: None)
+        self.address = self.entrypoint.start()
+        self.page = PageServer(configuration, lambda: self.address)
+        self.url = self.page.start("127.0.0.1", 0)
+        with ClusterClient(self.address, Security(token)) as client:
+            self.job_id = client.submit(waiting_job())
+
+    def ask(self, path: str, body: object = None, **headers: str) -> tuple[int, dict]:
+        """Status and JSON of an answer."""
+        data = None if body is None else json.dumps(body).encode()
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(f"{self.url}/api/{path}", data, given)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def stop(self) -> None:
+        """Stop both."""
+        self.page.stop()
+        self.entrypoint.stop()
+
+
+@pytest.fixture
+def served():
+    running = Served()
+    yield running
+    running.stop()
+
+
+def test_the_data_of_every_view_is_there(served):
+    """As the page asks for it, with zeros and numbers."""
+    assert served.ask("overview")[1]["leader"] == served.address
+    (job,) = served.ask("jobs")[1]["jobs"]
+    assert (job["job_id"], job["status"], job["restarts"]) == (served.job_id, "JOB_STATUS_CREATED", 0)
+    details = served.ask(f"jobs/{served.job_id}")[1]
+    assert [len(vertex["subtasks"]) for vertex in details["vertices"]] == [3]
+    assert served.ask(f"jobs/{served.job_id}/checkpoints")[1]["counts"]["triggered"] == 0
+    assert "waiting for slots" in served.ask(f"jobs/{served.job_id}/why")[1]["summary"]
+    assert served.ask(f"jobs/{served.job_id}/stacks")[1] == {"dumps": [], "silent": []}
+    assert set(served.ask(f"jobs/{served.job_id}/figures")[1]) >= {"time", "rows_in", "busy"}
+    assert served.ask("taskmanagers")[1] == {"task_managers": [], "lost": []}
+
+
+def test_the_files_of_the_page_come_from_here_alone(served):
+    """It works without internet: nothing in it names another server."""
+    with urllib.request.urlopen(served.url, timeout=30) as answer:
+        page, headers = answer.read().decode(), answer.headers
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    for name in ("page.js", "page.css", "vendor/uPlot.esm.js", "vendor/dagre.esm.js", "vendor/uPlot.LICENSE"):
+        with urllib.request.urlopen(f"{served.url}/static/{name}", timeout=30) as answer:
+            assert answer.read()
+    assert "https://" not in page and "/static/page.js" in page
+
+
+def test_what_cannot_be_answered_is_one_line(served):
+    """Unknown jobs and checkpoints, senseless numbers, a coordinator that refuses or is away."""
+    assert served.ask("jobs/nobody") == (
+        404,
+        {"error": "there is no job 'nobody' here; `snapline list` shows all"},
+    )
+    assert served.ask(f"jobs/{served.job_id}/checkpoints/7")[0] == 404
+    assert served.ask(f"jobs/{served.job_id}/rescale", {}, X_Snapline="page")[0] == 400
+    status, answer = served.ask(f"jobs/{served.job_id}/rescale", {"parallelism": 2}, X_Snapline="page")
+    assert (status, answer["error"]) == (409, "only a running job can be rescaled; it is CREATED")
+    served.entrypoint.stop()
+    status, answer = served.ask("jobs")
+    assert (status, answer["error"].partition(" at ")[0]) == (503, "no coordinator answers")
+
+
+def test_a_button_cancels_once_however_often_it_is_pressed(served):
+    """Two people who press the same button: the second one is told what the job is."""
+    path = f"jobs/{served.job_id}/cancel"
+    assert served.ask(path, {}, X_Snapline="page") == (200, {})
+    with ClusterClient(served.address, Security()) as client:
+        assert list(client.watch_job(served.job_id))
+    status, answer = served.ask(path, {}, X_Snapline="page")
+    assert (status, "CANCELED" in answer["error"]) == (400, True)
+
+
+def test_scripts_of_other_sites_are_refused(served):
+    """Another origin, another name for this host, and a change that no page of ours has sent."""
+    assert served.ask("jobs", Origin="http://evil.example")[0] == 403
+    assert served.ask("jobs", Host="evil.example")[0] == 403
+    assert served.ask(f"jobs/{served.job_id}/cancel", {})[0] == 403
+    assert served.ask("jobs", Origin=served.url)[0] == 200
+
+
+def test_a_token_is_asked_for_when_the_cluster_has_one():
+    """By every request for data; the files of the page hold no secret."""
+    served = Served("s3cret")
+    try:
+        assert served.ask("jobs")[0] == 401
+        assert served.ask("jobs", Authorization="Bearer other")[0] == 401
+        assert served.ask("jobs", Authorization="Bearer s3cret")[0] == 200
+    finally:
+        served.stop()
+
+
+def test_a_taken_port_is_one_clear_line(served):
+    """With the setting that chooses another one."""
+    port = int(served.url.rpartition(":")[2])
+    second = PageServer(Configuration({}), lambda: "")
+    with pytest.raises(
+        SnaplineError, match=f"cannot serve the page on 127.0.0.1:{port}: address already in use; choose"
+    ):
+        second.start("127.0.0.1", port)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="NO BROWSER: chromium is not installed, so that no view is drawn")
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        ("", "Running jobs"),
+        ("#/taskmanagers", "No TaskManager is registered"),
+        ("#/job/{job}", "waiting for slots"),
+        ("#/job/{job}/vertex/" + "v" * 32, "the hottest subtask first"),
+        ("#/job/{job}/checkpoints", "0 triggered"),
+        ("#/job/{job}/exceptions", "The job has not failed"),
+        ("#/job/{job}/configuration", "no settings of its own"),
+    ],
+)
+def test_every_view_is_drawn_in_a_browser(served, tmp_path, route, expected):
+    """A real one, headless; what it shows is in the document, and no error is."""
+    url = f"{served.url}/{route.format(job=served.job_id)}"
+    options = ["--headless", "--disable-gpu", "--no-first-run", "--virtual-time-budget=6000", "--dump-dom"]
+    options += ["--no-sandbox"] if os.getuid() == 0 else []
+    command = [str(BROWSER), *options, f"--user-data-dir={tmp_path}", url]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert expected in shown
+    assert '<div id="trouble" role="alert" hidden' in shown
+
+
+def test_no_file_of_the_page_names_another_server():
+    """Vendored libraries and their licences are in the package."""
+    static = Path(__file__).parents[2] / "coordinator" / "web" / "static"
+    for path in static.glob("*.*"):
+        assert "http" not in path.read_text().replace("http://www.w3.org/2000/svg", "").replace("https?:", ""), path

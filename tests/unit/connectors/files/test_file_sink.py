@@ -1,0 +1,298 @@
+"""The file sink: formats, partitions, limits of size and age, compaction; what other tools see at any moment."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fastavro
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.dataset as ds
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+
+from snapline.connectors import AvroFormat, CsvFormat, FileSink, JsonFormat, OrcFormat, ParquetFormat, RollingPolicy
+from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
+from snapline.connectors.files.output_files import open_output
+from snapline.connectors.files.staging import SinkPlace
+from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
+from snapline.dataflow.errors import ConnectorError
+from tests.unit.connectors.parquet.places import Place
+
+NUMBERS = pa.schema([("n", pa.int64()), ("word", pa.string())])
+AVRO = {
+    "type": "record", "name": "N",
+    "fields": [{"name": "n", "type": ["null", "long"]}, {"name": "word", "type": ["null", "string"]}],
+}  # fmt: skip
+
+
+def rows(*values: int, **columns: Any) -> pa.RecordBatch:
+    numbers = {"n": list(values), "word": [f"w{value}" for value in values]}
+    return pa.RecordBatch.from_pydict({**numbers, **columns})
+
+
+def written(sink: FileSink, *batches: pa.RecordBatch, checkpoint_id: int = 1, place: Any = Place()) -> list[Any]:  # noqa: B008
+    writer = sink.create_writer(place, ())
+    for batch in batches:
+        writer.write(batch)
+    committables = list(writer.prepare_commit(checkpoint_id))
+    writer.close()
+    return committables
+
+
+def together(committables: Sequence[Committable], checkpoint_id: int = 1, *, again: bool = False) -> GlobalCommittable:
+    return GlobalCommittable("job", "sink", checkpoint_id, tuple(committables), again)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def read_json(path: str) -> list[Any]:
+    return pl.read_ndjson(path).to_dicts()
+
+
+def read_csv(path: str) -> list[Any]:
+    options = pacsv.ReadOptions(column_names=["n", "word"])
+    return pacsv.read_csv(path, read_options=options).to_pylist()
+
+
+def ask_duckdb(query: str) -> list[Any]:
+    """The rows of a query, on a connection of its own."""
+    with duckdb.connect() as connection:
+        found = connection.execute(query)
+        names = [column[0] for column in found.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def read_avro(path: str) -> list[Any]:
+    with Path(path).open("rb") as file:
+        return list(fastavro.reader(file))
+
+
+@pytest.mark.parametrize(
+    ("form", "compression", "suffix", "read"),
+    [
+        ("parquet", "gzip", ".parquet", lambda path: pq.read_table(path).to_pylist()),
+        (ParquetFormat(), None, ".parquet", lambda path: ask_duckdb(f"from read_parquet('{path}')")),
+        ("orc", "zlib", ".orc", lambda path: orc.read_table(path).to_pylist()),
+        (OrcFormat(), None, ".orc", lambda path: orc.read_table(path).to_pylist()),
+        (JsonFormat(NUMBERS), None, ".jsonl", read_json),
+        (JsonFormat(NUMBERS), "gzip", ".jsonl.gz", read_json),
+        (JsonFormat(NUMBERS), "zstd", ".jsonl.zst", read_json),
+        (CsvFormat(NUMBERS), "gzip", ".csv.gz", read_csv),
+        (AvroFormat(AVRO), None, ".avro", read_avro),
+        (AvroFormat(AVRO), "gzip", ".avro", read_avro),
+    ],
+)
+@pytest.mark.parametrize("compacts", [False, True])
+def test_every_format_is_read_by_others(tmp_path, form, compression, suffix, read, compacts):
+    """Of each file, and of one that was put together from several."""
+    sink = FileSink(tmp_path, form, compression=compression, compact_below=1 << 20 if compacts else None)
+    sink.validate()
+    committables = written(sink, rows(1, 2), rows(3))
+    other = written(sink, rows(4), place=Place(1, 2))
+    expected = [{"n": n, "word": f"w{n}"} for n in (1, 2, 3, 4)]
+    if compacts:
+        merging = sink.create_global_committer(Place())
+        for again in (False, True):
+            merging.commit(together([*committables, *other], again=again))
+        merging.close()
+    else:
+        renaming = sink.create_committer(Place())
+        renaming.commit([*committables, *other])
+        renaming.close()
+
+    found = files(tmp_path)
+    assert len(found) == (1 if compacts else 2) and all(name.endswith(suffix) for name in found)
+    assert sorted((row for name in found for row in read(f"{tmp_path}/{name}")), key=lambda row: row["n"]) == expected
+
+
+def test_partitions_are_directories_that_every_tool_reads(tmp_path):
+    """Their columns are in the path alone, with nulls, times and signs that a path cannot have."""
+    sink = FileSink(tmp_path, partition_by=["day", "shop"])
+    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2), None, dt.date(2024, 1, 1)]
+    shops = ["a/b", "ü=%", None, "a/b"]
+    committables = written(sink, rows(1, 2, 3, 4, day=days, shop=shops))
+    sink.create_committer(Place()).commit(committables)
+
+    names = files(tmp_path)
+    assert {str(Path(name).parent) for name in names} == {
+        "day=2024-01-01/shop=a%2Fb",
+        "day=2024-01-02/shop=%C3%BC%3D%25",
+        "day=__HIVE_DEFAULT_PARTITION__/shop=__HIVE_DEFAULT_PARTITION__",
+    }
+    expected = sorted((n, day and str(day), shop) for n, day, shop in zip((1, 2, 3, 4), days, shops, strict=True))
+    arrow = ds.dataset(tmp_path, partitioning="hive").to_table().to_pylist()
+    glob = f"{tmp_path}/**/*.parquet"
+    duck = ask_duckdb(f"from read_parquet('{glob}', hive_partitioning=true, hive_types_autocast=false)")
+    polars = pl.read_parquet(glob, hive_partitioning=True, try_parse_hive_dates=False).to_dicts()
+    for table in (arrow, duck, polars):
+        assert sorted((row["n"], row["day"], row["shop"]) for row in table) == expected
+    assert pq.read_schema(tmp_path / names[0]).names == ["n", "word"]
+
+
+def test_names_tell_job_sink_subtask_and_checkpoint(tmp_path):
+    """Also of files that were put together."""
+    sink = FileSink(tmp_path)
+    sink.create_committer(Place()).commit(written(sink, rows(1), checkpoint_id=12, place=Place(3, 4)))
+    assert files(tmp_path)[0].startswith(f"part-{Place().job_id}-{Place().operator_uid}-0003-000012-")
+
+
+def test_nothing_is_seen_before_the_commit(tmp_path):
+    """Whatever the tool takes for files of the table, in partitions or not."""
+    sink = FileSink(tmp_path, partition_by=["word"], compact_below=1 << 20)
+    first = written(sink, rows(1, 2))
+    glob = f"{tmp_path}/**/*.parquet"
+    assert ask_duckdb(f"select count(*) as n from glob('{glob}')") == [{"n": 0}]
+    assert ds.dataset(tmp_path, partitioning="hive").files == []
+    committer = sink.create_global_committer(Place())
+    committer.commit(together(first))
+    written(sink, rows(3), checkpoint_id=2)
+    assert pl.scan_parquet(glob).collect()["n"].sort().to_list() == [1, 2]
+    assert ds.dataset(tmp_path, partitioning="hive").count_rows() == 2
+    committer.close()
+
+
+def test_files_are_closed_beyond_a_size_and_an_age(tmp_path):
+    """Sizes are looked at when a row group is full, ages when rows come."""
+    small = ParquetFormat(row_group_rows=2)
+    by_size = FileSink(tmp_path / "size", small, rolling=RollingPolicy(max_bytes=1))
+    assert len(written(by_size, rows(1, 2), rows(3, 4), rows(5))) == 3 + 1
+
+    by_age = FileSink(tmp_path / "age", small, rolling=RollingPolicy(max_age_ms=10))
+    out, location = open_output(by_age.path, {})
+    now = [0]
+    place = SinkPlace.of(location.path, Place())
+    writer = FileSinkWriter(by_age, out, place, is_local=True, clock_ms=lambda: now[0])
+    for now[0] in (0, 5, 10, 11, 30):
+        writer.write(rows(now[0]))
+    assert [one.data["rows"] for one in writer.prepare_commit(1) if "rows" in one.data] == [3, 2]
+    writer.close()
+
+
+def test_partitions_without_end_have_a_bounded_number_of_open_files(tmp_path):
+    """The one that was written least recently is closed for a new one, and every row is there."""
+    sink = FileSink(tmp_path, partition_by=["word"])
+    many = OPEN_PARTITIONS_MAX + 50
+    writer = sink.create_writer(Place(), ())
+    assert isinstance(writer, FileSinkWriter)
+    writer.write(rows(*range(many)))
+    assert len(writer._open) == OPEN_PARTITIONS_MAX
+    sink.create_committer(Place()).commit(writer.prepare_commit(1))
+    writer.close()
+    assert ds.dataset(tmp_path, partitioning="hive").count_rows() == many
+
+
+class Death(Exception):
+    """The process ends here."""
+
+
+def test_a_compaction_that_dies_at_any_step_is_finished_by_its_successor(tmp_path, monkeypatch):
+    """Every row is visible once, whatever was done before, and nothing is left in the staging directory."""
+    from snapline.connectors.files.output_files import LocalOutputFiles
+
+    steps = [0]
+
+    def mortal(name):
+        original = getattr(LocalOutputFiles, name)
+
+        def step(self, *arguments):
+            steps[0] -= 1
+            if steps[0] == 0:
+                raise Death
+            answer = original(self, *arguments)
+            steps[0] -= 1
+            if steps[0] == 0:
+                raise Death
+            return answer
+
+        monkeypatch.setattr(LocalOutputFiles, name, step)
+
+    for name in ("open", "seal", "publish", "delete", "exists"):
+        mortal(name)
+    deaths, dies = 0, True
+    while dies:
+        deaths, dies = deaths + 1, False
+        directory = tmp_path / str(deaths)
+        sink = FileSink(directory, compact_below=4_000)
+        large = rows(*range(100, 1_100))
+        committables = [
+            *written(sink, rows(1)),
+            *written(sink, rows(2), place=Place(1, 2)),
+            *written(sink, large, place=Place(2, 4)),
+        ]
+        more = written(sink, rows(3), rows(4), checkpoint_id=2, place=Place(3, 4))
+        committer = sink.create_global_committer(Place())
+        steps[0] = deaths
+        try:
+            committer.commit(together(committables))
+        except Death:
+            dies = True
+        steps[0] = -1
+        committer.close()
+        successor = sink.create_global_committer(Place(attempt_number=1, execution_attempt="b"))
+        # It died before the next checkpoint was complete, or after it: then both come as one.
+        successor.commit(together([*committables, *(more if deaths % 2 else [])], 2, again=True))
+        successor.close()
+        found = sorted(row["n"] for name in files(directory) if "_staging" not in name
+                       for row in pq.read_table(directory / name).to_pylist())  # fmt: skip
+        assert found == [1, 2, *([3, 4] if deaths % 2 else []), *range(100, 1_100)]
+        pending = [os.path.relpath(one.data["staged"], directory) for one in more if "staged" in one.data]
+        left = [name for name in files(directory) if name.startswith("_staging")]
+        assert left == ([] if deaths % 2 else pending)
+    assert deaths > 10
+
+
+def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path):
+    """By the committer of all, for every subtask, and not while it recovers: then the writers have just begun."""
+    sink = FileSink(tmp_path, compact_below=1)
+    lost = [*written(sink, rows(1)), *written(sink, rows(2), place=Place(1, 2))]
+    context = Place(attempt_number=1, execution_attempt="b")
+    committer = sink.create_global_committer(context)
+    now = [written(sink, rows(number), place=Place(number, 2, 1, execution_attempt=f"b{number}")) for number in (0, 1)]
+
+    def due(committables, checkpoint_id=1, *, again=False):
+        return GlobalCommittable(Place().job_id, Place().operator_uid, checkpoint_id, tuple(committables), again)
+
+    committer.commit(due(now[0], again=True))
+    assert len([name for name in files(tmp_path) if "_staging" in name]) == 3
+    committer.commit(due([*now[0], *now[1]], 2))
+    committer.close()
+    assert len(lost) == 4 and len(files(tmp_path)) == 2 and not (tmp_path / "_staging").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: FileSink(path, "xml"), "'xml' is no format of files: give 'parquet', 'orc', JsonFormat"),
+        (lambda path: FileSink(path, compression="rar"), "ParquetFormat: unknown compression 'rar'; there are zstd"),
+        (lambda path: FileSink(path, OrcFormat(), compression="zstd"), "say compression='zstd' to OrcFormat"),
+        (lambda path: FileSink(path, JsonFormat(NUMBERS), partition_by=["n"]), "column 'n' is in partition_by"),
+        (lambda path: FileSink(path, compact_below=0), "compact_below must be positive"),
+        (lambda path: FileSink(path, shuffle=True), "shuffle=True needs partition_by"),
+        (lambda path: RollingPolicy(max_bytes=0), "max_bytes and max_age_ms must be positive"),
+        (lambda path: written(FileSink(path, partition_by=["x"]), rows(1)), "partition_by names 'x', and the rows"),
+        (lambda path: written(FileSink(path, partition_by=["n", "word"]), rows(1)), "none is left for the files"),
+        (lambda path: written(FileSink(path, JsonFormat(NUMBERS)), rows(1, x=[1])), "a batch has the column 'x'"),
+    ],
+)
+def test_what_cannot_work_is_said_in_a_line(tmp_path, make, says):
+    """The line names the culprit and the way out."""
+    with pytest.raises(ConnectorError) as refusal:
+        make(tmp_path)
+    assert says in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_path_that_is_a_file_or_may_not_be_written_is_refused_at_submission(tmp_path):
+    """Before the job starts, with what to do."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConnectorError, match="something on the way is a file, not a directory"):
+        FileSink(tmp_path / "file").validate()

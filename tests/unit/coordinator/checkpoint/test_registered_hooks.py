@@ -1,0 +1,181 @@
+"""Master hooks in the core: tasks start behind them, and whatever they answer, and whenever, is used once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
+from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
+from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from snapline.coordinator.checkpoint.effects import (
+    CheckpointRequestFailed,
+    CloseMasterHook,
+    PersistStatistics,
+    ResetMasterHook,
+    RestoreFailed,
+    RestoreMasterHook,
+    StateRestored,
+    TriggerMasterHook,
+)
+from snapline.coordinator.checkpoint.events import (
+    CheckpointIdDrawn,
+    CheckpointRequested,
+    CheckpointRequestID,
+    CompletedCheckpointsRecovered,
+    MasterHookAnswered,
+    MasterHookFailed,
+    MasterHookRestored,
+    RestoreLatest,
+    Shutdown,
+)
+from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
+from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
+from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.snapshot.handles import MasterState
+from snapline.dataflow.wire.messages import ForTasks, JobStatus
+from tests.unit.coordinator.checkpoint.small_job import JOB, attempt, edge, running, vertex
+
+FIRST, AGAIN = CheckpointRequestID("first"), CheckpointRequestID("again")
+SEVEN = CheckpointID(7)
+KEPT = MasterState("a", 3, b"kept")
+COMPLETED = CompletedCheckpoint(
+    JOB,
+    "",
+    SEVEN,
+    0,
+    0,
+    CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION),
+    "chk-7",
+    (),
+    (KEPT,),
+)
+
+
+class Job:
+    """One vertex, and the hooks a and b."""
+
+    def __init__(self) -> None:
+        hooks = MasterHooks()
+        hooks.add("a")
+        hooks.add("b")
+        self.core = CheckpointCoordinator(
+            JOB,
+            "job",
+            CheckpointCoordinatorConfiguration(),
+            (vertex("src"), vertex("sink")),
+            (edge("src", "sink"),),
+            store_survives_suspension=True,
+            master_hooks=hooks,
+        )
+
+    def tell(self, event: Any) -> list[Any]:
+        return [effect for effect in self.core.handle(event, 0) if not isinstance(effect, PersistStatistics)]
+
+    def restore(self, *completed: CompletedCheckpoint) -> list[Any]:
+        self.tell(RestoreLatest(FIRST))
+        return self.tell(CompletedCheckpointsRecovered(completed))
+
+    def run(self) -> None:
+        self.restore()
+        self.tell(MasterHookRestored("a"))
+        self.tell(MasterHookRestored("b"))
+        self.tell(running(attempt("src"), attempt("sink")))
+
+    def trigger(self) -> list[Any]:
+        self.tell(CheckpointRequested(FIRST))
+        return self.tell(CheckpointIdDrawn(FIRST, CheckpointID(1)))
+
+
+def test_hooks_are_reset_before_the_first_tasks() -> None:
+    """There is nothing to restore; the answer comes behind the last hook."""
+    job = Job()
+    assert job.restore() == [ResetMasterHook("a"), ResetMasterHook("b")]
+    assert job.tell(MasterHookRestored("b")) == []
+    assert job.tell(MasterHookRestored("a")) == [StateRestored(FIRST, CheckpointID(0))]
+
+
+def test_hooks_get_their_state_before_the_tasks() -> None:
+    """One whose state the checkpoint does not hold is told so."""
+    job = Job()
+    assert job.restore(COMPLETED) == [RestoreMasterHook("a", SEVEN, KEPT), RestoreMasterHook("b", SEVEN, None)]
+    assert job.tell(MasterHookRestored("a")) == []
+    (answer,) = job.tell(MasterHookRestored("b"))
+    assert isinstance(answer, StateRestored) and answer.checkpoint_id == SEVEN
+
+
+def test_a_hook_that_cannot_restore_fails_the_restore() -> None:
+    """Once all have answered; another attempt calls all of them again."""
+    job = Job()
+    job.restore(COMPLETED)
+    assert job.tell(MasterHookFailed("a", None, "no such topic")) == []
+    (failed,) = job.tell(MasterHookRestored("b"))
+    assert failed == RestoreFailed(FIRST, "master hook 'a' failed: no such topic", retryable=True)
+    assert job.tell(RestoreLatest(AGAIN)) == [
+        RestoreMasterHook("a", SEVEN, KEPT),
+        RestoreMasterHook("b", SEVEN, None),
+    ]
+
+
+def test_some_tasks_restart_whatever_hooks_the_job_has() -> None:
+    """State of a hook that is gone was judged when the job started; a failing task does not end the job for it."""
+    job = Job()
+    gone = replace(COMPLETED, master_states=(KEPT, MasterState("gone", 1, b"state")))
+    (refused,) = job.restore(gone)
+    assert isinstance(refused, RestoreFailed) and "'gone'" in refused.detail
+    assert job.tell(RestoreLatest(AGAIN, vertices=(JobVertexID("sink"),))) == [
+        RestoreMasterHook("a", SEVEN, KEPT),
+        RestoreMasterHook("b", SEVEN, None),
+    ]
+
+
+def test_a_second_restore_waits_for_the_hooks_of_the_first() -> None:
+    """They are not called twice at the same time."""
+    job = Job()
+    job.restore(COMPLETED)
+    assert job.tell(RestoreLatest(AGAIN)) == []
+    job.tell(MasterHookRestored("a"))
+    answer, *calls = job.tell(MasterHookRestored("b"))
+    assert answer.request_id == FIRST
+    assert [type(call) for call in calls] == [RestoreMasterHook, RestoreMasterHook]
+
+
+def test_shutdown_refuses_the_held_answer_and_closes_the_hooks() -> None:
+    """What they answer afterwards is nobody's business."""
+    job = Job()
+    job.restore(COMPLETED)
+    effects = job.tell(Shutdown(JobStatus.SUSPENDED))
+    assert RestoreFailed(FIRST, "the checkpoint coordinator was shut down") in effects
+    assert [effect for effect in effects if isinstance(effect, CloseMasterHook)] == [
+        CloseMasterHook("a"),
+        CloseMasterHook("b"),
+    ]
+    assert job.tell(MasterHookRestored("a")) == []
+    assert job.tell(MasterHookFailed("b", None, "late")) == []
+
+
+def test_tasks_are_triggered_behind_the_last_hook() -> None:
+    """In any order."""
+    job = Job()
+    job.run()
+    assert [type(e) for e in job.trigger() if isinstance(e, (TriggerMasterHook, ForTasks))] == [
+        TriggerMasterHook,
+        TriggerMasterHook,
+    ]
+    assert job.tell(MasterHookAnswered("b", CheckpointID(1))) == []
+    (trigger,) = job.tell(MasterHookAnswered("a", CheckpointID(1), KEPT))
+    assert isinstance(trigger, ForTasks)
+
+
+def test_a_hook_that_fails_fails_the_checkpoint_once() -> None:
+    """What the other one answers comes too late."""
+    job = Job()
+    job.run()
+    job.trigger()
+    effects = job.tell(MasterHookFailed("a", CheckpointID(1), "told to"))
+    (failed,) = [effect for effect in effects if isinstance(effect, CheckpointRequestFailed)]
+    assert failed.reason is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+    assert "Master hook 'a' failed: told to" in failed.detail
+    assert job.tell(MasterHookAnswered("b", CheckpointID(1))) == []
+    assert job.tell(MasterHookFailed("b", CheckpointID(1), "too")) == []

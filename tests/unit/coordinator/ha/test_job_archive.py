@@ -1,0 +1,58 @@
+"""The archive of jobs that have ended."""
+
+from __future__ import annotations
+
+from snapline.coordinator.ha.job_archive import JobArchive
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.storage.memory_storage import MemoryStorage
+
+
+def ended(job_id: str, end_ms: int) -> pb.ArchivedJob:
+    return pb.ArchivedJob(details=pb.JobDetails(overview=pb.JobOverview(job_id=job_id, end_time_ms=end_ms)))
+
+
+def ids(archive: JobArchive, now_ms: int) -> list[str]:
+    return [job.details.overview.job_id for job in archive.load(now_ms).jobs]
+
+
+def test_another_leader_finds_the_jobs_in_the_order_of_their_ends() -> None:
+    """With all that was known of them."""
+    storage = MemoryStorage("ha")
+    archive = JobArchive(storage, capacity=10, expiration_ms=0)
+    for job_id, end_ms in (("b", 20), ("a", 10), ("c", 3_000_000_000_000)):
+        archive.put(ended(job_id, end_ms), end_ms)
+    assert JobArchive(storage, 10, 0).load(0).jobs == (ended("a", 10), ended("b", 20), ended("c", 3_000_000_000_000))
+
+
+def test_only_the_latest_are_kept() -> None:
+    """`jobstore.max-capacity` of them; with 0 nothing is."""
+    storage = MemoryStorage("ha")
+    for n in range(5):
+        JobArchive(storage, capacity=2, expiration_ms=0).put(ended(f"job{n}", n), n)
+    assert ids(JobArchive(storage, 10, 0), 5) == ["job3", "job4"]
+    empty = MemoryStorage("none")
+    JobArchive(empty, capacity=0, expiration_ms=0).put(ended("a", 1), 1)
+    assert empty.list("") == []
+
+
+def test_what_is_too_old_goes() -> None:
+    """It is not shown any more, and deleted when the next job ends."""
+    storage = MemoryStorage("ha")
+    archive = JobArchive(storage, capacity=10, expiration_ms=100)
+    archive.put(ended("old", 50), 50)
+    archive.put(ended("new", 140), 140)
+    assert ids(archive, 151) == ["new"]
+    archive.put(ended("newest", 160), 160)
+    assert len(storage.list("archive")) == 2
+
+
+def test_a_damaged_file_is_named_and_keeps_no_other_job_away() -> None:
+    """With the place and the way out."""
+    storage = MemoryStorage("ha")
+    archive = JobArchive(storage, capacity=10, expiration_ms=0)
+    archive.put(ended("good", 7), 7)
+    storage.put(f"archive/{9:015d}-bad", b"\xff\xff\xff")
+    found = archive.load(10)
+    assert found.jobs == (ended("good", 7),)
+    (line,) = found.unreadable
+    assert "archive/000000000000009-bad is no archived job, or is damaged" in line and line.endswith("delete it")

@@ -1,0 +1,149 @@
+"""What a gRPC server takes from somebody who is not let in: next to nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.rpc import rpc_server
+from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, Security, open_channel
+from snapline.runtime.rpc.rpc_server import RpcServer
+
+TOKEN = "the-token"
+LARGE = 64 << 20
+
+
+class CountingProxy:
+    """A TCP proxy on loopback that counts the bytes which clients send."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.rsplit(":", 1)
+        self._target = (host, int(port))
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self.received = 0
+        self._threads = [threading.Thread(target=self._accept)]
+        self._sockets: list[socket.socket] = []
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            upstream = socket.create_connection(self._target)
+            self._sockets += [client, upstream]
+            for source, sink, counted in ((client, upstream, True), (upstream, client, False)):
+                thread = threading.Thread(target=self._pump, args=(source, sink, counted))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self.received += len(data) if counted else 0
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for each in self._sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+
+def add_echo(server: grpc.aio.Server) -> list[str]:
+    """A service that answers with the number of bytes that it got."""
+
+    async def answer(request: bytes, _context: Any) -> bytes:
+        return str(len(request)).encode()
+
+    async def stream(request: bytes, _context: Any) -> Any:
+        yield str(len(request)).encode()
+
+    server.add_generic_rpc_handlers(
+        [
+            grpc.method_handlers_generic_handler(
+                "Echo",
+                {
+                    "Unary": grpc.unary_unary_rpc_method_handler(answer),
+                    "Streaming": grpc.unary_stream_rpc_method_handler(stream),
+                },
+            )
+        ]
+    )
+    return []
+
+
+@pytest.fixture
+def proxy() -> Iterator[CountingProxy]:
+    """A server that asks for a token, behind a proxy that counts."""
+    server = RpcServer(Security(TOKEN), silent_logger())
+    address = server.start("127.0.0.1:0", add_echo)
+    proxy = CountingProxy(address)
+    yield proxy
+    proxy.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("method", ["Unary", "Streaming"])
+def test_a_message_without_the_token_is_not_read(proxy: CountingProxy, method: str) -> None:
+    """The call is refused by its headers; with the token the same message arrives."""
+    message = b"x" * LARGE
+
+    def call(security: Security) -> bytes:
+        channel: Any
+        with open_channel(proxy.address, security) as channel:
+            if method == "Unary":
+                return bytes(channel.unary_unary("/Echo/Unary")(message, metadata=security.metadata))
+            return bytes(next(channel.unary_stream("/Echo/Streaming")(message, metadata=security.metadata)))
+
+    with pytest.raises(grpc.RpcError) as refused:
+        call(Security("another"))
+    error: Any = refused.value
+    assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert proxy.received < LARGE // 8
+
+    assert call(Security(TOKEN)) == str(LARGE).encode()
+
+
+def test_health_is_told_to_whoever_asks_without_reading_what_they_say(proxy: CountingProxy) -> None:
+    """Probes have no token, so a health check is the one call that anybody can make: a large one is not read either."""
+    with open_channel(proxy.address, Security()) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        assert check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+        large = check(health_pb2.HealthCheckRequest(service="x" * LARGE))
+
+    assert large.status == health_pb2.HealthCheckResponse.SERVING
+    assert proxy.received < LARGE // 8
+
+
+def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent connections do not use up the files of a coordinator; the time that they have is shortened here."""
+    shortened = {**dict(SERVER_OPTIONS), "grpc.server_handshake_timeout_ms": 100}
+    assert dict(SERVER_OPTIONS)["grpc.server_handshake_timeout_ms"] <= 10_000
+    monkeypatch.setattr(rpc_server, "SERVER_OPTIONS", tuple(shortened.items()))
+    server = RpcServer(Security(), silent_logger())
+    host, port = server.start("127.0.0.1:0", add_echo).rsplit(":", 1)
+
+    with socket.create_connection((host, int(port))) as silent:
+        while silent.recv(1 << 10):
+            pass
+    server.stop()

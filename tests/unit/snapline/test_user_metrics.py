@@ -1,0 +1,131 @@
+"""Metrics of a user's functions: what travels, what a job's handle has of them, and what bounds them."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.connectors.builtin.sinks import DiscardingSink
+from snapline.dataflow.api.user_metrics import (
+    MOST_METRICS,
+    MetricLimit,
+    MetricValue,
+    added_up,
+    by_operator,
+    is_sound,
+    quantile,
+)
+from snapline.dataflow.config import Configuration
+
+FEW = 40
+
+
+class Measuring(sl.Function):
+    """Counts rows, notes the last number and how large the batches are."""
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.rows = context.metrics.counter("rows")
+        self.last = context.metrics.gauge("last")
+        context.metrics.gauge("subtasks", lambda: context.parallelism)
+        self.sizes = context.metrics.histogram("sizes", buckets=[5, 10, 100])
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.rows.inc(batch.num_rows)
+        self.last.set(batch.num_rows)
+        self.sizes.update(batch.num_rows)
+        return batch
+
+
+class MeasuringKeys(sl.KeyedProcessFunction):
+    """Counts the rows of all keys."""
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.rows = context.metrics.counter("keyed_rows")
+
+    def process_element(self, row, context):
+        self.rows.inc()
+        yield row
+
+
+def test_a_jobs_handle_has_the_metrics_of_its_functions() -> None:
+    """Counters and histograms are added up over the subtasks, a gauge has the number of each."""
+    env = sl.StreamExecutionEnvironment(Configuration({}))
+    rows: list[dict[str, object]] = [{"n": number % 3} for number in range(FEW)]
+    stream = env.from_collection(rows, uid="numbers").map_batches(Measuring(), uid="measuring")
+    stream.key_by("n").process(MeasuringKeys(), uid="keys").set_parallelism(2).sink_to(DiscardingSink(), uid="out")
+    with env.execute_async("measuring", local=True) as job:
+        job.wait()
+        metrics = job.metrics()
+    measured = metrics.operators["measuring"]
+    assert (measured["rows"], measured["last"], measured["subtasks"]) == (FEW, [FEW], [1])
+    assert (measured["sizes"]["count"], measured["sizes"]["mean"]) == (1, FEW)
+    assert metrics.operators["keys"] == {"keyed_rows": FEW}
+    assert sum(task["records_in"] for task in metrics.tasks.values()) >= FEW
+
+
+def test_a_task_has_so_many_metrics_at_most_and_says_which_one_is_left_out() -> None:
+    """The metric works all the same; names made of data are the usual reason."""
+    limit = MetricLimit()
+    groups = [sl.MetricGroup("parse", limit), sl.MetricGroup("check", limit)]
+    for number in range(MOST_METRICS):
+        groups[number % 2].counter(f"n{number}")
+    with pytest.warns(UserWarning, match="metric 'one_more' of operator 'check' is not reported.*100 metrics at most"):
+        groups[1].counter("one_more").inc()
+    groups[0].counter("another").inc()
+    groups[0].counter("n0").inc()
+    assert sum(len(group.travelling()) for group in groups) == MOST_METRICS
+
+
+def test_names_and_kinds_of_metrics_are_checked_where_they_are_registered() -> None:
+    """One line names the operator, the metric and the way out."""
+    group = sl.MetricGroup("parse")
+    assert group.counter("rows") is group.counter("rows")
+    with pytest.raises(sl.JobDefinitionError, match="'parse': 'bad rows' is no name of a metric"):
+        group.counter("bad rows")
+    with pytest.raises(sl.JobDefinitionError, match="metric 'rows' is a Counter already: give the Gauge another name"):
+        group.gauge("rows")
+    with pytest.raises(sl.JobDefinitionError, match="numbers that rise"):
+        group.histogram("sizes", buckets=[3, 2])
+    with pytest.raises(ValueError, match="a counter only rises"):
+        group.counter("rows").inc(-1)
+
+
+def test_a_gauge_whose_function_fails_is_not_a_number_and_ends_nothing() -> None:
+    """Heartbeats ask for it, and a figure is no reason to end a job."""
+    group = sl.MetricGroup("parse")
+    gauge = group.gauge("broken", lambda: 1 / 0)
+    assert math.isnan(group.travelling()[0].value)
+    with pytest.raises(ValueError, match="reads its value from a function"):
+        gauge.set(1)
+
+
+def test_quantiles_of_a_histogram_lie_within_its_buckets() -> None:
+    """Half of 100 numbers from 1 to 100 lies at 50; what lies above all bounds counts as the last one."""
+    histogram = sl.BucketHistogram([25, 50, 75])
+    for number in range(1, 101):
+        histogram.update(number)
+    value = MetricValue("u", "n", "histogram", histogram.sum, histogram.bounds, histogram.counts)
+    assert [quantile(value, share) for share in (0.1, 0.25, 0.5, 0.99)] == [10, 25, 50, 75]
+    assert math.isnan(quantile(MetricValue("u", "n", "histogram", 0, (1.0,), (0, 0)), 0.5))
+
+
+def test_what_is_not_sound_or_has_other_buckets_is_left_out_of_sums() -> None:
+    """A newer version may send kinds that this one does not know, and two functions may share one name."""
+    values = [
+        MetricValue("u", "n", "histogram", 3.0, (1.0, 2.0), (1, 1, 0)),
+        MetricValue("u", "n", "histogram", 5.0, (1.0, 2.0), (0, 1, 1)),
+        MetricValue("u", "n", "histogram", 7.0, (9.0,), (1, 0)),
+        MetricValue("u", "n", "histogram", 7.0, (9.0,), (1,)),
+        MetricValue("u", "n", "of a newer version"),
+    ]
+    assert added_up(values) == [MetricValue("u", "n", "histogram", 8.0, (1.0, 2.0), (1, 2, 1))]
+    assert [is_sound(value) for value in values] == [True, True, True, False, False]
+
+
+def test_latencies_are_shown_by_source() -> None:
+    """An operator has one histogram for each source whose markers reach it."""
+    value = MetricValue("sink", "latency", "histogram", 4.0, (2.0, 4.0), (1, 1, 0), "orders")
+    assert by_operator([value])["sink"]["latency from orders"]["count"] == 2

@@ -1,0 +1,255 @@
+"""The enumerator's task and the readers that it feeds, each alone, and together in a local job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
+from snapline.dataflow.graph.operator_specs import SourceSpec, SplitEnumeratorSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.sources.split_enumerator_operator import ALL_SPLITS, SplitEnumeratorOperator
+from snapline.taskmanager.operators.sources.split_reader_operator import SplitReaderOperator
+from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
+
+SCHEMA = pa.schema([("t", pa.int64())])
+
+
+class CountingEnumerator(sl.SplitEnumerator):
+    """Finds two splits at each look, with the least times that it was given, and ends after the last one."""
+
+    def __init__(self, times: Sequence[int | None]) -> None:
+        self._times = times
+
+    def discover(self, state: dict[str, Any]) -> sl.Discovery:
+        begin = state.get("next", 0)
+        end = min(begin + 2, len(self._times))
+        found = [
+            sl.SourceSplit(f"split-{n}", {"t": at or 0}, least_times_ms={} if at is None else {"t": at})
+            for n, at in list(enumerate(self._times))[begin:end]
+        ]
+        return sl.Discovery(found, {"next": end}, finished=end == len(self._times), again_after_ms=10)
+
+
+class Reader(sl.SourceReader):
+    """Reads one row of each split, and one split after the other."""
+
+    def __init__(self) -> None:
+        self.splits: list[sl.SourceSplit] = []
+
+    def add_splits(self, splits: Sequence[sl.SourceSplit]) -> None:
+        self.splits += splits
+
+    def poll_next(self, now_ms: int) -> sl.Polled:
+        if not self.splits:
+            return sl.Polled(sl.InputStatus.NOTHING_AVAILABLE)
+        split = self.splits.pop(0)
+        batch = pa.RecordBatch.from_pydict({"t": [split.description["t"]]}, SCHEMA)
+        return sl.Polled(
+            sl.InputStatus.MORE_AVAILABLE, batch, split_id=split.split_id, finished_splits=(split.split_id,)
+        )
+
+    def snapshot_splits(self, checkpoint_id: int) -> Sequence[sl.SourceSplit]:
+        return self.splits
+
+
+class Numbered(sl.Source):
+    """A source whose splits are discovered two at a time."""
+
+    def __init__(self, times: Sequence[int | None], at_once: int | None = 1) -> None:
+        self.times, self.at_once = tuple(times), at_once
+
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def enumerate_splits(self) -> Sequence[sl.SourceSplit]:
+        return []
+
+    def create_enumerator(self, splits: Sequence[sl.SourceSplit]) -> sl.SplitEnumerator:
+        return CountingEnumerator(self.times)
+
+    @property
+    def splits_at_once(self) -> int | None:
+        return self.at_once
+
+    def create_reader(self, context: sl.SourceContextInfo) -> sl.SourceReader:
+        return Reader()
+
+
+class CallAtOnce:
+    """A call that has ended when it begins."""
+
+    def __init__(self, function: Callable[[], Any], wake_up: Callable[[], None]) -> None:
+        self._result = function()
+        self.is_done = True
+
+    def result(self) -> Any:
+        return self._result
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class Enumerating:
+    """One enumerator, whose readers are played by the test."""
+
+    def __init__(self, source: sl.Source, demand: list[int | None], restored: Any = None) -> None:
+        spec = SplitEnumeratorSpec(source, tuple(source.enumerate_splits()), "t")
+        self.operator = SplitEnumeratorOperator(spec, CallAtOnce)
+        self.harness = Harness(self.operator)
+        self.demand = demand
+        self.operator.setup(replace(self.harness.context, split_demand=lambda: self.demand), self.harness)
+        self.harness.start(restored)
+
+    def run(self, steps: int = 10) -> sl.InputStatus:
+        """Let it work until it has nothing to do; each split that leaves counts as demanded."""
+        status = sl.InputStatus.MORE_AVAILABLE
+        for _ in range(steps):
+            before = len(self.splits())
+            status = self.operator.emit_next()
+            if len(self.splits()) > before:
+                at = max(range(len(self.demand)), key=lambda index: self.demand[index] or 0)
+                self.demand[at] = (self.demand[at] or 0) - 1
+            if status is sl.InputStatus.END_OF_INPUT:
+                break
+        return status
+
+    def splits(self) -> list[str]:
+        batches = [item for item in self.harness.emitted if isinstance(item, pa.RecordBatch)]
+        return [json.loads(text)["split_id"] for batch in batches for text in batch.column(0).to_pylist()]
+
+
+def test_nothing_is_handed_out_before_every_reader_has_spoken_or_beyond_what_is_asked_for() -> None:
+    """A reader that came first would get everything; one that asks for one split gets one."""
+    enumerating = Enumerating(Numbered([None] * 4), [1, None])
+    enumerating.run()
+    assert [] == enumerating.splits()
+    enumerating.demand[1] = 0
+    enumerating.run()
+    assert ["split-0"] == enumerating.splits()
+
+
+def test_the_source_ends_when_all_splits_were_read_to_their_end() -> None:
+    """The enumerator stays until every reader asks for as much as it ever does."""
+    enumerating = Enumerating(Numbered([None, None]), [1, 1])
+    enumerating.run()
+    enumerating.harness.advance(10)
+    assert sl.InputStatus.NOTHING_AVAILABLE is enumerating.run()
+    enumerating.demand[:] = [1, 0]
+    assert sl.InputStatus.NOTHING_AVAILABLE is enumerating.run()
+    enumerating.demand[:] = [1, 1]
+    assert sl.InputStatus.END_OF_INPUT is enumerating.run()
+    assert WatermarkStatus.ACTIVE is enumerating.harness.emitted[-1]
+
+
+def test_splits_wait_in_the_order_of_their_least_time_and_readers_hear_it() -> None:
+    """What waits is promised by a watermark; nothing that waits is said by an idle status."""
+    enumerating = Enumerating(Numbered([50, 20]), [0])
+    enumerating.run()
+    assert [Watermark(19)] == enumerating.harness.emitted
+    enumerating.demand[0] = 1
+    enumerating.run()
+    assert ["split-1"] == enumerating.splits()
+    assert Watermark(49) == enumerating.harness.emitted[-1]
+    enumerating.demand[0] = 1
+    enumerating.run()
+    assert WatermarkStatus.IDLE is enumerating.harness.emitted[-1]
+
+
+def test_a_restored_enumerator_goes_on_with_what_waited_and_looks_behind_it() -> None:
+    """Handed-out splits are the readers'; the rest and the state of the discovery are in the snapshot."""
+    first = Enumerating(Numbered([None] * 4), [1])
+    first.run()
+    written = Written(first.operator.snapshot_state(CheckpointID(1), 0))
+    second = Enumerating(Numbered([None] * 4), [9], restored_state([written]))
+    second.run()
+    assert ["split-1", "split-2", "split-3"] == second.splits()
+
+
+def test_a_drained_enumerator_hands_out_nothing_more() -> None:
+    """The job that was stopped for good ends when it is restored by itself."""
+    first = Enumerating(Numbered([None] * 4), [0])
+    first.operator.stop_emitting(CheckpointID(1), drain=True)
+    written = Written(first.operator.snapshot_state(CheckpointID(1), 0))
+    assert sl.InputStatus.END_OF_INPUT is Enumerating(Numbered([None]), [1], restored_state([written])).run()
+
+
+class Reading:
+    """One reader, whose enumerator is played by the test."""
+
+    def __init__(self, source: sl.Source, restored: Any = None) -> None:
+        strategy = sl.WatermarkStrategy.for_monotonous_timestamps("t")
+        self.operator = SplitReaderOperator(SourceSpec(source, (), strategy, is_fed=True))
+        self.harness = Harness(self.operator)
+        self.asked: list[int] = []
+        self.operator.setup(replace(self.harness.context, request_splits=self.asked.append), self.harness)
+        self.harness.start(restored)
+
+    def give(self, split_id: str, at_ms: int) -> None:
+        element = {"split_id": split_id, "description": {"t": at_ms}, "position": {}, "least_times_ms": {"t": at_ms}}
+        self.operator.process_batch(pa.RecordBatch.from_pydict({"split": [json.dumps(element)]}))
+
+
+def test_a_reader_asks_for_another_split_when_one_is_finished() -> None:
+    """It never has more than the source reads at once."""
+    reading = Reading(Numbered([], at_once=2))
+    assert [2] == reading.asked
+    reading.give("a", 10)
+    reading.give("b", 20)
+    reading.operator.emit_next()
+    assert [2, 1] == reading.asked
+    assert [ALL_SPLITS] == Reading(Numbered([], at_once=None)).asked
+
+
+def test_a_restored_reader_asks_for_less_by_what_it_holds() -> None:
+    """A reader that holds as much as it takes still says that it is there."""
+    first = Reading(Numbered([]))
+    first.give("a", 10)
+    written = Written(first.operator.snapshot_state(CheckpointID(1), 0))
+    second = Reading(Numbered([]), restored_state([written]))
+    assert [0] == second.asked
+    second.operator.emit_next()
+    assert [0, 1] == second.asked
+
+
+def test_the_watermark_stays_below_what_waits_at_the_enumerator() -> None:
+    """A reader that is ahead promises no more than the least time of splits that nobody reads yet."""
+    reading = Reading(Numbered([], at_once=2))
+    reading.give("a", 100)
+    reading.operator.process_watermark(Watermark(49))
+    reading.operator.emit_next()
+    reading.operator.emit_next()
+    assert [Watermark(49)] == [item for item in reading.harness.emitted if isinstance(item, Watermark)]
+    reading.operator.process_watermark_status(WatermarkStatus.IDLE)
+    reading.operator.emit_next()
+    assert [Watermark(99), WatermarkStatus.IDLE] == reading.harness.emitted[-2:]
+    reading.operator.process_watermark(Watermark(MAX_WATERMARK_MS))
+    assert [WatermarkStatus.ACTIVE, Watermark(MAX_WATERMARK_MS)] == reading.harness.emitted[-2:]
+
+
+def test_a_drained_reader_reads_nothing_of_what_it_is_restored_with() -> None:
+    """Windows have fired by then; more rows would be counted twice."""
+    first = Reading(Numbered([]))
+    first.give("a", 10)
+    first.operator.announce_snapshot(SnapshotType.SAVEPOINT_TERMINATE)
+    written = Written(first.operator.snapshot_state(CheckpointID(1), 0))
+    second = Reading(Numbered([]), restored_state([written]))
+    assert sl.InputStatus.NOTHING_AVAILABLE is second.operator.emit_next()
+    assert [] == second.harness.emitted
+
+
+@pytest.mark.parametrize("at_once", [1, 3, None])
+def test_a_local_job_reads_each_discovered_split_once(at_once: int | None) -> None:
+    """Three readers, discovery beside them, checkpoints meanwhile."""
+    environment = sl.StreamExecutionEnvironment.get_execution_environment()
+    environment.set_parallelism(3)
+    environment.checkpointing.interval(20)
+    stream = environment.from_source(Numbered(range(40), at_once), uid="numbered")
+    rows = [row["t"] for row in stream.execute_and_collect(local=True, threads=3)]
+    assert list(range(40)) == sorted(rows)

@@ -1,0 +1,185 @@
+"""Results before a window is over: by count, by the clock, by the watermark and when no rows come; purged or not, and
+what is not in a result twice or never."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.dataflow.api.triggers import EarlyTrigger
+from snapline.dataflow.api.windows import Aggregate, WindowAssigner
+from snapline.dataflow.elements import MAX_WATERMARK_MS
+from snapline.dataflow.errors import InvalidArgument, JobDefinitionError
+from snapline.dataflow.graph.operator_specs import WindowAggregateSpec
+from snapline.taskmanager.operators.windows.window_factory import create_window_operator
+from tests.unit.taskmanager.operators.driving import ms
+from tests.unit.taskmanager.operators.harness import Harness, restored_state
+
+pytestmark = pytest.mark.usefixtures("state_backend")
+TUMBLING, SESSIONS = sl.TumblingEventTimeWindows(100), sl.EventTimeSessionWindows(50)
+
+
+def operator(assigner: WindowAssigner, trigger: EarlyTrigger | None = None) -> Harness:
+    spec = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),), early_trigger=trigger)
+    return Harness(create_window_operator(spec))
+
+
+def rows(*times: int, key: str = "a") -> pa.RecordBatch:
+    return pa.record_batch({"k": [key] * len(times), "t": list(times)})
+
+
+def counts(harness: Harness) -> list[int]:
+    """Of all results since the last call."""
+    return [row["n"] for row in harness.work().rows()]
+
+
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS])
+def test_by_count(assigner: WindowAssigner) -> None:
+    """After each batch that brings enough rows, and all at the end; the count of rows goes through a snapshot."""
+    harness = operator(assigner, sl.CountTrigger(3)).start().process(rows(1, 2))
+    assert counts(harness) == []
+    again = operator(assigner, sl.CountTrigger(3)).start(restored_state([harness.snapshot()]))
+    assert counts(again.process(rows(3))) == [3]
+    assert counts(again.process(rows(4, 5))) == []
+    assert counts(again.watermark(MAX_WATERMARK_MS)) == [5]
+
+
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS])
+@pytest.mark.parametrize("trigger", [sl.CountTrigger(2, purge=True), sl.PurgingTrigger(sl.CountTrigger(2))])
+def test_purged_by_count(assigner: WindowAssigner, trigger: EarlyTrigger) -> None:
+    """Each row is in one result, and a window that was emptied says nothing at its end."""
+    harness = operator(assigner, trigger).start()
+    assert counts(harness.process(rows(1, 2))) == [2]
+    assert counts(harness.process(rows(3, 4, 5))) == [3]
+    assert counts(harness.process(rows(6))) == []
+    assert counts(harness.watermark(MAX_WATERMARK_MS)) == [1]
+    emptied = operator(assigner, trigger).start().process(rows(1, 2))
+    assert counts(emptied) == [2]
+    assert counts(emptied.watermark(MAX_WATERMARK_MS)) == []
+
+
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS])
+@pytest.mark.parametrize("purges", [False, True])
+def test_by_the_clock(assigner: WindowAssigner, purges: bool) -> None:
+    """At multiples of the interval, windows with new rows; after a restore, too."""
+    plain = sl.ContinuousProcessingTimeTrigger(10)
+    trigger = sl.PurgingTrigger(plain) if purges else plain
+    harness = operator(assigner, trigger).start().advance(1_003).process(rows(1, 2))
+    assert counts(harness.advance(1_009)) == []
+    assert counts(harness.advance(1_010)) == [2]
+    assert counts(harness.advance(1_030)) == []
+    harness.process(rows(3))
+    again = operator(assigner, trigger)
+    again.time.advance(1_032)
+    again.start(restored_state([harness.snapshot()]))
+    again.process(rows(4))  # on a backend that keeps few keys in memory, a row brings the key back
+    assert counts(again.advance(1_040)) == [2 if purges else 4]
+    assert counts(again.watermark(MAX_WATERMARK_MS)) == ([] if purges else [4])
+
+
+def test_by_silence() -> None:
+    """When no row has come for the timeout, once."""
+    harness = operator(TUMBLING, sl.ProcessingTimeoutTrigger(20)).start().advance(1_000).process(rows(1))
+    harness.advance(1_015).process(rows(2))
+    assert counts(harness.advance(1_034)) == []
+    assert counts(harness.advance(1_035)) == [2]
+    assert counts(harness.advance(2_000)) == []
+    assert counts(harness.watermark(MAX_WATERMARK_MS)) == [2]
+
+
+def test_by_event_time() -> None:
+    """When the watermark passes a multiple of the interval, windows with new rows that are not over."""
+    harness = operator(TUMBLING, sl.ContinuousEventTimeTrigger(30)).start().watermark(5).process(rows(10, 20))
+    assert counts(harness.watermark(28)) == []
+    assert counts(harness.watermark(29)) == [2]
+    assert counts(harness.watermark(61)) == []
+    assert counts(harness.process(rows(70)).watermark(95)) == [3]
+    assert counts(harness.watermark(MAX_WATERMARK_MS)) == [3]
+
+
+@pytest.mark.parametrize("purges", [False, True])
+def test_windows_without_an_end(purges: bool) -> None:
+    """They fire by their trigger only; what it has not fired never comes out."""
+    plain = sl.ContinuousProcessingTimeTrigger(10)
+    windows = sl.GlobalWindows(sl.PurgingTrigger(plain) if purges else plain)
+    harness = operator(windows).start().advance(1_001).process(rows(1, 2)).process(rows(3, key="b"))
+    assert sorted(counts(harness.advance(1_010))) == [1, 2]
+    again = operator(windows)
+    again.time.advance(1_011)
+    again.start(restored_state([harness.process(rows(4)).snapshot()])).process(rows(5))
+    assert max(counts(again.advance(1_020))) == (2 if purges else 4)
+    again.process(rows(6)).operator.finish()
+    assert counts(again.watermark(MAX_WATERMARK_MS)) == []
+
+
+def test_sessions_of_processing_time() -> None:
+    """A key's rows until the clock has gone on by the gap without one; a snapshot keeps what is open, and the end of
+    the input closes it."""
+    windows = sl.ProcessingTimeSessionWindows(32)
+    harness = operator(windows).start().advance(1_000).process(rows(0)).advance(1_020).process(rows(0))
+    assert counts(harness.advance(1_051)) == []
+    found = harness.advance(1_060).work().rows()
+    assert [(row["k"], ms(row["window_start"]), ms(row["window_end"]), row["n"]) for row in found] == [
+        ("a", 1_000, 1_052, 2)
+    ]
+    written = harness.process(rows(0)).snapshot()
+    again = operator(windows)
+    again.time.advance(1_070)
+    again.start(restored_state([written])).process(rows(0))
+    assert counts(again.advance(1_200)) == [2]
+    again.process(rows(0, key="b"))
+    again.operator.finish()
+    assert counts(again) == [1]
+
+
+def test_sliding_windows_of_processing_time() -> None:
+    """A row is in every window in which it comes, of the clock."""
+    harness = operator(sl.SlidingProcessingTimeWindows(20, 10)).start().advance(1_005).process(rows(0, 0))
+    found = harness.advance(1_010).work().rows()
+    assert [(ms(row["window_start"]), row["n"]) for row in found] == [(990, 2)]
+    harness.process(rows(0))
+    found = harness.advance(1_020).work().rows()
+    assert [(ms(row["window_start"]), row["n"]) for row in found] == [(1_000, 3)]
+    harness.operator.finish()
+    assert counts(harness) == [1]
+
+
+def test_a_trigger_may_be_added_and_removed() -> None:
+    """Those that go by time are not in the state."""
+    trigger = sl.ContinuousProcessingTimeTrigger(10)
+    written = operator(TUMBLING).start().process(rows(1)).snapshot()
+    added = operator(TUMBLING, trigger).start(restored_state([written])).process(rows(2))
+    assert counts(added.advance(10)) == [2]
+    removed = operator(TUMBLING).start(restored_state([added.snapshot()]))
+    assert counts(removed.watermark(MAX_WATERMARK_MS)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sl.ContinuousProcessingTimeTrigger(0), "interval is a positive number of whole milliseconds, got 0"),
+        (lambda: sl.ProcessingTimeoutTrigger(1.5), "timeout is a positive number"),  # type: ignore[arg-type]
+        (lambda: sl.PurgingTrigger("count"), "a PurgingTrigger takes a trigger, one of CountTrigger"),
+        (lambda: sl.GlobalWindows(None), "never fires without a trigger"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_trigger(make: Any, message: str) -> None:
+    """It is refused where it is written."""
+    with pytest.raises(InvalidArgument, match=message):
+        make()
+
+
+def test_windows_that_take_no_trigger() -> None:
+    """Sliding ones, whose rows are shared, and global ones, which have one."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    time = sl.WatermarkStrategy.for_monotonous_timestamps("t")
+    keyed = env.from_collection([{"k": "a", "t": 1}]).assign_timestamps_and_watermarks(time).key_by("k")
+    with pytest.raises(JobDefinitionError, match="sliding windows share their rows"):
+        keyed.window(sl.SlidingEventTimeWindows(20, 10)).trigger(sl.CountTrigger(3))
+    with pytest.raises(JobDefinitionError, match="has its trigger already"):
+        keyed.count_window(3).trigger(sl.CountTrigger(3))
+    with pytest.raises(JobDefinitionError, match="'often' is no trigger: one of CountTrigger"):
+        keyed.window(TUMBLING).trigger("often")  # type: ignore[arg-type]

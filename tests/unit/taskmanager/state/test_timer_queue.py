@@ -1,0 +1,134 @@
+"""Timers against a set: registered once, deleted, due in order and in slices, frozen and restored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapline.dataflow.api.state import StateError
+from snapline.taskmanager.state.batch_scope import BatchScope
+from snapline.taskmanager.state.keyed_timers import KeyedTimers
+from snapline.taskmanager.state.timer_queue import TimerQueue
+
+SLOTS = 6
+EVERYTHING = np.arange(SLOTS, dtype=np.int32)
+timers = st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(0, SLOTS - 1))
+"""(timestamp, namespace, slot): the order in which they are due."""
+Timer = tuple[int, int, int]
+
+
+def arrays(rows: list[Timer]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    slots = np.array([slot for _, _, slot in rows], np.int32)
+    times = np.array([time for time, _, _ in rows], np.int64)
+    return slots, times, np.array([namespace for _, namespace, _ in rows], np.int64)
+
+
+def drain(queue: TimerQueue, until: int, limit: int) -> list[Timer]:
+    fired: list[Timer] = []
+    while queue.has_due(until):
+        part = queue.advance(until, limit)
+        assert 0 < len(part.slots) <= limit
+        fired += zip(part.timestamps.tolist(), part.namespaces.tolist(), part.slots.tolist(), strict=True)
+    assert len(queue.advance(until, limit).slots) == 0
+    return fired
+
+
+@given(st.data())
+def test_against_a_set(data: st.DataObject) -> None:
+    """Register, delete, advance, freeze in any order and any slices."""
+    queue = TimerQueue()
+    reference: set[Timer] = set()
+    for _ in range(data.draw(st.integers(1, 8))):
+        match data.draw(st.sampled_from(["register", "delete", "advance", "restore"])):
+            case "register":
+                rows = data.draw(st.lists(timers, max_size=12))
+                queue.register(*arrays(rows))
+                reference |= set(rows)
+            case "delete":
+                rows = data.draw(st.lists(timers, max_size=8))
+                queue.delete(*arrays(rows))
+                reference -= set(rows)
+            case "advance":
+                until, limit = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 5))
+                due = sorted(timer for timer in reference if timer[0] <= until)
+                assert due == drain(queue, until, limit)
+                reference -= set(due)
+            case _:
+                frozen = queue.freeze(SLOTS).get(EVERYTHING)
+                queue.register(EVERYTHING, np.zeros(SLOTS, np.int64))
+                queue = TimerQueue()
+                queue.restore(EVERYTHING[3:], frozen.slice(3))
+                queue.restore(EVERYTHING[:3], frozen.slice(0, 3))
+        assert len(queue) == len(reference)
+        assert min((time for time, _, _ in reference), default=None) == queue.next_timestamp()
+        assert [any(slot == own for _, _, own in reference) for slot in range(SLOTS)] == queue.occupied(SLOTS).tolist()
+
+    assert sorted(reference) == drain(queue, 9, 100)
+
+
+def test_deleted_timers_do_not_pile_up() -> None:
+    """A timer that is moved with every row leaves nothing behind, although nothing ever fires."""
+    queue = TimerQueue()
+    slot, none = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    for time in range(5000):
+        queue.register(slot, none + time)
+        queue.delete(slot, none + time - 1)
+
+    assert len(queue) == 1
+    assert queue._size < 3000
+    assert drain(queue, 5000, 10) == [(4999, 0, 0)]
+
+
+def test_many_timers_in_slices() -> None:
+    """A million would come the same way: in order, no slice above the limit."""
+    queue = TimerQueue()
+    generator = np.random.default_rng(5)
+    times = generator.integers(0, 1000, 5000)
+    queue.grow(5000)
+    queue.register(np.arange(5000, dtype=np.int32), times)
+    fired = drain(queue, 499, 64)
+
+    assert fired == sorted(fired)
+    assert len(fired) == int((times < 500).sum())
+    assert queue.next_timestamp() == 500
+
+
+def test_timers_of_the_current_key() -> None:
+    """Row by row, the last word on a timer counts; domains do not mix; without a key there is no timer."""
+    scope = BatchScope()
+    keyed = KeyedTimers("user-timers", scope, 64)
+    first, second = sorted(set(scope.open(np.array([7, 3], np.int32), 64)))
+    scope.index = first
+    keyed.register_event_time_timer(5)
+    keyed.register_event_time_timer(6)
+    keyed.delete_event_time_timer(5)
+    scope.index = second
+    keyed.delete_event_time_timer(5)
+    keyed.register_event_time_timer(5)
+    keyed.register_processing_time_timer(9)
+    keyed.flush()
+    scope.close()
+
+    assert drain(keyed.event, 10, 10) == [(5, 0, 3), (6, 0, 7)]
+    assert drain(keyed.processing, 10, 10) == [(9, 0, 3)]
+    with pytest.raises(StateError, match="without a current key"):
+        keyed.register_event_time_timer(1)
+
+
+def test_frozen_timers_are_lists_by_slot() -> None:
+    """In the order in which they are due, with namespaces."""
+    queue = TimerQueue()
+    queue.register(*arrays([(5, 1, 2), (3, 0, 2), (5, 0, 2), (1, 0, 0)]))
+
+    column = queue.freeze(SLOTS).get(np.array([2, 1, 0], np.int32))
+
+    column.validate(full=True)
+    assert column.to_pylist() == [
+        [{"timestamp": 3, "namespace": 0}, {"timestamp": 5, "namespace": 0}, {"timestamp": 5, "namespace": 1}],
+        [],
+        [{"timestamp": 1, "namespace": 0}],
+    ]
+    assert isinstance(column, pa.LargeListArray)
