@@ -74,14 +74,12 @@ def test_a_job_that_is_stuck_in_user_code_is_explained(cluster, tmp_path):
     rows.map(stuck_until(tmp_path / "released"), uid="stuck").sink_to(DiscardingSink(), uid="nowhere")
     job_id = cluster.submit(environment, "stuck")
     cluster.wait_for(job_id, JobStatus.RUNNING)
-    wait_until(lambda: "wait_for_file" in cluster.client.explain_job(job_id).summary, "the finding")
+    stuck = "has not come back from a call for"
+    wait_until(lambda: stuck in cluster.client.explain_job(job_id).summary, "the finding")
 
     (finding, *_) = cluster.client.explain_job(job_id).findings
     assert finding.kind == "user code"
-    assert (
-        "has not come back from a call for" in finding.summary
-        and "wait_for_file (test_diagnosis.py:" in finding.summary
-    )
+    assert stuck in finding.summary and "wait_for_file (test_diagnosis.py:" in finding.summary
     assert any("wait_for_file" in frame for frame in finding.stack)
     hottest = max(
         (s for v in cluster.client.get_job(job_id).vertices for s in v.subtasks), key=lambda s: s.busy_ms_per_second
