@@ -78,11 +78,25 @@ def _run(config: CoordinatorConfig, logger: Logger) -> int:
 def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Event) -> int:
     """Contend, lead, and contend again when leadership was lost, until stopped."""
     from snapline.coordinator.leader_candidate import Candidacy
+    from snapline.coordinator.standby import Standby
+    from snapline.coordinator.web.page_server import start_page
+    from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
 
+    def find_leader() -> str:
+        return coordinator_address(config.configuration)
+
+    def stand_by(leader: str) -> None:
+        standby.start()
+        _announce_standby(config, leader)
+
+    standby = Standby(config, find_leader, logger)
+    page = None
     try:
-        candidacy = Candidacy.from_config(config, logger, lambda leader: _announce_standby(config, leader))
+        page = None if config.sidecar else start_page(config.configuration, find_leader, logger)
+        candidacy = Candidacy.from_config(config, logger, stand_by)
         leadership = candidacy.next_leadership(stopping, patient=False)
         while leadership is not None:
+            standby.stop()
             code = _lead(config, logger, stopping, leadership)
             leadership.session.close()
             if code or stopping.is_set():
@@ -90,6 +104,10 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Eve
             leadership = candidacy.next_leadership(stopping, patient=True)
     except SnaplineError as error:
         return _refuse(error, config.status_fd)
+    finally:
+        standby.stop()
+        if page is not None:
+            page.stop()
     return 0
 
 
@@ -104,7 +122,8 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
     try:
         address = entrypoint.start()
         _announce(config, address)
-        page = None if config.sidecar else start_page(config.configuration, lambda: address, logger)
+        if leadership is None and not config.sidecar:  # otherwise it is there already, whoever leads
+            page = start_page(config.configuration, lambda: address, logger)
     except SnaplineError as error:
         entrypoint.stop()
         if leadership is not None and (leadership.session.is_over or isinstance(error, LeadershipLost)):

@@ -54,6 +54,7 @@ from snapline.coordinator.rpc.gateways import ServedStreams, add_gateways
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
+from snapline.coordinator.rpc.refused_calls import SERVICES
 from snapline.coordinator.rpc.relays import RelayGateway
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
@@ -75,7 +76,7 @@ from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc, relay_pb2, relay_pb2_grpc
+from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, relay_pb2_grpc
 from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
@@ -346,11 +347,7 @@ class ClusterEntrypoint:
         relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self._streams, self._logger), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
         client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger), server)
-        return [
-            service.full_name
-            for file in (cluster_pb2.DESCRIPTOR, relay_pb2.DESCRIPTOR, client_pb2.DESCRIPTOR)
-            for service in file.services_by_name.values()
-        ]
+        return list(SERVICES)
 
     def _tell_resource_manager(self, event: Any) -> bool:
         return tell_if_alive(self._resource_manager, event)

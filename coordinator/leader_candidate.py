@@ -36,7 +36,8 @@ class Candidacy:
         logger: Logger,
         on_standby: Callable[[str], None],
     ) -> None:
-        """`name` is shown to the others. `on_standby` is told who leads, when another one does."""
+        """`name` is shown to the others. `on_standby` is told who leads, when another one does; it may
+        refuse to stand by, with a SnaplineError."""
         self._settings = settings
         self._storage_url = storage_url
         self._name = name
@@ -84,6 +85,6 @@ class Candidacy:
         return None
 
     def _standing_by(self, leader: str) -> None:
+        self._on_standby(leader)
         self._stood_by = True
         self._logger.info("standing by", leader=leader)
-        self._on_standby(leader)

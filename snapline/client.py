@@ -130,6 +130,17 @@ class ClusterClient:
         self._channel: grpc.Channel = open_channel(address, self._security)
         self._stub = ClientServiceStub(self._channel)
 
+    def _go_where_told(self, error: Any) -> bool:
+        """Whether a coordinator that stands by has said who leads; the next call goes there."""
+        from snapline.runtime.rpc.grpc_channels import LEADER_METADATA_KEY
+
+        for key, value in error.trailing_metadata() or ():
+            if key == LEADER_METADATA_KEY and value != self.address:
+                self._channel.close()
+                self._open(value)
+                return True
+        return False
+
     def _follow_leader(self) -> None:
         """Nobody answers: the next call goes to whoever leads by then."""
         if self._find_leader is None:
@@ -380,7 +391,8 @@ class ClusterClient:
                     return
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise self._error(error) from None
-                self._follow_leader()
+                if not self._go_where_told(error):
+                    self._follow_leader()
                 now = time.monotonic()
                 away_since = away_since or now
                 if now - away_since > patience_s:
@@ -410,7 +422,15 @@ class ClusterClient:
         import grpc
 
         try:
-            return method(request, timeout=timeout_s, metadata=self._metadata)
+            try:
+                return method(request, timeout=timeout_s, metadata=self._metadata)
+            except grpc.RpcError as error:
+                if not self._go_where_told(error):
+                    raise
+            # all methods are called after their requests
+            again = getattr(self._stub, request.DESCRIPTOR.name.removesuffix("Request"))
+            answer: T = again(request, timeout=timeout_s, metadata=self._metadata)
+            return answer
         except grpc.RpcError as error:
             failure = self._error(error)
             if isinstance(failure, CoordinatorUnreachable):
@@ -420,7 +440,11 @@ class ClusterClient:
     def _error(self, error: Any) -> SnaplineError:
         import grpc
 
+        from snapline.runtime.rpc.grpc_channels import STANDS_BY
+
         code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE and details.startswith(STANDS_BY):
+            return CoordinatorUnreachable(f"{self.address}: {details}")
         if code is grpc.StatusCode.UNAVAILABLE:
             return CoordinatorUnreachable(
                 f"no coordinator answers at {self.address} ({details}): is `snapline coordinator` running there?"

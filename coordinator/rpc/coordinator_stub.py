@@ -5,6 +5,7 @@ Every failure is a CoordinatorAnswer with the HTTP status that it means and the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import grpc.aio
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos.client_pb2_grpc import ClientServiceStub
-from snapline.runtime.rpc.grpc_channels import Security, open_aio_channel
+from snapline.runtime.rpc.grpc_channels import STANDS_BY, Security, open_aio_channel
 
 CALL_TIMEOUT_SECONDS = 20.0
 CLIENT_HEADER = "snapline-client"
@@ -40,34 +41,41 @@ class CoordinatorStub:
     """One connection, made when it is used and made again when the leader has moved."""
 
     def __init__(self, find_leader: Callable[[], str], security: Security) -> None:
-        """`find_leader` says host:port of the coordinator that leads now; it may raise SnaplineError."""
+        """`find_leader` says host:port of the coordinator that leads now; it may block, and raise
+        SnaplineError."""
         self._find_leader = find_leader
         self._security = security
         self.address = ""
         """host:port of the coordinator that was asked last."""
         self._channel: grpc.aio.Channel | None = None
+        self._opening = asyncio.Lock()
 
     async def call(self, method: str, request: Any, who: str = "page", timeout_s: float = CALL_TIMEOUT_SECONDS) -> Any:
         """The answer to one call of the client service. `who`: for the audit. Raises CoordinatorAnswer."""
         try:
-            stub: Any = ClientServiceStub(self._open())
+            stub: Any = ClientServiceStub(await self._open())
             metadata = (*self._security.metadata, (CLIENT_HEADER, who))
             return await getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await self.close()  # the next call asks who leads
-                line = f"no coordinator answers at {self.address}; the page goes on when one does"
+                told = error.details() or ""
+                stands_by = told.startswith(STANDS_BY)
+                line = (
+                    told if stands_by else f"no coordinator answers at {self.address}; the page goes on when one does"
+                )
                 raise CoordinatorAnswer(503, line) from None
             status = _HTTP_STATUS.get(error.code(), 500)
             raise CoordinatorAnswer(status, error.details() or error.code().name) from None
         except SnaplineError as error:
             raise CoordinatorAnswer(503, str(error)) from None
 
-    def _open(self) -> grpc.aio.Channel:
-        if self._channel is None:
-            self.address = self._find_leader()
-            self._channel = open_aio_channel(self.address, self._security)
-        return self._channel
+    async def _open(self) -> grpc.aio.Channel:
+        async with self._opening:
+            if self._channel is None:
+                self.address = await asyncio.to_thread(self._find_leader)
+                self._channel = open_aio_channel(self.address, self._security)
+            return self._channel
 
     async def close(self) -> None:
         """Close the connection; the next call makes another one."""

@@ -51,6 +51,12 @@ come later: without a sign of its own, the dialing side would now and then take 
 COORDINATOR_METADATA_KEY = "snapline-coordinator"
 """Names, to a relay, the coordinator that a stream is for: host:port."""
 
+LEADER_METADATA_KEY = "snapline-leader"
+"""Trailing metadata of a call that a coordinator refuses because it stands by: host:port of the one that leads."""
+
+STANDS_BY = "this coordinator stands by"
+"""How the refusal of such a call begins."""
+
 HEALTH_SERVICE = "/grpc.health.v1.Health/"
 """Health checks carry no secret: probes of Kubernetes and load balancers have none."""
 

@@ -31,6 +31,9 @@ ENDING_SECONDS = 10.0
 
 START_TIMEOUT_SECONDS = 30.0
 
+LIVE = "live"
+"""Health checks of this name ask whether the process is well, whether or not it leads."""
+
 _ANY_HOST = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (refused as an address to tell others)
 
 ResultT = TypeVar("ResultT")
@@ -70,9 +73,9 @@ class RpcServer:
         self.address = ""
         """host:port that the server listens on, once it does."""
 
-    def start(self, address: str, add_servicers: AddServicers, bind_host: str = "") -> str:
+    def start(self, address: str, add_servicers: AddServicers, bind_host: str = "", *, leads: bool = True) -> str:
         """Listen and serve; returns the address, which is what others are told. `bind_host`: listen there instead of on
-        the address's host. Raises CannotListen."""
+        the address's host. `leads`: whether the servicers do what they are there for. Raises CannotListen."""
         host, port = parse_address(address)
         if host.strip("[]") in _ANY_HOST:
             raise CannotListen(
@@ -83,7 +86,7 @@ class RpcServer:
         try_to_listen(bind_host, port, self._listener)
         self._thread.start()
         try:
-            self.address = self.run(self._start(f"{bind_host}:{port}", host, add_servicers))
+            self.address = self.run(self._start(f"{bind_host}:{port}", host, add_servicers, leads))
         except BaseException:
             self.stop()
             raise
@@ -107,13 +110,14 @@ class RpcServer:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    async def _start(self, bind: str, host: str, add_servicers: AddServicers) -> str:
+    async def _start(self, bind: str, host: str, add_servicers: AddServicers, leads: bool) -> str:
         self._health = health.aio.HealthServicer()
         token = self._security.token
         interceptors = [TokenInterceptor(token, answer_health_of_all(self._health))] if token else []
         server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = [health.SERVICE_NAME, reflection.SERVICE_NAME, *add_servicers(server)]
+        ours = add_servicers(server)
+        names = [health.SERVICE_NAME, reflection.SERVICE_NAME, *ours]
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):  # those of ours are there
             POOL.AddSerializedFile(file.serialized_pb)
         reflection.enable_server_reflection(names, server, POOL)
@@ -123,8 +127,9 @@ class RpcServer:
             raise CannotListen(f"cannot listen on {bind}: {error}") from error
         await server.start()
         self._server = server
-        for name in ("", *names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", LIVE, *names):
+            await self._health.set(name, not_serving if name in ours and not leads else serving)
         return f"{host}:{port}"
 
     async def _stop(self, server: grpc.aio.Server) -> None:

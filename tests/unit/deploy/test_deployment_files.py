@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from snapline.dataflow.config import TASKMANAGER_RELAYS, Configuration
+from snapline.runtime.rpc.rpc_server import LIVE
 from snapline.runtime.settings import from_environment, from_toml, resolve
 from tests.unit.deploy.helm_template import render
 
@@ -161,7 +162,7 @@ def test_ports_and_probes_are_where_somebody_listens(name):
     assert port in [published["containerPort"] for published in container["ports"]]
     assert [published["port"] for published in OBJECTS["Service", spec["serviceName"]]["spec"]["ports"]] == [port]
     for probe in ("readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"] == {"port": port}
+        assert container[probe]["grpc"] == {"port": port, "service": LIVE}
 
 
 def test_environment_variables_are_settings():
