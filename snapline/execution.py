@@ -21,6 +21,7 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_status
+from snapline.interrupts import interrupt_only_raises
 from snapline.job_handle import JobHandle
 from snapline.job_news import JobNews, print_news
 from snapline.job_result import JobExecutionResult, result_of
@@ -217,8 +218,9 @@ def _follow(
         watcher = threading.Thread(target=watch, name="job-watch", daemon=True)
         watcher.start()
         try:
-            while not ended.wait(CHECK_INTERVAL_S):
-                check()
+            with interrupt_only_raises():
+                while not ended.wait(CHECK_INTERVAL_S):
+                    check()
         except KeyboardInterrupt:
             client.cancel(job_graph.job_id)
             ended.wait(30)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused, job_status, raise_unless_finished
+from snapline.interrupts import interrupt_only_raises
 from snapline.job_metrics import JobMetrics, metrics_of
 from snapline.job_result import JobExecutionResult, result_of
 from snapline.pictures import Rates
@@ -136,12 +137,14 @@ class JobHandle:
         """Wait for the end of the job. Raises JobFailed unless it is FINISHED, TimeoutError after `timeout_s` seconds;
         Ctrl-C cancels the job, if it cannot go on without this program."""
         try:
-            if not self._ended.wait(timeout_s):
-                raise TimeoutError(f"job {self.name!r} is {self.status} after {timeout_s} s")
+            with interrupt_only_raises():
+                if not self._ended.wait(timeout_s):
+                    raise TimeoutError(f"job {self.name!r} is {self.status} after {timeout_s} s")
         except KeyboardInterrupt:
             if not self._ends_with_program:
                 raise
             self.cancel()
+            self._watcher.join(CANCEL_SECONDS)  # until what was started for the job is stopped
             raise KeyboardInterrupt(f"job {self.name!r} ({self.job_id}) was cancelled") from None
         self._watcher.join()
         if self._broke is not None:

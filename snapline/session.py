@@ -112,16 +112,16 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         sys.stderr.write(f"snapline: starting Spark ({master}) ...\n")
     try:
-        with interrupt_waits():
+        with interrupt_waits():  # and SparkContext's own handler, which cancels TaskManagers, does not stay
             SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
-        found = SparkConf()  # which knows spark-defaults.conf, now that Java runs
-        is_here = wanted.get("spark.driver.host") == "127.0.0.1" and "SPARK_LOCAL_DIRS" not in os.environ
-        if is_here and not found.contains("spark.local.dir"):
-            directory = tempfile.mkdtemp(prefix="snapline-spark-")
-            wanted.setdefault("spark.local.dir", directory)
-        for key, value in {**_unless_configured(found), **wanted}.items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
+            found = SparkConf()  # which knows spark-defaults.conf, now that Java runs
+            is_here = wanted.get("spark.driver.host") == "127.0.0.1" and "SPARK_LOCAL_DIRS" not in os.environ
+            if is_here and not found.contains("spark.local.dir"):
+                directory = tempfile.mkdtemp(prefix="snapline-spark-")
+                wanted.setdefault("spark.local.dir", directory)
+            for key, value in {**_unless_configured(found), **wanted}.items():
+                builder = builder.config(key, value)
+            session = builder.getOrCreate()
     except Exception as error:
         if directory:
             shutil.rmtree(directory, ignore_errors=True)

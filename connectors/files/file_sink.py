@@ -3,9 +3,11 @@
 A writer fills files in `<path>/_staging/<job>/`, where Spark, pyarrow datasets and globs such as `*.parquet` do not
 look. At the barrier it closes and syncs them (pre-commit) and hands out where they lie and what they will be called;
 the commit renames them into place. Names hold job, uid, subtask, checkpoint and attempt, so that no two files ever
-share one, and a commit that is repeated finds its work done. A file is visible whole or not at all; what becomes
-visible with one checkpoint is not one transaction over all files. To put small files together, one committer serves all
-subtasks: before they are committed, those of a partition and checkpoint become one, whose name follows from these.
+share one, and a commit that is repeated finds its work done. Where nothing lies yet and the first checkpoint brings no
+rows, one file without rows is written, if its format tells columns, because no reader opens a directory without files.
+A file is visible whole or not at all; what becomes visible with one checkpoint is not one transaction over all files.
+To put small files together, one committer serves all subtasks: before they are committed, those of a partition and
+checkpoint become one, whose name follows from these.
 
 What lost attempts left behind: unfinished files are removed at the restore. Of files that were pre-committed, a subtask
 cannot know then which ones the restored checkpoint holds (another subtask may have been given them). So the first
@@ -107,6 +109,8 @@ class FileSink(Sink):
         self.compact_below = compact_below
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         self.schema = schema
+        self.stream_schema: pa.Schema | None = None
+        """What the stream's rows are known to be, for the file of a sink without rows."""
         self.storage_options: dict[str, str] = dict(storage_options or {})
         self.ignore_missing = ignore_missing
         in_both = set(self.partition_by) & set(self.format.schema.names if self.format.schema else ())
@@ -131,6 +135,7 @@ class FileSink(Sink):
         files.prepare(location.path)
 
     def before_writing(self, stream: Any) -> Any:
+        self.stream_schema = getattr(stream, "schema", None)
         return stream.key_by(*self.partition_by) if self.shuffle else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:

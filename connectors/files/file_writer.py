@@ -99,6 +99,8 @@ class FileSinkWriter(SinkWriter):
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         for file in list(self._open.values()):
             self._seal(file)
+        if not self._swept and not self._sealed:
+            self._seal_without_rows()
         place = self._place
         committables = []
         for sealed in self._sealed:
@@ -159,6 +161,18 @@ class FileSinkWriter(SinkWriter):
             for each in [each for each in self._open.values() if each.begun_ms <= old]:
                 self._seal(each)
 
+    def _seal_without_rows(self) -> None:
+        """Close a file without rows, by one subtask, where readers would find nothing that they could open."""
+        sink, suffix = self._sink, self._sink.format.suffix
+        schema = self._file_schema or sink.schema or sink.stream_schema
+        if schema is None or self._place.subtask or sink.partition_by or not sink.format.tells_columns:
+            return
+        if not any(name.endswith(suffix) for name in self._files.names(self._place.directory)):
+            file = OpenFile("", self._clock_ms())
+            with failures("write", sink.path):
+                self._encoder_of(file, schema.remove_metadata()).write(schema.remove_metadata().empty_table())
+            self._seal(file)
+
     def _flush(self, file: OpenFile) -> None:
         """Encode the rows that are buffered."""
         if not file.buffered:
@@ -168,12 +182,16 @@ class FileSinkWriter(SinkWriter):
         file.rows += file.buffered_rows
         file.buffered_rows = file.buffered_bytes = 0
         with failures("write", self._sink.path):
-            if file.encoder is None:
-                file.sequence, self._sequence = self._sequence, self._sequence + 1
-                path = f"{self._place.staging}/{self._place.staged(file.sequence)}{self._in_progress_suffix}"
-                file.stream = self._files.open(path)
-                file.encoder = self._sink.format.open(file.stream, self._file_schema)
-            file.encoder.write(pa.Table.from_batches(batches))
+            self._encoder_of(file, self._file_schema).write(pa.Table.from_batches(batches))
+
+    def _encoder_of(self, file: OpenFile, schema: pa.Schema | None) -> FileEncoder:
+        """What writes the file, which is begun if it is not."""
+        if file.encoder is None:
+            file.sequence, self._sequence = self._sequence, self._sequence + 1
+            path = f"{self._place.staging}/{self._place.staged(file.sequence)}{self._in_progress_suffix}"
+            file.stream = self._files.open(path)
+            file.encoder = self._sink.format.open(file.stream, schema)
+        return file.encoder
 
     def _seal(self, file: OpenFile) -> None:
         """Close the file and make it durable."""

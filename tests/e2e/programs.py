@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.services import SPARK_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
-NEWS = re.compile(r"snapline: (starting Spark |job '[^']*'(: waiting for slots| RUNNING| FINISHED in ))")
+NEWS = re.compile(r"snapline: (starting Spark |job '[^']*'(: waiting for slots| RUNNING| (FINISHED|CANCELED) in ))")
 """What standard error says of a job that goes well."""
 MARK = "SNAPLINE_TEST_PROGRAM"
 """In the environment of a program and of everything that it starts."""
@@ -34,12 +34,10 @@ class Ended:
 
     @property
     def errors(self) -> list[str]:
-        """Lines of standard error that are ours to answer for: Java announces on its own that a module is in
-        incubation, PySpark 4.0.0 ends with an empty line, and on a slow machine it is true for a while that Spark gives
-        too few slots."""
-        not_ours = ("Using incubator modules", '"msg":"jobs need more slots than Spark gives"')
+        """Lines of standard error that are ours to answer for: PySpark 4.0.0 ends with an empty line, and on a slow
+        machine it is true for a while that Spark gives too few slots."""
         lines = [line for line in self.err.splitlines() if line and not NEWS.match(line)]
-        return [line for line in lines if not any(text in line for text in not_ours)]
+        return [line for line in lines if '"msg":"jobs need more slots than Spark gives"' not in line]
 
     @property
     def printed(self) -> str:
@@ -55,8 +53,16 @@ def environment(mark: str, **extra: str) -> dict[str, str]:
     return {**kept, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(SPARK_CONF), MARK: mark, **extra}
 
 
-def run(command: Sequence[str | Path], cwd: Path, timeout: float = PATIENCE_SECONDS, **extra: str) -> Ended:
-    """Run to the end, and wait until nothing of it is left. Raises AssertionError when something stays."""
+def run(
+    command: Sequence[str | Path],
+    cwd: Path,
+    timeout: float = PATIENCE_SECONDS,
+    *,
+    own_group: bool = False,
+    **extra: str,
+) -> Ended:
+    """Run to the end, and wait until nothing of it is left. Raises AssertionError when something stays. `own_group`:
+    its processes are a group, as those of a terminal are."""
     mark = uuid.uuid4().hex
     done = subprocess.run(
         [str(part) for part in command],
@@ -66,6 +72,7 @@ def run(command: Sequence[str | Path], cwd: Path, timeout: float = PATIENCE_SECO
         text=True,
         timeout=timeout,
         check=False,
+        start_new_session=own_group,
     )
     assert wait_until_gone(mark) == {}, done.stderr
     return Ended(done.returncode, done.stdout, done.stderr, mark)

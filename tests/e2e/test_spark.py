@@ -4,7 +4,9 @@ behind."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +34,30 @@ def test_execute_with_nothing_configured(flights, tmp_path):
     assert (done.code, done.errors) == (0, [])
     assert re.fullmatch(FINISHED + "\n", done.out)
     assert_right(flights, tmp_path / "out")
+
+
+def test_ctrl_c_cancels_the_job_and_is_no_alarm(tmp_path):
+    """A terminal interrupts all of its processes: status lines and one line of what was done, no warning, and nothing
+    of Spark in the directory for what is temporary."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "job.py").write_text(
+        "import os, signal, threading\nimport snapline as sl\nfrom snapline.connectors import DiscardingSink\n"
+        "env = sl.StreamExecutionEnvironment.get_execution_environment()\n"
+        "numbers = env.from_source(sl.GeneratorSource(rows_per_second=1000), uid='numbers')\n"
+        "numbers.sink_to(DiscardingSink(), uid='sink')\n"
+        "def press_ctrl_c():\n"
+        "    while job.status != 'RUNNING':\n        pass\n"
+        "    os.killpg(0, signal.SIGINT)\n"
+        "job = env.execute_async('endless')\nthreading.Thread(target=press_ctrl_c).start()\njob.wait()\n"
+    )
+    done = run(python("job.py"), cwd=tmp_path, own_group=True, MASTER="local[1]", TMPDIR=str(tmp_path / "tmp"))
+
+    assert (-signal.SIGINT, "") == (done.code, done.out), done.err
+    assert [re.sub(r"\(\w+\)", "(...)", line) for line in done.errors] == [
+        "snapline: interrupted: job 'endless' (...) was cancelled"
+    ]
+    announcements = f"snapline-{os.getuid()}"
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == [announcements]
 
 
 def test_executors_in_processes_of_their_own_and_modules_beside_the_script(flights, tmp_path):

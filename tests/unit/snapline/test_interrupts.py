@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from snapline.interrupts import interrupt_waits
+from snapline.interrupts import interrupt_only_raises, interrupt_waits
 
 pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="only the main thread gets signals"
@@ -53,3 +53,16 @@ def test_without_an_interrupt_nothing_changes():
     thread.join()
     assert ["here"] == done
     assert before == signal.getsignal(signal.SIGINT)
+
+
+def test_a_handler_that_would_do_more_is_not_asked_while_a_job_is_waited_for():
+    """SparkContext's cancels all jobs of Spark, which looks as if TaskManagers had failed; afterwards it is back."""
+    asked = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    try:
+        theirs = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), interrupt_only_raises():
+            signal.raise_signal(signal.SIGINT)
+        assert ([], theirs) == (asked, signal.getsignal(signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)

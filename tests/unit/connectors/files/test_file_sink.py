@@ -18,6 +18,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
+import snapline as sl
 from snapline.connectors import AvroFormat, CsvFormat, FileSink, JsonFormat, OrcFormat, ParquetFormat, RollingPolicy
 from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
 from snapline.connectors.files.output_files import open_output
@@ -113,6 +114,37 @@ def test_every_format_is_read_by_others(tmp_path, form, compression, suffix, rea
     found = files(tmp_path)
     assert len(found) == (1 if compacts else 2) and all(name.endswith(suffix) for name in found)
     assert sorted((row for name in found for row in read(f"{tmp_path}/{name}")), key=lambda row: row["n"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "count"),
+    [
+        ("parquet", ".parquet", lambda path: pl.read_parquet(path).height),
+        ("orc", ".orc", lambda path: ds.dataset(path, format="orc").count_rows()),
+        (AvroFormat(AVRO), ".avro", lambda path: sum(len(read_avro(str(file))) for file in path.glob("*.avro"))),
+    ],
+)
+def test_a_sink_without_rows_can_be_read(tmp_path, form, suffix, count):
+    """One file of one subtask, also by a job that goes on from there; and none beside rows of before."""
+    sink = FileSink(tmp_path, form, schema=NUMBERS if isinstance(form, str) else None)
+    committer = sink.create_committer(Place())
+    for place in (Place(), Place(1, 2), Place(attempt_number=1, execution_attempt="graph_vertex_0_1")):
+        committer.commit(written(sink, place=place))
+    committer.close()
+
+    assert [name.endswith(suffix) for name in files(tmp_path)] == [True]
+    assert count(tmp_path) == 0
+
+
+def test_the_stream_tells_the_columns_of_a_sink_without_rows(tmp_path):
+    """A filter that lets nothing through; polars and DuckDB read what it wrote."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    nothing = env.from_collection([{"n": 1, "word": "w"}]).filter(sl.col("n") > 1)
+    nothing.sink_to(FileSink(tmp_path), uid="sink")
+    env.execute("nothing", local=True)
+
+    assert pl.read_parquet(tmp_path).schema == {"n": pl.Int64, "word": pl.String}
+    assert ask_duckdb(f"from read_parquet('{tmp_path}/*.parquet')") == []
 
 
 def test_partitions_are_directories_that_every_tool_reads(tmp_path):

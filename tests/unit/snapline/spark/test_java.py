@@ -51,8 +51,8 @@ def in_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
 
 
-def test_java_home_is_used_when_it_fits(tmp_path: Path) -> None:
-    """A fitting JAVA_HOME wins and stays as it is."""
+def test_java_home_is_used_when_it_fits(tmp_path: Path, in_cache: None) -> None:
+    """A fitting JAVA_HOME wins and stays as it is where no shim can be written."""
     home = make_java(tmp_path / "j", "17.0.15", WITH_MODULE)
     environ = {"JAVA_HOME": str(home), "PATH": ""}
 
@@ -60,7 +60,18 @@ def test_java_home_is_used_when_it_fits(tmp_path: Path) -> None:
     assert str(home) == environ["JAVA_HOME"]
 
 
-def test_java_on_the_path_is_used_when_java_home_is_too_old(tmp_path: Path) -> None:
+def test_a_java_with_the_module_says_nothing_of_it(tmp_path: Path, in_cache: None) -> None:
+    """A Java that has the module would begin each run with a warning: the shim keeps Spark's option from it."""
+    home = make_java(tmp_path / "j", "17.0.15", WITH_MODULE)
+
+    found = java.ensure_java({"JAVA_HOME": str(home), "PATH": "", "HOME": str(tmp_path)})
+
+    assert found.shimmed
+    said = subprocess.run([found.java, "-Xmx1g", java.OPTION], check=True, capture_output=True, text=True)
+    assert said.stdout == "-Xmx1g|"
+
+
+def test_java_on_the_path_is_used_when_java_home_is_too_old(tmp_path: Path, in_cache: None) -> None:
     """An old JAVA_HOME gives way to a newer java on the PATH, found through symbolic links."""
     old = make_java(tmp_path / "old", "11.0.2", WITHOUT)
     new = make_java(tmp_path / "new", "21.0.1", WITH_MODULE)
@@ -72,7 +83,7 @@ def test_java_on_the_path_is_used_when_java_home_is_too_old(tmp_path: Path) -> N
     assert str(new) == environ["JAVA_HOME"]
 
 
-def test_a_launcher_on_the_path_is_asked_for_its_java(tmp_path: Path) -> None:
+def test_a_launcher_on_the_path_is_asked_for_its_java(tmp_path: Path, in_cache: None) -> None:
     """The java of a version manager is a script elsewhere: what it calls counts."""
     new = make_java(tmp_path / "new", "17.0.1", WITH_MODULE)
     (tmp_path / "shims").mkdir()
