@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from snapline.connectors.builtin.generator import GeneratorSource
     from snapline.connectors.builtin.rate_limit import RateLimiter
     from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
-    from snapline.connectors.files.file_sink import FileSink, RollingPolicy
+    from snapline.connectors.delta.delta_sink import DeltaSink
+    from snapline.connectors.files.file_sink import FileSink
+    from snapline.connectors.files.file_writer import RollingPolicy
     from snapline.connectors.formats import (
         AvroFormat,
         ConfluentAvroFormat,
@@ -35,6 +37,7 @@ __all__ = [
     "CollectionSource",
     "ConfluentAvroFormat",
     "CsvFormat",
+    "DeltaSink",
     "DiscardingSink",
     "FileFormat",
     "FileSink",
@@ -58,7 +61,9 @@ _PLACES = {
     "snapline.connectors.builtin.generator": "GeneratorSource",
     "snapline.connectors.builtin.rate_limit": "RateLimiter",
     "snapline.connectors.builtin.sinks": "DiscardingSink PrintSink",
-    "snapline.connectors.files.file_sink": "FileSink RollingPolicy",
+    "snapline.connectors.delta.delta_sink": "DeltaSink",
+    "snapline.connectors.files.file_sink": "FileSink",
+    "snapline.connectors.files.file_writer": "RollingPolicy",
     "snapline.connectors.formats": """
         AvroFormat ConfluentAvroFormat CsvFormat FileFormat JsonFormat OrcFormat
         ParquetFormat RawFormat RowFormat

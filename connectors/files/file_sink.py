@@ -21,13 +21,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from snapline.connectors.files import output_files
-from snapline.connectors.files.file_writer import FileSinkWriter
+from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name
@@ -44,26 +44,8 @@ from snapline.dataflow.api.connector_api import (
 )
 from snapline.dataflow.errors import ConnectorError
 
-ROLL_BYTES = 256 << 20
 COMPACTION_THREADS = 4
 MERGING = ".merging"
-
-
-@dataclass(frozen=True, slots=True)
-class RollingPolicy:
-    """When a file is closed before its checkpoint's barrier, which closes all.
-
-    >>> sl_connectors.RollingPolicy(max_bytes=64 << 20, max_age_ms=60_000).max_age_ms
-    60000
-    """
-
-    max_bytes: int = ROLL_BYTES
-    max_age_ms: int | None = None
-    """Looked at when rows come."""
-
-    def __post_init__(self) -> None:
-        if self.max_bytes < 1 or (self.max_age_ms is not None and self.max_age_ms < 1):
-            raise ConnectorError("RollingPolicy: max_bytes and max_age_ms must be positive")
 
 
 class FileSink(Sink):

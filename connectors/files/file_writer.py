@@ -1,17 +1,18 @@
-"""Fills the staged files of one subtask of a sink, one at a time for each partition.
+"""Fills the files of one subtask of a sink, one at a time for each partition.
 
 Decides when rows are encoded (when a row group is full), when a file is closed (at the barrier, beyond a size or an
-age, or when too many partitions have one open), and that every batch has the columns of the first. It does not know
-what becomes of files that it handed out.
+age, or when too many partitions have one open), and, for plain files, that every batch has the columns of the first. It
+does not know what becomes of files that it handed out. Writers of tables share the base.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -19,25 +20,71 @@ from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import split_by_partition
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace
-from snapline.connectors.formats.file_format import FileEncoder
+from snapline.connectors.formats.file_format import FileEncoder, FileFormat
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.errors import ConnectorError
 
 if TYPE_CHECKING:
     from snapline.connectors.files.file_sink import FileSink
 
+ROLL_BYTES = 256 << 20
 BUFFERED_BYTES_MAX = 64 << 20
 OPEN_PARTITIONS_MAX = 200
+
+
+def monotonic_ms() -> int:
+    """The time by which the age of a file is told."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class FilesWanted(Protocol):
+    """What a sink says of the files that its writers fill."""
+
+    @property
+    def path(self) -> str:
+        """Where they go, for errors."""
+        ...
+
+    @property
+    def format(self) -> FileFormat:
+        """The format that all files have."""
+        ...
+
+    @property
+    def rolling(self) -> RollingPolicy:
+        """When a file is closed before the barrier."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RollingPolicy:
+    """When a file is closed before its checkpoint's barrier, which closes all.
+
+    >>> sl_connectors.RollingPolicy(max_bytes=64 << 20, max_age_ms=60_000).max_age_ms
+    60000
+    """
+
+    max_bytes: int = ROLL_BYTES
+    max_age_ms: int | None = None
+    """Looked at when rows come."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1 or (self.max_age_ms is not None and self.max_age_ms < 1):
+            raise ConnectorError("RollingPolicy: max_bytes and max_age_ms must be positive")
 
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
     """A file that is durable and not handed out yet."""
 
+    begun_path: str
+    path: str
     sequence: int
     partition: str
     rows: int
     size_bytes: int
+    summary: Any
+    """What the writer wants to know of the file's content."""
 
 
 @dataclass(slots=True)
@@ -48,6 +95,8 @@ class OpenFile:
     begun_ms: int
     sequence: int = -1
     """Below zero: everything is buffered yet."""
+    path: str = ""
+    sealed_path: str = ""
     buffered: list[pa.RecordBatch] = field(default_factory=list)
     buffered_rows: int = 0
     buffered_bytes: int = 0
@@ -56,87 +105,56 @@ class OpenFile:
     encoder: FileEncoder | None = None
 
 
-class FileSinkWriter(SinkWriter):
-    """Fills staged files; batches are gathered into row groups of a good size."""
+class PartitionedFileWriter(SinkWriter, ABC):
+    """Fills files; batches are gathered into row groups of a good size. A subclass says which rows go where, how files
+    are called, and what is handed out of those that `take_sealed` returns."""
 
-    def __init__(
-        self,
-        sink: FileSink,
-        files: OutputFiles,
-        place: SinkPlace,
-        *,
-        is_local: bool,
-        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
-    ) -> None:
-        self._sink = sink
+    def __init__(self, sink: FilesWanted, files: OutputFiles, clock_ms: Callable[[], int]) -> None:
+        self._wanted = sink
         self._files = files
-        self._place = place
-        self._in_progress_suffix = IN_PROGRESS if is_local else STAGED
         self._clock_ms = clock_ms
-        self._row_schema: pa.Schema | None = sink.schema
-        self._file_schema: pa.Schema | None = sink.format.schema
         self._open: dict[str, OpenFile] = {}
         """By partition, the one that was written least recently first."""
         self._buffered_bytes = 0
         self._sequence = 0
         self._sealed: list[SealedFile] = []
-        self._swept = False
+
+    @abstractmethod
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """(partition, its rows as they are in the file) for a batch of rows."""
+
+    @abstractmethod
+    def paths(self, partition: str, sequence: int) -> tuple[str, str]:
+        """Where the n-th file is filled, and where it lies when it is durable."""
+
+    def summary(self, encoder: FileEncoder) -> Any:
+        """What to keep of a file that was just finished."""
+        return None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
-        if self._row_schema is None:
-            self._row_schema = batch.schema.remove_metadata()
-        name = self._sink.described
-        batch = conformed(batch, self._row_schema, cast=self._sink.schema is not None, what=name)
-        for partition, rows in split_by_partition(batch, self._sink.partition_by):
-            if self._file_schema is None:
-                self._file_schema = rows.schema
-            elif self._sink.format.schema is not None:
-                rows = conformed(rows, self._file_schema, cast=True, what=name)  # noqa: PLW2901
-            self._add(partition, rows)
+        if batch.num_rows:
+            for partition, rows in self.split(batch):
+                self._add(partition, rows)
 
-    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+    def take_sealed(self) -> list[SealedFile]:
+        """Close all files; return those that were not returned before. They are whoever's asked for them."""
         for file in list(self._open.values()):
             self._seal(file)
-        if not self._swept and not self._sealed:
-            self._seal_without_rows()
-        place = self._place
-        committables = []
-        for sealed in self._sealed:
-            final = place.final(checkpoint_id, sealed.sequence, self._sink.format.suffix)
-            directory = f"{place.directory}/{sealed.partition}" if sealed.partition else place.directory
-            committables.append(
-                Committable(
-                    {
-                        "staged": f"{place.staging}/{place.staged(sealed.sequence)}{STAGED}",
-                        "target": f"{directory}/{final}",
-                        "checkpoint_id": checkpoint_id,
-                        "rows": sealed.rows,
-                        "bytes": sealed.size_bytes,
-                    }
-                )
-            )
-        self._sealed = []
-        if not self._swept:
-            self._swept = True
-            sweep = {"sweep": place.attempt, "subtask": place.subtask, "parallelism": place.parallelism}
-            committables.append(Committable(sweep))
-        return committables
+        sealed, self._sealed = self._sealed, []
+        return sealed
 
     def close(self) -> None:
         """What was not handed out is of no use to anybody."""
-        sequences = [file.sequence for file in self._open.values() if file.sequence >= 0]
+        useless = [path for file in self._open.values() if file.path for path in (file.path, file.sealed_path)]
+        useless += [path for sealed in self._sealed for path in (sealed.begun_path, sealed.path)]
         try:
             for file in self._open.values():
                 _abandon(file)
         finally:
             self._open = {}
-            sequences += [sealed.sequence for sealed in self._sealed]
             self._sealed = []
-            for sequence in sequences:
-                for suffix in dict.fromkeys((self._in_progress_suffix, STAGED)):
-                    self._files.delete(f"{self._place.staging}/{self._place.staged(sequence)}{suffix}")
+            for path in dict.fromkeys(useless):
+                self._files.delete(path)
 
     def _add(self, partition: str, rows: pa.RecordBatch) -> None:
         file = self._open.pop(partition, None)
@@ -149,17 +167,117 @@ class FileSinkWriter(SinkWriter):
         file.buffered_rows += rows.num_rows
         file.buffered_bytes += rows.nbytes
         self._buffered_bytes += rows.nbytes
-        if file.buffered_rows >= self._sink.format.batch_rows or file.buffered_bytes >= BUFFERED_BYTES_MAX:
+        if file.buffered_rows >= self._wanted.format.batch_rows or file.buffered_bytes >= BUFFERED_BYTES_MAX:
             self._flush(file)
-            if file.stream.tell() >= self._sink.rolling.max_bytes:
+            if file.stream.tell() >= self._wanted.rolling.max_bytes:
                 self._seal(file)
         while self._buffered_bytes >= BUFFERED_BYTES_MAX:
             self._flush(max(self._open.values(), key=lambda each: each.buffered_bytes))
-        max_age_ms = self._sink.rolling.max_age_ms
+        max_age_ms = self._wanted.rolling.max_age_ms
         if max_age_ms is not None:
             old = self._clock_ms() - max_age_ms
             for each in [each for each in self._open.values() if each.begun_ms <= old]:
                 self._seal(each)
+
+    def _flush(self, file: OpenFile) -> None:
+        """Encode the rows that are buffered."""
+        if not file.buffered:
+            return
+        batches, file.buffered = file.buffered, []
+        self._buffered_bytes -= file.buffered_bytes
+        file.rows += file.buffered_rows
+        file.buffered_rows = file.buffered_bytes = 0
+        with failures("write", self._wanted.path):
+            self._encoder_of(file, batches[0].schema).write(pa.Table.from_batches(batches))
+
+    def _encoder_of(self, file: OpenFile, schema: pa.Schema) -> FileEncoder:
+        """What writes the file, which is begun if it is not."""
+        if file.encoder is None:
+            file.sequence, self._sequence = self._sequence, self._sequence + 1
+            file.path, file.sealed_path = self.paths(file.partition, file.sequence)
+            file.stream = self._files.open(file.path)
+            file.encoder = self._wanted.format.open(file.stream, schema)
+        return file.encoder
+
+    def _seal(self, file: OpenFile) -> None:
+        """Close the file and make it durable."""
+        self._flush(file)
+        self._open.pop(file.partition, None)
+        if file.encoder is None:
+            return
+        with failures("write", self._wanted.path):
+            file.encoder.close()
+            size_bytes = file.stream.tell() if not file.stream.closed else 0
+            file.stream.close()
+        summary = self.summary(file.encoder)
+        self._sealed.append(
+            SealedFile(file.path, file.sealed_path, file.sequence, file.partition, file.rows, size_bytes, summary)
+        )
+        self._files.seal(file.path, file.sealed_path)
+
+
+class FileSinkWriter(PartitionedFileWriter):
+    """Fills staged files and hands out where they lie and what they will be called."""
+
+    def __init__(
+        self,
+        sink: FileSink,
+        files: OutputFiles,
+        place: SinkPlace,
+        *,
+        is_local: bool,
+        clock_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        super().__init__(sink, files, clock_ms)
+        self._sink = sink
+        self._place = place
+        self._in_progress_suffix = IN_PROGRESS if is_local else STAGED
+        self._row_schema: pa.Schema | None = sink.schema
+        self._file_schema: pa.Schema | None = sink.format.schema
+        self._swept = False
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._row_schema is None:
+            self._row_schema = batch.schema.remove_metadata()
+        name = self._sink.described
+        batch = conformed(batch, self._row_schema, cast=self._sink.schema is not None, what=name)
+        for partition, rows in split_by_partition(batch, self._sink.partition_by):
+            if self._file_schema is None:
+                self._file_schema = rows.schema
+            elif self._sink.format.schema is not None:
+                rows = conformed(rows, self._file_schema, cast=True, what=name)  # noqa: PLW2901
+            yield partition, rows
+
+    def paths(self, partition: str, sequence: int) -> tuple[str, str]:
+        staged = f"{self._place.staging}/{self._place.staged(sequence)}"
+        return f"{staged}{self._in_progress_suffix}", f"{staged}{STAGED}"
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        place = self._place
+        files = self.take_sealed()
+        if not self._swept and not files:
+            self._seal_without_rows()
+            files = self.take_sealed()
+        committables = []
+        for sealed in files:
+            final = place.final(checkpoint_id, sealed.sequence, self._sink.format.suffix)
+            directory = f"{place.directory}/{sealed.partition}" if sealed.partition else place.directory
+            committables.append(
+                Committable(
+                    {
+                        "staged": sealed.path,
+                        "target": f"{directory}/{final}",
+                        "checkpoint_id": checkpoint_id,
+                        "rows": sealed.rows,
+                        "bytes": sealed.size_bytes,
+                    }
+                )
+            )
+        if not self._swept:
+            self._swept = True
+            sweep = {"sweep": place.attempt, "subtask": place.subtask, "parallelism": place.parallelism}
+            committables.append(Committable(sweep))
+        return committables
 
     def _seal_without_rows(self) -> None:
         """Close a file without rows, by one subtask, where readers would find nothing that they could open."""
@@ -172,40 +290,6 @@ class FileSinkWriter(SinkWriter):
             with failures("write", sink.path):
                 self._encoder_of(file, schema.remove_metadata()).write(schema.remove_metadata().empty_table())
             self._seal(file)
-
-    def _flush(self, file: OpenFile) -> None:
-        """Encode the rows that are buffered."""
-        if not file.buffered:
-            return
-        batches, file.buffered = file.buffered, []
-        self._buffered_bytes -= file.buffered_bytes
-        file.rows += file.buffered_rows
-        file.buffered_rows = file.buffered_bytes = 0
-        with failures("write", self._sink.path):
-            self._encoder_of(file, self._file_schema).write(pa.Table.from_batches(batches))
-
-    def _encoder_of(self, file: OpenFile, schema: pa.Schema | None) -> FileEncoder:
-        """What writes the file, which is begun if it is not."""
-        if file.encoder is None:
-            file.sequence, self._sequence = self._sequence, self._sequence + 1
-            path = f"{self._place.staging}/{self._place.staged(file.sequence)}{self._in_progress_suffix}"
-            file.stream = self._files.open(path)
-            file.encoder = self._sink.format.open(file.stream, schema)
-        return file.encoder
-
-    def _seal(self, file: OpenFile) -> None:
-        """Close the file and make it durable."""
-        self._flush(file)
-        self._open.pop(file.partition, None)
-        if file.encoder is None:
-            return
-        with failures("write", self._sink.path):
-            file.encoder.close()
-            size_bytes = file.stream.tell() if not file.stream.closed else 0
-            file.stream.close()
-        staged = f"{self._place.staging}/{self._place.staged(file.sequence)}"
-        self._sealed.append(SealedFile(file.sequence, file.partition, file.rows, size_bytes))
-        self._files.seal(f"{staged}{self._in_progress_suffix}", f"{staged}{STAGED}")
 
 
 def _abandon(file: OpenFile) -> None:

@@ -18,19 +18,32 @@ from snapline.dataflow.errors import ConnectorError
 
 def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """(directory, rows without the partition's columns), for every partition that the batch has rows of."""
+    for values, rows in split_by_values(batch, columns, "FileSink"):
+        yield partition_directory(tuple(columns), values), rows
+
+
+def split_by_values(
+    batch: pa.RecordBatch, columns: Sequence[str], what: str
+) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
+    """(values of these columns, rows without the columns), for every combination of values that the batch has."""
     if not columns:
-        yield "", batch
+        yield (), batch
         return
     missing = [name for name in columns if name not in batch.schema.names]
     if missing:
         raise ConnectorError(
-            f"FileSink: partition_by names {missing[0]!r}, and the rows have the columns {', '.join(batch.schema.names)}"
+            f"{what}: partition_by names {missing[0]!r}, and the rows have the columns {', '.join(batch.schema.names)}"
         )
     rest = batch.select([name for name in batch.schema.names if name not in columns])
     if not rest.num_columns:
-        raise ConnectorError("FileSink: all columns are in partition_by, and none is left for the files")
-    if not batch.num_rows:
-        return
+        raise ConnectorError(f"{what}: all columns are in partition_by, and none is left for the files")
+    if batch.num_rows:
+        yield from _by_values(batch, columns, rest)
+
+
+def _by_values(
+    batch: pa.RecordBatch, columns: Sequence[str], rest: pa.RecordBatch
+) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
     codes = np.zeros(batch.num_rows, np.int64)
     values = []
     for name in columns:
@@ -48,4 +61,4 @@ def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterato
         for of_column in reversed(values):
             code, index = divmod(code, len(of_column))
             named.append(of_column[index])
-        yield partition_directory(tuple(columns), tuple(reversed(named))), taken.slice(start, end - start)
+        yield tuple(reversed(named)), taken.slice(start, end - start)

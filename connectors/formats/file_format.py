@@ -108,7 +108,7 @@ class ParquetFormat(FileFormat):
         return ".parquet"
 
     def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
-        return _ParquetEncoder(stream, schema, self)
+        return ParquetEncoder(stream, schema, self)
 
     def merge(self, sources: Sequence[Any], stream: Any) -> None:
         files = [pq.ParquetFile(source) for source in sources]
@@ -125,7 +125,7 @@ class ParquetFormat(FileFormat):
         encoder.close()
 
 
-class _ParquetEncoder:
+class ParquetEncoder:
     """Writes row groups of one file."""
 
     def __init__(self, stream: Any, schema: pa.Schema, form: ParquetFormat) -> None:
@@ -137,6 +137,11 @@ class _ParquetEncoder:
 
     def close(self) -> None:
         self._writer.close()
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """What the footer of the file says, once it is closed."""
+        return self._writer.writer.metadata
 
 
 class OrcFormat(FileFormat):

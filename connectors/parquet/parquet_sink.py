@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from snapline.connectors.files.file_sink import ROLL_BYTES, FileSink, RollingPolicy
+from snapline.connectors.files.file_sink import FileSink
+from snapline.connectors.files.file_writer import ROLL_BYTES, RollingPolicy
 from snapline.connectors.files.filesystems import PathLike
 from snapline.connectors.formats.file_format import ROW_GROUP_ROWS, ParquetFormat
 from snapline.dataflow.errors import ConnectorError

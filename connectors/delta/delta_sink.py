@@ -1,0 +1,360 @@
+"""Delta tables as a sink: one commit of the table for each checkpoint, for all subtasks, exactly once.
+
+A writer puts Parquet files where they stay; readers follow the table's log and do not see them. When the checkpoint is
+complete, one committer adds all of its files in one commit, which carries Delta's `txn` action: the application is job
+and sink, its version the checkpoint's id. Both change in one step of the table, so a commit that is repeated finds
+itself done. Every attempt looks at the table anew and commits only onto the version that it has looked at: a process
+that is thought dead cannot slip in between. What no commit names is an orphan, which the table's own VACUUM removes.
+Mirrors the sink of Delta's connector for Flink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from snapline.connectors.delta.delta_statistics import statistics_of
+from snapline.connectors.delta.delta_table import (
+    NewColumns,
+    columns_of,
+    columns_to_write,
+    library,
+    library_options,
+    open_table,
+    require_partitions,
+    require_plain,
+    unusable,
+)
+from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
+from snapline.connectors.files.filesystems import PathLike, absolute
+from snapline.connectors.files.output_files import open_output
+from snapline.connectors.files.partitions import split_by_values
+from snapline.connectors.files.staging import NULL_PARTITION, SinkPlace
+from snapline.connectors.formats.file_format import ParquetFormat
+from snapline.connectors.tables.table_writer import TableWriter
+from snapline.dataflow.api.connector_api import (
+    GlobalCommittable,
+    GlobalCommitter,
+    Sink,
+    SinkWriter,
+    SourceContextInfo,
+)
+from snapline.dataflow.errors import ConnectorError
+
+LOST_RACES_MAX = 100
+"""So many commits of others may come between one of ours and the look before it."""
+
+
+class DeltaSink(Sink):
+    """Appends rows to a Delta table, which is made when there is none; a checkpoint is one commit.
+
+    >>> sales = sl_connectors.DeltaSink(f"{tmp}/sales", partition_by=["shop"], new_columns="add")
+    >>> orders.sink_to(sales, uid="sales").committer.node.name
+    'DeltaSink: Committer'
+    >>> sales.validate()
+    >>> sales.commits_together, sales.before_writing(orders) is orders
+    (True, False)
+    >>> sales.described.startswith("DeltaSink ")
+    True
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        partition_by: Sequence[str] | None = None,
+        new_columns: NewColumns = "fail",
+        shuffle: bool | None = None,
+        rolling: RollingPolicy | None = None,
+        compression: str = "zstd",
+        schema: pa.Schema | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`partition_by`: default is what the table has; a table that is made here has none then. `new_columns`: what
+        becomes of columns that the table lacks, `fail` or `add`. `shuffle`: rows of a partition meet in one subtask, so
+        that fewer files are written (default: where partition_by is said). `schema`: of the rows; default is that of
+        the first batch. `storage_options`: `s3.*` as everywhere, and deltalake's own."""
+        if new_columns not in ("fail", "add"):
+            raise ConnectorError(f"DeltaSink: new_columns is 'fail' or 'add', not {new_columns!r}")
+        self.path: str = absolute(path)
+        self.partition_by: tuple[str, ...] | None = None if partition_by is None else tuple(partition_by)
+        self.new_columns: NewColumns = new_columns
+        self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
+        if self.shuffle and not self.partition_by:
+            raise ConnectorError("DeltaSink: shuffle=True needs partition_by")
+        self.rolling = rolling or RollingPolicy()
+        self.format: ParquetFormat = ParquetFormat(compression=compression)
+        self.schema = schema
+        self.storage_options: dict[str, str] = dict(storage_options or {})
+
+    @property
+    def described(self) -> str:
+        """The sink's kind and path, for errors."""
+        return f"DeltaSink {self.path}"
+
+    @property
+    def commits_together(self) -> bool:
+        return True
+
+    def validate(self) -> None:
+        library()
+        files, location = open_output(self.path, self._file_options())
+        files.prepare(location.path)
+        rows = DeltaRows(self)
+        if self.schema is not None:
+            rows.fit(self.schema)
+
+    def before_writing(self, stream: Any) -> Any:
+        return stream.key_by(*(self.partition_by or ())) if self.shuffle else stream
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        files, location = open_output(self.path, self._file_options())
+        return TableWriter(self, files, SinkPlace.of(location.path, context), DeltaRows(self))
+
+    def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
+        return DeltaCommitter(self.path, self.storage_options)
+
+    def _file_options(self) -> dict[str, str]:
+        return {name: value for name, value in self.storage_options.items() if name.startswith("s3.")}
+
+
+class DeltaRows:
+    """How rows become data files of one table, as the table was when the writer began."""
+
+    def __init__(self, sink: DeltaSink) -> None:
+        self._sink = sink
+        self._table: pa.Schema | None = None
+        self._partition_by = sink.partition_by or ()
+        table = open_table(sink.path, sink.storage_options)
+        if table is not None:
+            require_plain(table, sink.described)
+            self._partition_by = require_partitions(table, sink.partition_by, sink.described)
+            self._table = columns_of(table)
+        self._expected: pa.Schema | None = sink.schema
+        self._written: pa.Schema | None = None
+        self._values: dict[str, dict[str, str | None]] = {}
+        """The values of partitions that rows have come for, by their directory."""
+
+    def fit(self, rows: pa.Schema) -> pa.Schema:
+        """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
+        what = self._sink.described
+        written = columns_to_write(rows, self._table, self._sink.new_columns, what)
+        for name in self._partition_by:
+            if name not in written.names:
+                raise ConnectorError(f"{what}: the table is partitioned by {name!r}, which the rows have not")
+            kind = written.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind):
+                raise ConnectorError(
+                    f"{what}: partition_by names {name!r}, which is {kind}; use a column of another type"
+                )
+        return written
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        what = self._sink.described
+        if self._expected is None:
+            self._expected = batch.schema.remove_metadata()
+        if self._written is None:
+            self._written = self.fit(self._expected)
+        batch = conformed(batch, self._expected, cast=self._sink.schema is not None, what=what)
+        batch = conformed(batch, self._written, cast=True, what=what)
+        for field, column in zip(self._written, batch.columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise ConnectorError(
+                    f"{what}: column {field.name!r} must not be null in the table, and a row has a null there"
+                )
+        for values, rows in split_by_values(batch, self._partition_by, what):
+            texts = dict(zip(self._partition_by, map(partition_text, values), strict=True)) if values else {}
+            directory = "/".join(
+                f"{quote(name, safe='')}={NULL_PARTITION if text is None else quote(text, safe='')}"
+                for name, text in texts.items()
+            )
+            self._values.setdefault(directory, texts)
+            yield directory, rows
+
+    def note(self) -> dict[str, Any]:
+        schema = library().Schema.from_arrow(self._written)
+        return {"table": self._sink.path, "schema": schema.to_json(), "partition_by": list(self._partition_by),
+                "new_columns": self._sink.new_columns}  # fmt: skip
+
+    def note_of_file(self, file: SealedFile) -> dict[str, Any]:
+        return {"partition": self._values[file.partition], "statistics": statistics_of(file.summary)}
+
+
+def partition_text(value: Any) -> str | None:
+    """A value of a partition column as Delta's log has it; to Delta, an empty string is null."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dt.datetime):
+        return value.replace(tzinfo=None).isoformat(" ", "microseconds")
+    return None if value is None else str(value) or None
+
+
+class DeltaCommitter(GlobalCommitter):
+    """Adds the files of a checkpoint to the table they were written for. What it is told suffices, so that any process
+    can commit."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
+        self._path = path
+        self._options = storage_options
+        self._table: Any = None
+
+    def last_committed(self, job_id: str, sink_uid: str) -> int | None:
+        table = self._newest()
+        with self._failures():
+            return None if table is None else table.transaction_version(application(job_id, sink_uid))
+
+    def commit(self, together: GlobalCommittable) -> None:
+        for _ in range(LOST_RACES_MAX):
+            if self._try(together):
+                return
+        raise ConnectorError(
+            f"Delta table {self._path}: others committed {LOST_RACES_MAX} times between a look at the table and the commit of "
+            f"checkpoint {together.checkpoint_id}; let fewer jobs write it, or take longer checkpoint intervals"
+        )
+
+    def _try(self, together: GlobalCommittable) -> bool:
+        """Commit onto the table as it is now. Returns False when somebody else has changed it meanwhile."""
+        deltalake = library()
+        notes = [each.data for each in together.committables]
+        what = f"Delta table {self._path}, checkpoint {together.checkpoint_id}"
+        table = self._newest()
+        if table is None:
+            self._create(notes[0], what, is_restored=together.may_repeat)
+            return False
+        who = application(together.job_id, together.sink_uid)
+        with self._failures():
+            done = table.transaction_version(who)
+        if done is not None and done >= together.checkpoint_id:
+            return True
+        require_plain(table, what)
+        partition_by = require_partitions(table, notes[0]["partition_by"], what)
+        if together.may_repeat:
+            self._require_files(notes, what)
+        version = table.version()
+        properties = deltalake.CommitProperties(
+            custom_metadata={
+                "snapline.job": together.job_id,
+                "snapline.sink": together.sink_uid,
+                "snapline.checkpoint": str(together.checkpoint_id),
+            },
+            max_commit_retries=0,
+            app_transactions=[deltalake.Transaction(who, together.checkpoint_id)],
+        )
+        try:
+            if self._add_columns(table, notes, what):
+                return False
+            added = [action(file) for data in notes for file in data["files"]]
+            table.create_write_transaction(
+                added, "append", table.schema(), list(partition_by), commit_properties=properties
+            )
+        except deltalake.exceptions.CommitFailedError as error:
+            newest = self._newest()
+            if newest is not None and newest.version() == version:
+                raise unusable(self._path, error) from error
+            return False
+        except ConnectorError:
+            raise
+        except Exception as error:
+            raise unusable(self._path, error) from error
+        return True
+
+    def _newest(self) -> Any:
+        """The table as it is now; None where there is none."""
+        if self._table is None:
+            self._table = open_table(self._path, self._options)
+            return self._table
+        with self._failures():
+            is_there = library().DeltaTable.is_deltatable(self._path, library_options(self._options))
+            if is_there:
+                self._table.update_incremental()
+        if not is_there:
+            raise ConnectorError(
+                f"Delta table {self._path}: the table is gone since this job began to write it; put it back, or start the job "
+                "anew with another path"
+            )
+        return self._table
+
+    def _create(self, note: Mapping[str, Any], what: str, *, is_restored: bool) -> None:
+        """Make an empty table for these rows; somebody else may be faster."""
+        deltalake = library()
+        if is_restored:
+            self._require_files([note], what)
+        try:
+            deltalake.DeltaTable.create(
+                self._path,
+                schema=deltalake.Schema.from_json(note["schema"]),
+                mode="ignore",
+                partition_by=list(note["partition_by"]),
+                storage_options=library_options(self._options),
+            )
+        except Exception as error:
+            if open_table(self._path, self._options) is None:
+                raise unusable(self._path, error) from error
+
+    def _add_columns(self, table: Any, notes: Sequence[Mapping[str, Any]], what: str) -> bool:
+        """Give the table the columns that files have and it lacks, in a commit of its own. Returns whether it did."""
+        deltalake = library()
+        columns = columns_of(table)
+        lacking: dict[str, Any] = {}
+        for note in {note["schema"]: note for note in notes}.values():
+            schema = deltalake.Schema.from_json(note["schema"])
+            written = pa.schema(schema.to_arrow())
+            fitting = columns_to_write(written, columns, note["new_columns"], f"{what}: the table has changed")
+            pairs = zip(written, fitting, strict=True)
+            changed = next((a.name for a, b in pairs if a.type != b.type and a.name in columns.names), None)
+            if changed is not None:
+                raise ConnectorError(f"{what}: the type of column {changed!r} has changed since the files were written")
+            for field in schema.fields:
+                if field.name not in columns.names:
+                    lacking.setdefault(field.name, field)
+        if not lacking:
+            return False
+        table.alter.add_columns(
+            list(lacking.values()), commit_properties=deltalake.CommitProperties(max_commit_retries=0)
+        )
+        return True
+
+    def _require_files(self, notes: Sequence[Mapping[str, Any]], what: str) -> None:
+        """Raise ConnectorError when a file that a checkpoint holds is gone: then its rows are lost."""
+        files, location = open_output(
+            self._path, {name: value for name, value in self._options.items() if name.startswith("s3.")}
+        )
+        for note in notes:
+            for file in note["files"]:
+                if not files.exists(f"{location.path}/{file['path']}"):
+                    raise ConnectorError(
+                        f"{what}: {file['path']} is gone, and with it {file['rows']} rows that were never committed; VACUUM or a "
+                        "person has removed it. Start from an earlier snapshot, or without this one's output"
+                    )
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise unusable(self._path, error) from error
+
+
+def application(job_id: str, sink_uid: str) -> str:
+    """Who commits, for Delta: one counter of versions for each."""
+    return f"snapline/{job_id}/{sink_uid}"
+
+
+def action(file: Mapping[str, Any]) -> Any:
+    """What the log says of a new file; the library encodes its path."""
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        file["path"],
+        file["bytes"],
+        file["partition"],
+        time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=file["statistics"],
+    )

@@ -1,0 +1,45 @@
+"""The sink into Delta tables on a real S3 server: conditional writes make a commit there, too."""
+
+from __future__ import annotations
+
+import secrets
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from snapline.connectors import DeltaSink
+from snapline.connectors.delta.delta_table import library_options
+from snapline.dataflow.api.connector_api import GlobalCommittable
+from snapline.dataflow.errors import ConnectorError
+from tests.services.s3 import BUCKET, S3Server
+from tests.unit.connectors.parquet.places import Place
+
+pytestmark = pytest.mark.s3
+
+
+def test_a_checkpoint_is_a_version_on_s3(s3_server: S3Server) -> None:
+    """Also when two processes commit it, and when it comes again."""
+    url = f"s3://{BUCKET}/{secrets.token_hex(4)}"
+    sink = DeltaSink(url, partition_by=["shop"], storage_options=s3_server.configuration)
+    sink.validate()
+    two = [sink.create_global_committer(Place()) for _ in range(2)]
+    for checkpoint_id in (1, 2):
+        writer = sink.create_writer(Place(), ())
+        writer.write(pa.RecordBatch.from_pydict({"n": [checkpoint_id, 0], "shop": ["a/b", None]}))
+        due = GlobalCommittable("job", "uid", checkpoint_id, tuple(writer.prepare_commit(checkpoint_id)))
+        for committer in two:
+            committer.commit(due)
+    table = deltalake.DeltaTable(url, storage_options=library_options(s3_server.configuration))
+    assert table.version() == 2
+    found = sorted((row["n"], row["shop"]) for row in table.to_pyarrow_table().to_pylist())
+    assert found == [(0, None), (0, None), (1, "a/b"), (2, "a/b")]
+
+
+def test_wrong_credentials_and_a_missing_bucket_are_refused_at_submission(s3_server: S3Server) -> None:
+    """In one line, with what to look at."""
+    options = s3_server.configuration
+    with pytest.raises(ConnectorError, match="check the credentials"):
+        DeltaSink(f"s3://{BUCKET}/x", storage_options={**options, "s3.secret-key": "wrong"}).validate()
+    with pytest.raises(ConnectorError, match="check that the bucket exists"):
+        DeltaSink("s3://no-such-bucket/x", storage_options=options).validate()
