@@ -21,8 +21,8 @@ FOR_USERS = ("snapline/", "connectors/", "dataflow/api/", "dataflow/config.py", 
 CALLED_BY_LIBRARIES = """
     _ipython_display_
     on_receive on_stop on_failure use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
-    disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose taskmanagers list_states
-    restored_checkpoint_id restored_timestamp_ms restored_path define_messages define_services
+    disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose list_states
+    define_messages define_services
     timeout_graceful_shutdown ssl_certfile ssl_keyfile ssl_ca_certs ssl_cert_reqs should_exit ui
 """
 """pykka, grpc, uvicorn, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or read these by
@@ -49,7 +49,7 @@ PART_OF_A_TABLE = """
     BOOL EXCEPTION BLOCKING_OUTPUT_EXIST CHANNEL_STATE_SHARED_STREAM_EXCEPTION CHECKPOINT_DECLINED_TASK_CLOSING
     CHECKPOINT_DECLINED_TASK_NOT_CHECKPOINTING CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED JOB_FAILURE
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE TOO_MANY_CONCURRENT_CHECKPOINTS CHECKPOINTING_FORCE_UNALIGNED S3_ENDPOINT
-    S3_ACCESS_KEY S3_SECRET_KEY S3_REGION S3_ALLOW_HTTP SerializedConfiguration error_type execution_graph
+    S3_ACCESS_KEY S3_SECRET_KEY S3_REGION S3_ALLOW_HTTP SerializedConfiguration execution_graph
 """
 """Fields of value classes that are compared or pickled as a whole, Flink's reasons, and settings that are read by their
 prefix."""

@@ -12,7 +12,7 @@ import contextlib
 import hmac
 import ipaddress
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
-from snapline.coordinator.web.recent_figures import PERIOD_SECONDS, RecentFigures
+from snapline.coordinator.web.flink_rest import FlinkRest, Refusal
+from snapline.coordinator.web.recent_figures import PERIOD_SECONDS, UNSEEN_PERIOD_SECONDS, RecentFigures
+from snapline.coordinator.web.request_bodies import BodyTooLarge, read_json
 from snapline.dataflow.config import is_secret
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
@@ -46,13 +48,20 @@ Handler = Callable[[Request], Awaitable[Answer]]
 class PageApp:
     """The application of one server."""
 
-    def __init__(self, coordinator: CoordinatorStub, token: str, hosts: frozenset[str] = frozenset()) -> None:
-        """`token`: what requests have to show; empty: nothing. `hosts`: names under which the page may be asked for,
-        besides addresses and `localhost`."""
+    def __init__(
+        self,
+        coordinator: CoordinatorStub,
+        token: str,
+        settings: Mapping[str, str],
+        hosts: frozenset[str] = frozenset(),
+    ) -> None:
+        """`token`: what requests have to show; empty: nothing. `settings`: those of this process. `hosts`: names under
+        which the page may be asked for, besides addresses and `localhost`."""
         self._coordinator = coordinator
         self._token = token
         self._hosts = hosts
         self._figures = RecentFigures()
+        self._looked = asyncio.Event()
         read = [
             ("/api/overview", self._overview),
             ("/api/jobs", self._jobs),
@@ -72,6 +81,7 @@ class PageApp:
         ]
         routes = [Route(path, self._guarded(handler)) for path, handler in read]
         routes += [Route(path, self._guarded(handler, changes=True), methods=["POST"]) for path, handler in change]
+        routes += FlinkRest(coordinator, settings, lambda request: self._refusal(request, changes=False)).routes
         self.application = Starlette(
             routes=[*routes, Route("/", self._index), Mount("/static", StaticFiles(directory=STATIC))],
             lifespan=self._lifespan,
@@ -92,11 +102,15 @@ class PageApp:
         async def respond(request: Request) -> Response:
             refused = self._refusal(request, changes=changes)
             if refused is not None:
-                return refused
+                status, line = refused
+                return JSONResponse({"error": line}, status)
+            self._looked.set()
             try:
                 answer = await handler(request)
             except CoordinatorAnswer as error:
                 return JSONResponse({"error": str(error)}, error.status, PAGE_HEADERS)
+            except BodyTooLarge as error:
+                return JSONResponse({"error": str(error)}, 413, PAGE_HEADERS)
             except (ValueError, KeyError) as error:
                 return JSONResponse({"error": f"the request makes no sense: {error}"}, 400, PAGE_HEADERS)
             body = message_as_dict(answer) if isinstance(answer, Message) else answer
@@ -104,21 +118,20 @@ class PageApp:
 
         return respond
 
-    def _refusal(self, request: Request, *, changes: bool) -> Response | None:
+    def _refusal(self, request: Request, *, changes: bool) -> Refusal | None:
         """Why the request is not answered; None: it is."""
         host = request.headers.get("host", "")
         origin = request.headers.get("origin", "")
         if origin and origin.partition("://")[2] != host:
-            return JSONResponse({"error": f"a script of {origin} may not ask here"}, 403)
+            return 403, f"a script of {origin} may not ask here"
         if self._token:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._token.encode()):
-                line = "the cluster has a token: send it as Authorization: Bearer TOKEN (security.auth.token)"
-                return JSONResponse({"error": line}, 401)
+                return 401, "the cluster has a token: send it as Authorization: Bearer TOKEN (security.auth.token)"
         elif not self._is_known_host(host):
-            return JSONResponse({"error": f"this page is not {host}: ask for it by its address or as localhost"}, 403)
+            return 403, f"this page is not {host}: ask for it by its address or as localhost"
         if changes and request.headers.get("x-snapline") != "page":
-            return JSONResponse({"error": "send the header X-Snapline: page with what changes something"}, 403)
+            return 403, "send the header X-Snapline: page with what changes something"
         return None
 
     def _is_known_host(self, host: str) -> bool:
@@ -188,19 +201,19 @@ class PageApp:
         return answer
 
     async def _savepoint(self, request: Request) -> Answer:
-        body = await request.json()
+        body = await read_json(request)
         message = pb.TriggerSavepointRequest(job_id=_job_id(request), trigger_id=str(body.get("trigger_id", "")))
         answer: Answer = await self._ask(request, "TriggerSavepoint", message, LONG_CALL_SECONDS)
         return answer
 
     async def _stop(self, request: Request) -> Answer:
-        body = await request.json()
+        body = await read_json(request)
         message = pb.StopWithSavepointRequest(job_id=_job_id(request), trigger_id=str(body.get("trigger_id", "")))
         answer: Answer = await self._ask(request, "StopWithSavepoint", message, LONG_CALL_SECONDS)
         return answer
 
     async def _rescale(self, request: Request) -> Answer:
-        parallelism = int((await request.json())["parallelism"])
+        parallelism = int((await read_json(request))["parallelism"])
         message = pb.RescaleRequest(job_id=_job_id(request), parallelism=parallelism)
         answer: Answer = await self._ask(request, "Rescale", message, LONG_CALL_SECONDS)
         return answer
@@ -208,14 +221,20 @@ class PageApp:
     # --- plots --------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Take the figures of all running jobs, again and again; a coordinator that is away leaves a hole."""
+        """Take the figures of all running jobs, again and again, and seldom while nobody looks; a coordinator that is
+        away leaves a hole."""
         while True:
             with contextlib.suppress(CoordinatorAnswer):
                 jobs = await self._coordinator.call("ListJobs", pb.ListJobsRequest())
                 for job in jobs.jobs:
                     if not job.end_time_ms:
                         await self._look_at(job.job_id)
-            await asyncio.sleep(PERIOD_SECONDS)
+            if self._looked.is_set():
+                self._looked.clear()
+                await asyncio.sleep(PERIOD_SECONDS)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._looked.wait(), UNSEEN_PERIOD_SECONDS)
 
     async def _look_at(self, job_id: str) -> None:
         details = await self._coordinator.call("GetJob", pb.GetJobRequest(job_id=job_id))

@@ -44,7 +44,7 @@ class PageServer:
         except ImportError as error:
             raise SnaplineError(f"the page needs the extra web ({error}): pip install 'snapline[web]'") from None
         security = Security.from_configuration(configuration)
-        app = PageApp(CoordinatorStub(find_leader, security), security.token)
+        app = PageApp(CoordinatorStub(find_leader, security), security.token, configuration)
         config = uvicorn.Config(app.application, log_config=None, access_log=False, lifespan="on", ws="none")
         config.timeout_graceful_shutdown = 1
         if security.tls:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from snapline.protos import client_pb2 as pb
 
 PERIOD_SECONDS = 5.0
+UNSEEN_PERIOD_SECONDS = 60.0
+"""While nobody looks at the page: what happened at night is there in the morning, and costs next to nothing."""
 POINTS = 720
 MAX_JOBS = 50
 

@@ -1,0 +1,381 @@
+"""Flink's REST API (`/v1/...`) on the page's server: asks the coordinator, and lets pure translations write answers.
+
+Paths, methods, status codes and `{"errors": [...]}` are Flink's, so that what was written for Flink works; a path may
+also begin without `/v1`. What there is stands in `openapi.json`. Jars, data sets, logs and the shutdown of a
+cluster are not there. Who may ask is decided by the page.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
+from snapline.coordinator.web import flink_checkpoints, flink_cluster, flink_jobs
+from snapline.coordinator.web.flink_cluster import BadParameter, Figures
+from snapline.coordinator.web.request_bodies import BodyTooLarge, read_json
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.version import VERSION
+
+OPENAPI = Path(__file__).parent / "openapi.json"
+JOBS_PER_PAGE = 1_000
+FLINKS_ID = re.compile(r"[0-9a-f]{32}")
+
+Answer = dict[str, Any] | list[Any]
+Handler = Callable[[Request], Awaitable[Answer]]
+Refusal = tuple[int, str]
+"""Status code and line of a request that is not answered."""
+
+
+class FlinkError(Exception):
+    """An answer that is an error: a status code and one line."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+class FlinkRest:
+    """The routes of Flink's API."""
+
+    def __init__(
+        self, coordinator: CoordinatorStub, settings: Mapping[str, str], refusal: Callable[[Request], Refusal | None]
+    ) -> None:
+        """`settings`: those of this process, for `/jobmanager/config`. `refusal`: why a request is not answered."""
+        self._coordinator = coordinator
+        self._settings = settings
+        self._refusal = refusal
+        job, vertex = "/jobs/{jobid}", "/jobs/{jobid}/vertices/{vertexid}"
+        checkpoint = job + "/checkpoints/details/{checkpointid:int}"
+        get: dict[str, Handler] = {
+            "/overview": self._overview,
+            "/config": self._config,
+            "/jobmanager/config": self._jobmanager_config,
+            "/jobmanager/metrics": self._jobmanager_metrics,
+            "/jobs": self._jobs,
+            "/jobs/overview": self._jobs_overview,
+            "/jobs/metrics": self._jobs_metrics,
+            job: self._of_job(flink_jobs.job_details),
+            f"{job}/status": self._status,
+            f"{job}/plan": self._of_job(lambda details, _: flink_jobs.job_plan(details)),
+            f"{job}/config": self._of_job(lambda details, _: flink_jobs.job_config(details)),
+            f"{job}/accumulators": self._of_job(lambda details, _: flink_jobs.job_accumulators(details)),
+            f"{job}/execution-result": self._of_job(lambda details, _: flink_jobs.execution_result(details)),
+            f"{job}/exceptions": self._exceptions,
+            f"{job}/metrics": self._job_metrics,
+            f"{job}/checkpoints": self._checkpoints,
+            f"{job}/checkpoints/config": self._of_job(lambda details, _: flink_checkpoints.checkpoint_config(details)),
+            checkpoint: self._checkpoint,
+            checkpoint + "/subtasks/{vertexid}": self._checkpoint_of_vertex,
+            job + "/savepoints/{triggerid}": self._savepoint,
+            vertex: self._of_vertex(flink_jobs.vertex_details),
+            f"{vertex}/backpressure": self._of_vertex(flink_jobs.back_pressure),
+            f"{vertex}/watermarks": self._of_vertex(lambda found, _: flink_cluster.watermarks(found)),
+            f"{vertex}/metrics": self._vertex_metrics,
+            f"{vertex}/taskmanagers": self._of_vertex(flink_jobs.vertex_task_managers),
+            f"{vertex}/subtasktimes": self._of_vertex(flink_jobs.subtask_times),
+            f"{vertex}/accumulators": self._of_vertex(lambda found, _: flink_jobs.vertex_accumulators(found)),
+            f"{vertex}/subtasks/accumulators": self._of_vertex(lambda found, _: flink_jobs.subtask_accumulators(found)),
+            f"{vertex}/subtasks/metrics": self._subtask_metrics,
+            vertex + "/subtasks/{subtaskindex:int}": self._subtask,
+            "/taskmanagers": self._task_managers,
+            "/taskmanagers/metrics": self._task_managers_metrics,
+            "/taskmanagers/{taskmanagerid}": self._task_manager,
+            "/taskmanagers/{taskmanagerid}/metrics": self._task_manager_metrics,
+            "/taskmanagers/{taskmanagerid}/thread-dump": self._thread_dump,
+        }
+        change = [
+            (job, "PATCH", self._cancel),
+            (f"{job}/savepoints", "POST", self._trigger_savepoint),
+            (f"{job}/stop", "POST", self._stop),
+        ]
+        self.routes: list[Route] = [Route("/v1/openapi.json", _openapi)]
+        for prefix in ("/v1", ""):
+            self.routes += [Route(prefix + path, self._answering(handler, 200)) for path, handler in get.items()]
+            self.routes += [
+                Route(prefix + path, self._answering(handler, 202), methods=[method])
+                for path, method, handler in change
+            ]
+        self.routes.append(Route("/v1/{path:path}", _not_found, methods=["GET", "POST", "PATCH", "DELETE", "PUT"]))
+
+    def _answering(self, handler: Handler, status: int) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            refused = self._refusal(request)
+            if refused is not None:
+                return _errors(*refused)
+            try:
+                return JSONResponse(await handler(request), status)
+            except FlinkError as error:
+                return _errors(error.status, str(error))
+            except CoordinatorAnswer as error:
+                return _errors(error.status, str(error))
+            except BodyTooLarge as error:
+                return _errors(413, str(error))
+            except (BadParameter, ValueError) as error:
+                return _errors(400, f"Bad request: {error}")
+
+        return respond
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, method: str, message: Any) -> Any:
+        client = request.client.host if request.client is not None else "?"
+        return await self._coordinator.call(method, message, f"rest for {client}")
+
+    async def _all_jobs(self, request: Request) -> list[pb.JobOverview]:
+        jobs: list[pb.JobOverview] = []
+        token = ""
+        while True:
+            page = await self._ask(request, "ListJobs", pb.ListJobsRequest(page_size=JOBS_PER_PAGE, page_token=token))
+            jobs += page.jobs
+            token = page.next_page_token
+            if not token:
+                return jobs
+
+    async def _details(self, request: Request) -> pb.JobDetails:
+        found: pb.JobDetails = await self._ask(request, "GetJob", pb.GetJobRequest(job_id=_id(request, "jobid")))
+        return found
+
+    async def _vertex(self, request: Request) -> pb.VertexDetails:
+        wanted = _id(request, "vertexid")
+        for vertex in (await self._details(request)).vertices:
+            if vertex.vertex_id == wanted:
+                return vertex
+        raise FlinkError(404, f"job {_id(request, 'jobid')} has no vertex {wanted}")
+
+    async def _registered(self, request: Request) -> list[pb.TaskManagerDetails]:
+        found = await self._ask(request, "ListTaskManagers", pb.ListTaskManagersRequest())
+        return list(found.task_managers)
+
+    async def _one_registered(self, request: Request) -> pb.TaskManagerDetails:
+        wanted = str(request.path_params["taskmanagerid"])
+        for each in await self._registered(request):
+            if each.resource_id == wanted:
+                return each
+        raise FlinkError(404, f"no TaskManager {wanted!r} is registered; /v1/taskmanagers lists all")
+
+    def _of_job(self, translate: Callable[[pb.JobDetails, int], Answer]) -> Handler:
+        async def handle(request: Request) -> Answer:
+            return translate(await self._details(request), _now_ms())
+
+        return handle
+
+    def _of_vertex(self, translate: Callable[[pb.VertexDetails, int], Answer]) -> Handler:
+        async def handle(request: Request) -> Answer:
+            return translate(await self._vertex(request), _now_ms())
+
+        return handle
+
+    # --- the cluster --------------------------------------------------------------------------------------------------
+
+    async def _overview(self, request: Request) -> Answer:
+        cluster = await self._ask(request, "GetClusterOverview", pb.GetClusterOverviewRequest())
+        return flink_cluster.overview(cluster, await self._all_jobs(request))
+
+    async def _config(self, _request: Request) -> Answer:
+        return flink_cluster.dashboard_configuration(VERSION)
+
+    async def _jobmanager_config(self, _request: Request) -> Answer:
+        return flink_cluster.cluster_configuration(self._settings)
+
+    async def _jobmanager_metrics(self, request: Request) -> Answer:
+        cluster = await self._ask(request, "GetClusterOverview", pb.GetClusterOverviewRequest())
+        return flink_cluster.chosen(flink_cluster.cluster_figures(cluster), request.query_params.get("get"))
+
+    async def _task_managers(self, request: Request) -> Answer:
+        return flink_cluster.task_managers(await self._registered(request))
+
+    async def _task_manager(self, request: Request) -> Answer:
+        found = await self._one_registered(request)
+        running = [job for job in await self._all_jobs(request) if not flink_jobs.has_ended(job)]
+        jobs = [await self._ask(request, "GetJob", pb.GetJobRequest(job_id=job.job_id)) for job in running]
+        return flink_cluster.task_manager_details(found, jobs)
+
+    async def _task_manager_metrics(self, request: Request) -> Answer:
+        figures = flink_cluster.task_manager_figures(await self._one_registered(request))
+        return flink_cluster.chosen(figures, request.query_params.get("get"))
+
+    async def _task_managers_metrics(self, request: Request) -> Answer:
+        wanted = _chosen_ids(request, "taskmanagers")
+        found = [each for each in await self._registered(request) if wanted is None or each.resource_id in wanted]
+        return _aggregated(request, [flink_cluster.task_manager_figures(each) for each in found])
+
+    async def _thread_dump(self, request: Request) -> Answer:
+        found = await self._one_registered(request)
+        dumps = await self._ask(request, "DumpThreads", pb.DumpThreadsRequest(resource_id=found.resource_id))
+        if not dumps.dumps:
+            raise FlinkError(504, f"TaskManager {found.resource_id!r} did not answer in time")
+        return flink_cluster.thread_dump(dumps.dumps[0])
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def _jobs(self, request: Request) -> Answer:
+        return flink_jobs.job_ids(await self._all_jobs(request))
+
+    async def _jobs_overview(self, request: Request) -> Answer:
+        return flink_jobs.jobs_overview(await self._all_jobs(request), _now_ms())
+
+    async def _status(self, request: Request) -> Answer:
+        return {"status": flink_jobs.status_of((await self._details(request)).overview)}
+
+    async def _exceptions(self, request: Request) -> Answer:
+        given = request.query_params.get("maxExceptions")
+        at_most = flink_jobs.DEFAULT_EXCEPTIONS if given is None else int(given)
+        return flink_jobs.job_exceptions(await self._details(request), max(at_most, 0))
+
+    async def _figures(self, request: Request, job_id: str) -> Figures:
+        details = await self._ask(request, "GetJob", pb.GetJobRequest(job_id=job_id))
+        checkpoints = await self._ask(request, "ListCheckpoints", pb.ListCheckpointsRequest(job_id=job_id))
+        return flink_cluster.job_figures(details, checkpoints, _now_ms())
+
+    async def _job_metrics(self, request: Request) -> Answer:
+        return flink_cluster.chosen(
+            await self._figures(request, _id(request, "jobid")), request.query_params.get("get")
+        )
+
+    async def _jobs_metrics(self, request: Request) -> Answer:
+        wanted = _chosen_ids(request, "jobs")
+        jobs = [job for job in await self._all_jobs(request) if not flink_jobs.has_ended(job)]
+        chosen = [job.job_id for job in jobs if wanted is None or job.job_id in wanted]
+        return _aggregated(request, [await self._figures(request, job_id) for job_id in chosen])
+
+    async def _vertex_metrics(self, request: Request) -> Answer:
+        figures = flink_cluster.vertex_figures(await self._vertex(request))
+        return flink_cluster.chosen(figures, request.query_params.get("get"))
+
+    async def _subtask_metrics(self, request: Request) -> Answer:
+        wanted = flink_cluster.numbers_of(request.query_params.get("subtasks"))
+        subtasks = (await self._vertex(request)).subtasks
+        chosen = [each for each in subtasks if wanted is None or each.subtask_index in wanted]
+        return _aggregated(request, [flink_cluster.subtask_figures(each) for each in chosen])
+
+    async def _subtask(self, request: Request) -> Answer:
+        wanted = int(request.path_params["subtaskindex"])
+        vertex = await self._vertex(request)
+        for subtask in vertex.subtasks:
+            if subtask.subtask_index == wanted:
+                return flink_jobs.subtask_details(subtask, _now_ms())
+        raise FlinkError(404, f"vertex {vertex.vertex_id} has {len(vertex.subtasks)} subtasks, and none is {wanted}")
+
+    # --- checkpoints and savepoints -----------------------------------------------------------------------------------
+
+    async def _checkpoints(self, request: Request) -> Answer:
+        message = pb.ListCheckpointsRequest(job_id=_id(request, "jobid"))
+        return flink_checkpoints.checkpointing_statistics(await self._ask(request, "ListCheckpoints", message))
+
+    async def _checkpoint_details(self, request: Request) -> pb.CheckpointDetails:
+        number = int(request.path_params["checkpointid"])
+        message = pb.GetCheckpointRequest(job_id=_id(request, "jobid"), checkpoint_id=number)
+        found: pb.CheckpointDetails = await self._ask(request, "GetCheckpoint", message)
+        return found
+
+    async def _checkpoint(self, request: Request) -> Answer:
+        details = await self._checkpoint_details(request)
+        return flink_checkpoints.checkpoint_statistics(details.overview, details)
+
+    async def _checkpoint_of_vertex(self, request: Request) -> Answer:
+        details = await self._checkpoint_details(request)
+        vertex = flink_checkpoints.history_vertex(details, _id(request, "vertexid"))
+        if vertex is None:
+            raise FlinkError(404, f"checkpoint {details.overview.checkpoint_id} has no such vertex")
+        return flink_checkpoints.task_statistics(details, vertex)
+
+    async def _savepoint(self, request: Request) -> Answer:
+        message = pb.GetSavepointRequest(job_id=_id(request, "jobid"), trigger_id=str(request.path_params["triggerid"]))
+        return flink_checkpoints.savepoint_status(await self._ask(request, "GetSavepoint", message))
+
+    # --- what changes something ---------------------------------------------------------------------------------------
+
+    async def _cancel(self, request: Request) -> Answer:
+        mode = request.query_params.get("mode", "cancel").lower()
+        if mode == "stop":  # Flink's code for it
+            raise FlinkError(308, "mode=stop is gone: cancel, or POST to /v1/jobs/:jobid/stop, which takes a savepoint")
+        if mode != "cancel":
+            raise FlinkError(400, f"mode = {mode!r}: only cancel is understood")
+        overview = (await self._details(request)).overview
+        status = flink_jobs.status_of(overview)
+        if flink_jobs.has_ended(overview):
+            if status == "CANCELED":
+                return {}
+            raise FlinkError(409, f"job {overview.job_id} is {status} already, and cannot be cancelled")
+        await self._ask(request, "CancelJob", pb.CancelJobRequest(job_id=overview.job_id))
+        return {}
+
+    async def _trigger_savepoint(self, request: Request) -> Answer:
+        body = await read_json(request)
+        directory, trigger = _text(body, "target-directory"), _text(body, "triggerId")
+        await self._running(request)
+        if body.get("cancel-job"):
+            return await self._begin_stop(request, directory, trigger, drain=False)
+        message = pb.TriggerSavepointRequest(
+            job_id=_id(request, "jobid"), target_directory=directory, trigger_id=trigger, detached=True
+        )
+        return {"request-id": (await self._ask(request, "TriggerSavepoint", message)).trigger_id}
+
+    async def _stop(self, request: Request) -> Answer:
+        body = await read_json(request)
+        await self._running(request)
+        directory, trigger = _text(body, "targetDirectory"), _text(body, "triggerId")
+        return await self._begin_stop(request, directory, trigger, drain=bool(body.get("drain")))
+
+    async def _begin_stop(self, request: Request, directory: str, trigger: str, *, drain: bool) -> Answer:
+        message = pb.StopWithSavepointRequest(
+            job_id=_id(request, "jobid"), target_directory=directory, drain=drain, trigger_id=trigger, detached=True
+        )
+        return {"request-id": (await self._ask(request, "StopWithSavepoint", message)).trigger_id}
+
+    async def _running(self, request: Request) -> None:
+        """Raises FlinkError for a job that has ended, and CoordinatorAnswer for one that nobody knows."""
+        overview = (await self._details(request)).overview
+        if flink_jobs.has_ended(overview):
+            raise FlinkError(
+                409, f"job {overview.job_id} is {flink_jobs.status_of(overview)}: there is nothing to save"
+            )
+
+
+def _aggregated(request: Request, members: list[Figures]) -> Answer:
+    asked = request.query_params
+    return flink_cluster.aggregated(members, asked.get("get"), asked.get("agg"))
+
+
+def _chosen_ids(request: Request, parameter: str) -> set[str] | None:
+    given = request.query_params.get(parameter)
+    return None if given is None else {part.strip() for part in given.split(",")}
+
+
+def _id(request: Request, parameter: str) -> str:
+    """An id in the path. Raises FlinkError for one that cannot be any."""
+    given = str(request.path_params[parameter])
+    if FLINKS_ID.fullmatch(given) is None:
+        raise FlinkError(400, f"Bad request: {parameter} = {given!r} does not have 32 hexadecimal digits")
+    return given
+
+
+def _text(body: Mapping[str, Any], key: str) -> str:
+    value = body.get(key)
+    if value is not None and not isinstance(value, str):
+        raise BadParameter(f"{key} has to be a text")
+    return value or ""
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def _errors(status: int, line: str) -> Response:
+    return JSONResponse({"errors": [line]}, status)
+
+
+async def _openapi(_request: Request) -> Response:
+    return FileResponse(OPENAPI, media_type="application/json")
+
+
+async def _not_found(request: Request) -> Response:
+    return _errors(404, f"Not found: {request.url.path}; /v1/openapi.json lists all that there is")

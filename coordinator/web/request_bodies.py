@@ -1,0 +1,31 @@
+"""What a request brings along, as JSON and of bounded size: the server of a coordinator holds it in memory."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+
+MAX_BODY_BYTES = 64 << 10
+"""A request names a directory, an id or a number."""
+
+
+class BodyTooLarge(ValueError):
+    """The body of a request is larger than any that is understood; the rest of it is not read."""
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The object in the body; empty for no body. Raises BodyTooLarge, and ValueError for anything but an object."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLarge(f"the body of a request may have {MAX_BODY_BYTES:,} bytes")
+    try:
+        found = json.loads(bytes(body)) if body.strip() else {}
+    except RecursionError:
+        raise ValueError("the body of a request is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("the body of a request has to be a JSON object")  # noqa: TRY004 - the client's mistake, not ours
+    return found
