@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from confluent_kafka.cimpl import NewTopic
 from snapline.connectors.formats import AvroFormat, JsonFormat, RawFormat, RowFormat
 from snapline.connectors.kafka import KafkaSink, KafkaSource
 from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.user_metrics import MetricGroup
 
 PARTITIONS = 4
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64()), ("paid", pa.bool_())])
@@ -58,6 +59,7 @@ class Place:
     job_id: str = "benchmark"
     operator_uid: str = "kafka"
     execution_attempt: str = "attempt"
+    metrics: MetricGroup = field(default_factory=lambda: MetricGroup("kafka"), compare=False)
 
 
 def avro_value(row: dict[str, Any]) -> bytes:

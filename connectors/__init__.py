@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
     from snapline.connectors.delta.delta_sink import DeltaSink
     from snapline.connectors.files.file_sink import FileSink
+    from snapline.connectors.files.file_source import FileSource
     from snapline.connectors.files.file_writer import RollingPolicy
     from snapline.connectors.formats import (
         AvroFormat,
         ConfluentAvroFormat,
         CsvFormat,
         FileFormat,
+        FileRows,
         JsonFormat,
         OrcFormat,
         ParquetFormat,
@@ -40,7 +42,9 @@ __all__ = [
     "DeltaSink",
     "DiscardingSink",
     "FileFormat",
+    "FileRows",
     "FileSink",
+    "FileSource",
     "GeneratorSource",
     "JsonFormat",
     "KafkaSink",
@@ -64,9 +68,10 @@ _PLACES = {
     "snapline.connectors.delta.delta_sink": "DeltaSink",
     "snapline.connectors.files.file_sink": "FileSink",
     "snapline.connectors.files.file_writer": "RollingPolicy",
+    "snapline.connectors.files.file_source": "FileSource",
     "snapline.connectors.formats": """
-        AvroFormat ConfluentAvroFormat CsvFormat FileFormat JsonFormat OrcFormat
-        ParquetFormat RawFormat RowFormat
+        AvroFormat ConfluentAvroFormat CsvFormat FileFormat FileRows JsonFormat
+        OrcFormat ParquetFormat RawFormat RowFormat
     """,
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",

@@ -8,6 +8,7 @@ from snapline.connectors.formats.file_format import (
     OrcFormat,
     ParquetFormat,
 )
+from snapline.connectors.formats.file_reading import FileRows
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import BadRow, RawFormat, RowFormat
 from snapline.connectors.formats.schema_registry import ConfluentAvroFormat
@@ -18,6 +19,7 @@ __all__ = [
     "ConfluentAvroFormat",
     "CsvFormat",
     "FileFormat",
+    "FileRows",
     "JsonFormat",
     "OrcFormat",
     "ParquetFormat",

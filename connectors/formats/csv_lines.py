@@ -1,7 +1,7 @@
-"""CSV: one line a row, without a header. Read and written by pyarrow, whole batches at once.
+"""CSV: one line a row. Read and written by pyarrow, whole batches at once.
 
 Decides that a value is one line with the schema's columns in their order; a line break inside a quoted field stays
-there.
+there. A file may begin with a header, which then says the order of its columns.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from snapline.connectors.formats.row_format import RowFormat
+from snapline.dataflow.errors import ConnectorError
 
 
 class CsvFormat(RowFormat):
@@ -26,14 +28,47 @@ class CsvFormat(RowFormat):
     1
     """
 
-    def __init__(self, schema: pa.Schema, *, delimiter: str = ",") -> None:
-        """`schema`: of the columns, in the order of the line. An empty field is null, unless the column is a string."""
+    def __init__(self, schema: pa.Schema, *, delimiter: str = ",", header: bool = False) -> None:
+        """`schema`: of the columns, in the order of the line. An empty field is null, unless the column is a string.
+        `header`: files begin with a line of names; those that are read may have their columns in another order, and
+        more of them."""
         self._schema = schema.remove_metadata()
         self.delimiter = delimiter
+        self.header = header
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema
+
+    def of_header(self, line: bytes) -> CsvFormat:
+        """The format of a file that begins with this header: its columns, those that the schema lacks as text. Raises
+        ConnectorError when it lacks one of the schema's.
+
+        >>> csv = sl_connectors.CsvFormat(pa.schema([("n", pa.int64())]), header=True)
+        >>> csv.of_header(b"word,n").decode_all([b"a,1"]).to_pydict()
+        {'word': ['a'], 'n': [1]}
+        """
+        names = next(csv.reader([line.decode(errors="replace").rstrip("\r\n")], delimiter=self.delimiter), [])
+        twice = next((first for first, second in pairwise(sorted(names)) if first == second), None)
+        if twice is not None:
+            raise ConnectorError(f"its header has the column {twice!r} twice; give names that differ")
+        missing = next((name for name in self._schema.names if name not in names), None)
+        if missing is not None:
+            raise ConnectorError(f"its header has no column {missing!r}, but {', '.join(names)}; correct schema=")
+        known = {field.name: field for field in self._schema}
+        return CsvFormat(
+            pa.schema([known.get(name, pa.field(name, pa.string())) for name in names]), delimiter=self.delimiter
+        )
+
+    def header_line(self) -> bytes:
+        r"""The line of names that a file begins with; nothing for files without a header.
+
+        >>> sl_connectors.CsvFormat(pa.schema([("word", pa.string()), ("n", pa.int64())]), header=True).header_line()
+        b'word,n\n'
+        """
+        if not self.header:
+            return b""
+        return self._line(self._schema.names) + b"\n"
 
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
         if len(self._schema) > 1 and not all(values):

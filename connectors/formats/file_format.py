@@ -2,14 +2,14 @@
 
 Decides the name's ending, the compressions and how files are put together: Parquet and ORC are read and written again,
 lines are copied, blocks of Avro are copied as they are. A format of single rows (`RowFormat`, as for Kafka) is a format
-of files too: lines, or an Avro container. It does not know where files lie.
+of files too: lines, or an Avro container. How files are read is in `file_reading`. It does not know where files lie.
 """
 
 from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -17,6 +17,16 @@ import pyarrow.parquet as pq
 
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.csv_lines import CsvFormat
+from snapline.connectors.formats.file_reading import (
+    FileRows,
+    avro_of,
+    avro_rows,
+    csv_of,
+    json_of,
+    orc_rows,
+    parquet_rows,
+    text_rows,
+)
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.errors import ConnectorError
@@ -51,6 +61,13 @@ class FileFormat(ABC):
     ...         tables = [pa.ipc.open_stream(source).read_all() for source in sources]
     ...         with self.open(stream, tables[0].schema) as writer:
     ...             writer.write(pa.concat_tables(tables))
+    ...     def read(self, stream, position, *, batch_rows, columns=None):
+    ...         table = pa.ipc.open_stream(stream).read_all().slice(position.get("rows", 0))
+    ...         for batch in table.to_batches(batch_rows):
+    ...             position = {"rows": position.get("rows", 0) + batch.num_rows}
+    ...             yield sl_connectors.FileRows(batch, position)
+    ...     def schema_of(self, stream):
+    ...         return pa.ipc.open_stream(stream).schema
     >>> sl_connectors.FileSink(f"{tmp}/arrow", ArrowFiles()).format.suffix
     '.arrow'
     """
@@ -78,6 +95,19 @@ class FileFormat(ABC):
     def merge(self, sources: Sequence[Any], stream: Any) -> None:
         """Write the rows of these files (open binary streams that can seek) into one."""
 
+    def read(
+        self, stream: Any, position: Mapping[str, int], *, batch_rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[FileRows]:
+        """Read a file (an open binary stream that can seek) behind a position; an empty one is its beginning.
+        `columns`: others may be left out. Raises ConnectorError when the format can only be written, as here."""
+        raise ConnectorError(f"{type(self).__name__} cannot be read: it has no read(stream, position, ...)")
+
+    def schema_of(self, stream: Any) -> pa.Schema:
+        """Return the columns of a file. Raises ConnectorError when they have to be said, as here."""
+        if self.schema is None:
+            raise ConnectorError(f"{type(self).__name__} does not say its columns; give schema=")
+        return self.schema
+
 
 class ParquetFormat(FileFormat):
     """Parquet files.
@@ -90,8 +120,10 @@ class ParquetFormat(FileFormat):
     ...     writer.write(pa.table({"n": [1]}))
     ...     writer.close()
     >>> parquet.merge(files, io.BytesIO())
-    >>> parquet.suffix
-    '.parquet'
+    >>> parquet.suffix, parquet.schema_of(files[0]).names
+    ('.parquet', ['n'])
+    >>> [found.rows.to_pydict() for found in parquet.read(files[0], {}, batch_rows=1000)]
+    [{'n': [1]}]
     """
 
     compressions = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
@@ -124,6 +156,14 @@ class ParquetFormat(FileFormat):
             encoder.write(pa.Table.from_batches(gathered))
         encoder.close()
 
+    def read(
+        self, stream: Any, position: Mapping[str, int], *, batch_rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[FileRows]:
+        return parquet_rows(stream, position, batch_rows, columns)
+
+    def schema_of(self, stream: Any) -> pa.Schema:
+        return pq.ParquetFile(stream).schema_arrow.remove_metadata()
+
 
 class ParquetEncoder:
     """Writes row groups of one file."""
@@ -153,8 +193,10 @@ class OrcFormat(FileFormat):
     >>> writer.write(pa.table({"n": [1]}))
     >>> writer.close()
     >>> orc.merge([file], io.BytesIO())
-    >>> orc.suffix
-    '.orc'
+    >>> orc.suffix, orc.schema_of(file).names
+    ('.orc', ['n'])
+    >>> [found.position for found in orc.read(file, {}, batch_rows=1000)]
+    [{'stripes': 0, 'rows': 1}]
     """
 
     compressions = ("zstd", "snappy", "zlib", "lz4", "none")
@@ -183,6 +225,16 @@ class OrcFormat(FileFormat):
             encoder.write(file.read())
         encoder.close()
 
+    def read(
+        self, stream: Any, position: Mapping[str, int], *, batch_rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[FileRows]:
+        return orc_rows(stream, position, batch_rows, columns)
+
+    def schema_of(self, stream: Any) -> pa.Schema:
+        from pyarrow import orc
+
+        return orc.ORCFile(stream).schema.remove_metadata()
+
 
 class LinesFormat(FileFormat):
     """A row a line, in the form of a row format, perhaps compressed."""
@@ -206,15 +258,28 @@ class LinesFormat(FileFormat):
 
     def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
         compressed = stream if self.compression == "none" else pa.CompressedOutputStream(stream, self.compression)
+        compressed.write(self.header())
         return _LinesEncoder(compressed, self.rows, owns_stream=compressed is not stream)
 
     def merge(self, sources: Sequence[Any], stream: Any) -> None:
         out = stream if self.compression == "none" else pa.CompressedOutputStream(stream, self.compression)
-        for source in sources:
+        header = self.header()
+        for number, source in enumerate(sources):
             lines = source if self.compression == "none" else pa.CompressedInputStream(source, self.compression)
+            if header and number:
+                lines.read(len(header))
             shutil.copyfileobj(lines, out, COPIED_BYTES)
         if out is not stream:
             out.close()
+
+    def read(
+        self, stream: Any, position: Mapping[str, int], *, batch_rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[FileRows]:
+        return text_rows(self.rows, stream, position, batch_rows)
+
+    def header(self) -> bytes:
+        """What a file begins with, before its rows."""
+        return self.rows.header_line() if isinstance(self.rows, CsvFormat) else b""
 
 
 class _LinesEncoder:
@@ -267,6 +332,11 @@ class AvroFilesFormat(FileFormat):
                 writer.write_block(block)
         writer.flush()
 
+    def read(
+        self, stream: Any, position: Mapping[str, int], *, batch_rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[FileRows]:
+        return avro_rows(self.rows, stream, position, batch_rows)
+
     def _writer(self, stream: Any) -> Any:
         from fastavro.write import Writer
 
@@ -311,6 +381,27 @@ def file_format_of(given: FileFormat | RowFormat | str, compression: str | None)
         f"{given!r} is no format of files: give 'parquet', 'orc', JsonFormat(schema), CsvFormat(schema), AvroFormat(schema) or "
         "another FileFormat"
     )
+
+
+INFERRED: dict[str, Callable[[Any], RowFormat]] = {"json": json_of, "csv": csv_of, "avro": avro_of}
+"""Formats whose columns a file says, by the name that stands for them."""
+READABLE = ("parquet", "orc", *INFERRED)
+
+
+def readable_format_of(given: FileFormat | RowFormat | str, schema: pa.Schema | None) -> FileFormat | str:
+    """The format of files that are to be read; its name as long as a file has to say the columns. Raises ConnectorError
+    for what is none."""
+    if isinstance(given, str):
+        if given not in READABLE:
+            raise ConnectorError(
+                f"unknown format {given!r}; there are {', '.join(READABLE)}, JsonFormat(schema), CsvFormat(schema), "
+                "AvroFormat(schema) and other formats"
+            )
+        if given == "avro" or (given in INFERRED and schema is None):
+            return given
+        if given in INFERRED and schema is not None:
+            return LinesFormat(JsonFormat(schema) if given == "json" else CsvFormat(schema, header=True))
+    return file_format_of(given, None)
 
 
 def _checked(name: str, compression: str, known: Sequence[str]) -> str:

@@ -53,8 +53,8 @@ class KafkaReader(SourceReader):
         self._paused: frozenset[Place] = frozenset()
         self._published = CheckpointedOffsets(commit_on_checkpoints=source.commit_offsets == "on_checkpoints")
         self._silent_since_ms: int | None = None
-        self.dropped_rows = 0
-        """Values that were no row, with `on_error='drop'`."""
+        self._bad_rows = context.metrics.counter("bad_rows") if source.on_error != "fail" else None
+        """Values that were no row."""
 
     # --- splits -----------------------------------------------------------------------------------------------------
 
@@ -174,12 +174,13 @@ class KafkaReader(SourceReader):
         if bad and source.on_error == "fail":
             first = bad[0]
             raise bad_row_error(*first.place, first.offset, first.bad)
+        if bad and self._bad_rows is not None:
+            self._bad_rows.inc(len(bad))
         if bad and source.on_error == "drop":
-            self.dropped_rows += len(bad)
             first = bad[0]
             log.warning(
-                "KafkaSource dropped %d values that are no rows (%d so far), the first at %s, partition %d, offset %d: %s",
-                len(bad), self.dropped_rows, *first.place, first.offset, first.bad.reason,
+                "KafkaSource dropped %d values that are no rows, the first at %s, partition %d, offset %d: %s",
+                len(bad), *first.place, first.offset, first.bad.reason,
             )  # fmt: skip
         self._ready.extend(found)
 

@@ -11,11 +11,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatchcase
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +20,7 @@ from pyarrow import fs
 
 from snapline.connectors.builtin.rate_limit import RateLimiter
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
+from snapline.connectors.files.listing import files_below, files_matching, glob_base
 from snapline.dataflow.api.connector_api import (
     InputStatus,
     Polled,
@@ -35,7 +33,6 @@ from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 16_384
 SUFFIXES = (".parquet", ".parq", ".pq")
-GLOB_CHARACTERS = re.compile(r"[*?\[]")
 FOOTER_THREADS = 8
 EMIT_INTERVAL_MS = 20
 
@@ -285,7 +282,7 @@ def _expand(location: Location) -> Sequence[Location]:
     if info.type == fs.FileType.File:
         return [location]
     if info.type == fs.FileType.Directory:
-        files = _files_below(filesystem, path)
+        files = [info.path for info in files_below(filesystem, path)]
         partition = next((part for file in files for part in file[len(path) :].split("/")[:-1] if "=" in part), None)
         if partition is not None:
             raise ConnectorError(
@@ -296,46 +293,17 @@ def _expand(location: Location) -> Sequence[Location]:
         if not parquet:
             raise ConnectorError(f"there are no Parquet files in the directory {location.url}")
         return [location.at(file) for file in parquet]
-    if not GLOB_CHARACTERS.search(path):
+    base = glob_base(path)
+    if base is None:
         raise ConnectorError(
             f"there is no file or directory {location.url}; it must be there on every machine of the cluster"
         )
-    base = path[: GLOB_CHARACTERS.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]  # searched above
-    pattern = path[len(base) :].strip("/").split("/")
     if filesystem.get_file_info(base or "/").type != fs.FileType.Directory:
         raise ConnectorError(f"no file matches {location.url}: there is no directory {location.at(base).url}")
-    deep = len(pattern) > 1
-    matching = [
-        file
-        for file in _files_below(filesystem, base or "/", recursive=deep, hidden=any(_is_hidden(p) for p in pattern))
-        if _matches(file[len(base) :].strip("/").split("/"), pattern)
-    ]
+    matching = files_matching(filesystem, path)
     if not matching:
         raise ConnectorError(f"no file matches {location.url}")
-    return [location.at(file) for file in matching]
-
-
-def _files_below(filesystem: Any, directory: str, *, recursive: bool = True, hidden: bool = False) -> list[str]:
-    infos = filesystem.get_file_info(fs.FileSelector(directory, recursive=recursive))
-    start = len(directory.rstrip("/")) + 1
-    return sorted(
-        info.path
-        for info in infos
-        if info.type == fs.FileType.File and (hidden or not any(map(_is_hidden, info.path[start:].split("/"))))
-    )
-
-
-def _is_hidden(name: str) -> bool:
-    """As Spark and Hive see it: unfinished files, markers, checksums."""
-    return name.startswith(("_", "."))
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_matches(parts[skip:], pattern[1:]) for skip in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+    return [location.at(info.path) for info in matching]
 
 
 # --- which columns ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from snapline.dataflow.api.user_metrics import MetricGroup
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSplit:
@@ -74,6 +76,7 @@ class SourceContextInfo(Protocol):
 
     >>> def name_of_a_file(context: sl.SourceContextInfo) -> str:
     ...     place = f"{context.job_id}-{context.operator_uid}-{context.subtask_index}-of-{context.parallelism}"
+    ...     context.metrics.counter("files").inc()
     ...     return f"{place}-{context.attempt_number}-{context.execution_attempt}"
     """
 
@@ -105,6 +108,11 @@ class SourceContextInfo(Protocol):
     @property
     def execution_attempt(self) -> str:
         """Unique over all attempts of all restarts; good for names of temporary things."""
+        ...
+
+    @property
+    def metrics(self) -> MetricGroup:
+        """Return what makes counters and gauges of the source or sink, which are shown as those of functions are."""
         ...
 
 

@@ -30,6 +30,8 @@ from snapline.taskmanager.operators.sources.watermarked_source import Watermarke
 ENUMERATOR_STATE = "split-enumerator"
 WAITING_STATE = "split-enumerator-waiting"
 SPLIT_SCHEMA = pa.schema([("split", pa.string())])
+ENOUGH_WAITING = 1_000
+"""Nobody looks for more splits while so many wait: each checkpoint has all that wait."""
 ALL_SPLITS = 1 << 30
 """What a reader asks for that takes as many splits as there are."""
 
@@ -151,6 +153,8 @@ class SplitEnumeratorOperator(WatermarkedSource):
             call, self._call = self._call, None
             self._take(call.result(), now_ms)
         is_due = self._next_look_ms is None or now_ms >= self._next_look_ms
+        if len(self._waiting) >= ENOUGH_WAITING:
+            return
         if self._call is None and not self._finished and is_due and (all_read or not self._after_all_read):
             enumerator = check(self._enumerator, "there is no enumerator, although open was called")
             found = self._found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from snapline.connectors.kafka import KafkaSource
 from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.user_metrics import MetricGroup
 
 PATIENCE_SECONDS = 30
 
@@ -22,6 +23,7 @@ class Place:
     job_id: str = "job"
     operator_uid: str = "kafka"
     execution_attempt: str = "attempt-0"
+    metrics: MetricGroup = field(default_factory=lambda: MetricGroup("kafka"), compare=False)
 
 
 def source_of(kafka, topic, **options) -> KafkaSource:

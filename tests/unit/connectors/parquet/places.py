@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from snapline.dataflow.api.user_metrics import MetricGroup
 
 
 @dataclass(frozen=True)
@@ -15,3 +17,4 @@ class Place:
     job_id: str = "job"
     operator_uid: str = "uid"
     execution_attempt: str = "graph_vertex_0_0"
+    metrics: MetricGroup = field(default_factory=lambda: MetricGroup("uid"), compare=False)

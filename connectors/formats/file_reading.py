@@ -1,0 +1,328 @@
+"""How files are rows again: what each kind of file holds from a position on, and where the next rows begin.
+
+Decides what a position is (rows of Parquet and Avro, stripes and rows of ORC, bytes and lines of text), so that a
+restored reader goes on in the middle of a file: whole row groups, stripes and blocks are passed over, text is not
+parsed again; that text is decompressed where it begins as gzip, zstd or lz4 do; that a line break inside quotes belongs
+to a row of CSV; and that lines which are no rows are found with their numbers. It does not know where files lie, nor
+what becomes of bad rows. Mirrors Flink's StreamFormat and BulkFormat.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from snapline.connectors.formats.avro import AvroFormat
+from snapline.connectors.formats.csv_lines import CsvFormat
+from snapline.connectors.formats.json_lines import JsonFormat
+from snapline.connectors.formats.row_format import RowFormat
+
+BLOCK_BYTES = 1 << 20
+"""So much text is read and decompressed at a time."""
+ROW_BYTES_MAX = 64 << 20
+"""A longer line is taken for something that is no text."""
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LINE_BREAK, QUOTE = b"\n", b'"'
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line of a file that is no row."""
+
+    number: int
+    """Counted from one, the header and empty lines too."""
+    value: bytes
+    """The line as it is."""
+    reason: str
+    """Why it cannot be read, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    r"""The next rows of a file.
+
+    >>> import io
+    >>> lines = sl_connectors.FileSource(tmp, sl_connectors.RawFormat("line", text=True)).format
+    >>> [found.position for found in lines.read(io.BytesIO(b"a\nb\nc"), {}, batch_rows=2)]
+    [{'bytes': 4, 'lines': 2}, {'bytes': 6, 'lines': 3}]
+    """
+
+    rows: pa.RecordBatch
+    """The rows that are good, in the order of the file."""
+    position: Mapping[str, int]
+    """Given to `FileFormat.read`, it goes on behind these rows."""
+    bad: Sequence[BadLine] = ()
+    """Lines among them that are no rows."""
+
+
+# --- Parquet, ORC, Avro -----------------------------------------------------------------------------------------------
+
+
+def parquet_rows(
+    stream: Any, position: Mapping[str, int], batch_rows: int, columns: Sequence[str] | None
+) -> Iterator[FileRows]:
+    """Read a Parquet file; row groups that were read are passed over."""
+    done = int(position.get("rows", 0))
+    with pq.ParquetFile(stream, pre_buffer=False) as file:
+        counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        passed, first = 0, 0
+        while first < len(counts) and passed + counts[first] <= done:
+            passed += counts[first]
+            first += 1
+        groups = list(range(first, len(counts)))
+        wanted = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_rows, row_groups=groups, columns=wanted, use_threads=False):
+            rows = batch.slice(max(0, done - passed))
+            passed += batch.num_rows
+            if rows.num_rows:
+                yield FileRows(rows, {"rows": passed})
+
+
+def orc_rows(
+    stream: Any, position: Mapping[str, int], batch_rows: int, columns: Sequence[str] | None
+) -> Iterator[FileRows]:
+    """Read an ORC file; stripes that were read are passed over."""
+    from pyarrow import orc
+
+    file = orc.ORCFile(stream)
+    wanted = None if columns is None else [name for name in columns if name in file.schema.names]
+    done = int(position.get("rows", 0))
+    for stripe in range(int(position.get("stripes", 0)), file.nstripes):
+        batch = file.read_stripe(stripe, wanted)
+        for start in range(done, batch.num_rows, batch_rows):
+            rows = batch.slice(start, batch_rows)
+            yield FileRows(rows, {"stripes": stripe, "rows": start + rows.num_rows})
+        done = 0
+
+
+def avro_rows(rows: AvroFormat, stream: Any, position: Mapping[str, int], batch_rows: int) -> Iterator[FileRows]:
+    """Read an Avro container; blocks that were read are not decoded. Raises ValueError for what is none."""
+    import fastavro
+
+    done, passed = int(position.get("rows", 0)), 0
+    blocks = _told(lambda: fastavro.block_reader(stream, dict(rows.avro_schema)))
+    while (block := _told(lambda: next(blocks, None))) is not None:
+        if passed + block.num_records <= done:
+            passed += block.num_records
+            continue
+        records: list[Any] = _told(lambda block=block: list(block))
+        for start in range(max(0, done - passed), len(records), batch_rows):
+            part = records[start : start + batch_rows]
+            columns = [pa.array([record[field.name] for record in part], field.type) for field in rows.schema]
+            batch = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+            yield FileRows(batch, {"rows": passed + start + len(part)})
+        passed += len(records)
+
+
+def _told(question: Any) -> Any:
+    """What fastavro returns; whatever it or a codec raises is a ValueError."""
+    try:
+        return question()
+    except (OSError, ValueError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+class TextLines:
+    """Lines of a file, decompressed if need be, and where they lie."""
+
+    def __init__(self, stream: Any, *, quoted: bool) -> None:
+        """`quoted`: a line that ends inside quotes goes on in the next one."""
+        stream.seek(0)
+        start = stream.read(4)
+        stream.seek(0)
+        codec = next((name for magic, name in MAGIC.items() if start.startswith(magic)), None)
+        self._raw = stream
+        self._text: Any = stream if codec is None else pa.CompressedInputStream(stream, codec)
+        self._is_plain = codec is None
+        self._quoted = quoted
+        self._lines: list[bytes] = []
+        self._rest = b""
+        self._ended = False
+        self.at_bytes = 0
+        """Behind the lines that were taken, in the text as it is decompressed."""
+        self.at_line = 0
+        """So many lines were taken."""
+
+    def go_to(self, at_bytes: int, at_line: int) -> None:
+        """Go on behind this many bytes and lines, which must lie ahead."""
+        if at_bytes <= self.at_bytes:
+            return
+        if self._is_plain:
+            self._raw.seek(at_bytes)
+        else:
+            read = self.at_bytes + sum(len(line) + 1 for line in self._lines) + len(self._rest)
+            while read < at_bytes and (block := self._text.read(min(BLOCK_BYTES, at_bytes - read))):
+                read += len(block)
+            if read > at_bytes:  # the place lies in what is here already
+                here = LINE_BREAK.join([*self._lines, self._rest])
+                self._split(here[at_bytes - self.at_bytes :])
+                self.at_bytes, self.at_line = at_bytes, at_line
+                return
+        self._lines, self._rest, self._ended = [], b"", False
+        self.at_bytes, self.at_line = at_bytes, at_line
+
+    def take(self, most: int) -> list[bytes]:
+        """Take the next lines, at most so many; none at the end of the file."""
+        while not self._lines and not self._ended:
+            self._fill()
+        taken, self._lines = self._lines[:most], self._lines[most:]
+        self.at_bytes += sum(map(len, taken)) + len(taken)
+        self.at_line += len(taken) + (sum(line.count(LINE_BREAK) for line in taken) if self._quoted else 0)
+        return taken
+
+    def _fill(self) -> None:
+        block = self._text.read(BLOCK_BYTES)
+        if not block:
+            self._ended = True
+            if self._rest:
+                self._lines, self._rest = [self._rest], b""
+            return
+        if len(self._rest) > ROW_BYTES_MAX:
+            raise ValueError(f"line {self.at_line + 1} is longer than {ROW_BYTES_MAX} bytes")
+        if LINE_BREAK in block:
+            self._split(self._rest + block)
+        else:
+            self._rest += block
+
+    def _split(self, text: bytes) -> None:
+        """Take over text that begins with a line."""
+        lines = text.split(LINE_BREAK)
+        self._rest = lines.pop()
+        if self._quoted and any(QUOTE in line for line in lines):
+            lines, open_line = _whole_rows(lines)
+            if open_line is not None:
+                self._rest = open_line + LINE_BREAK + self._rest
+        self._lines = lines
+
+
+def _whole_rows(lines: Sequence[bytes]) -> tuple[list[bytes], bytes | None]:
+    """Lines with those put together that a quoted field spans, and the one that is not closed yet."""
+    found: list[bytes] = []
+    parts: list[bytes] = []
+    for line in lines:
+        is_odd = line.count(QUOTE) % 2
+        if parts or is_odd:
+            parts.append(line)
+            if len(parts) > 1 and is_odd:
+                found.append(LINE_BREAK.join(parts))
+                parts = []
+        else:
+            found.append(line)
+    return found, LINE_BREAK.join(parts) if parts else None
+
+
+def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_rows: int) -> Iterator[FileRows]:
+    """Read a file that has a row a line, from a position on."""
+    is_csv = isinstance(rows, CsvFormat)
+    lines = TextLines(stream, quoted=is_csv)
+    skips_empty = isinstance(rows, JsonFormat) or (isinstance(rows, CsvFormat) and len(rows.schema) > 1)
+    wanted = rows.schema.names
+    if isinstance(rows, CsvFormat) and rows.header:
+        header = lines.take(1)
+        if not header:
+            return
+        rows = rows.of_header(_unmarked(header[0]))
+    lines.go_to(int(position.get("bytes", 0)), int(position.get("lines", 0)))
+    while True:
+        first_line, is_start = lines.at_line + 1, lines.at_bytes == 0
+        values = lines.take(batch_rows)
+        if not values:
+            return
+        if is_start:
+            values[0] = _unmarked(values[0])
+        found = _decoded(rows, values, first_line, skips_empty=skips_empty)
+        batch = found[0] if found[0].schema.names == wanted else found[0].select(wanted)
+        yield FileRows(batch, {"bytes": lines.at_bytes, "lines": lines.at_line}, found[1])
+
+
+def _decoded(
+    rows: RowFormat, lines: Sequence[bytes], first_line: int, *, skips_empty: bool
+) -> tuple[pa.RecordBatch, list[BadLine]]:
+    """The good rows of some lines, and the bad ones."""
+    values = [line[:-1] if line[-1:] == b"\r" else line for line in lines]
+    places: Sequence[int] = range(len(values))
+    if skips_empty and b"" in values:
+        places = [place for place in places if values[place]]
+        values = [value for value in values if value]
+    batch, bad = rows.decode(values)
+    if not bad:
+        return batch, []
+    is_bad = {row.index for row in bad}
+    batch = batch.filter(pa.array([index not in is_bad for index in range(len(values))]))
+    breaks = [0]
+    for line in lines:
+        breaks.append(breaks[-1] + line.count(LINE_BREAK))
+    return batch, [
+        BadLine(first_line + places[row.index] + breaks[places[row.index]], values[row.index], row.reason)
+        for row in bad
+    ]
+
+
+def _unmarked(line: bytes) -> bytes:
+    return line.removeprefix(BYTE_ORDER_MARK)
+
+
+# --- what a file is, by what it holds ---------------------------------------------------------------------------------
+
+
+def sample_of(stream: Any) -> bytes:
+    """Return the first lines of a text, whole."""
+    lines = TextLines(stream, quoted=False)
+    found: list[bytes] = []
+    size = 0
+    while size < BLOCK_BYTES and (more := lines.take(1 << 16)):
+        found += more
+        size += sum(map(len, more))
+    return _unmarked(LINE_BREAK.join(found)) + LINE_BREAK if found else b""
+
+
+def json_of(stream: Any) -> JsonFormat:
+    """Return the format of a file of JSON lines, with columns as its beginning has them."""
+    sample = sample_of(stream)
+    if not sample.strip():
+        raise ValueError("it is empty")
+    read_options = pj.ReadOptions(use_threads=False, block_size=len(sample) + 1)
+    return JsonFormat(_usual(pj.read_json(io.BytesIO(sample), read_options).schema))
+
+
+def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
+    """Return the format of a file of CSV with a header, with columns as its beginning has them."""
+    sample = sample_of(stream)
+    if not sample.strip():
+        raise ValueError("it is empty")
+    table = pacsv.read_csv(
+        io.BytesIO(sample),
+        pacsv.ReadOptions(use_threads=False, block_size=len(sample) + 1),
+        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+    )
+    return CsvFormat(_usual(table.schema), delimiter=delimiter, header=True)
+
+
+def avro_of(stream: Any) -> AvroFormat:
+    """Return the format of an Avro container, with the schema that it was written with."""
+    import fastavro
+
+    return AvroFormat(_told(lambda: fastavro.reader(stream)).writer_schema)
+
+
+def _usual(schema: pa.Schema) -> pa.Schema:
+    """The schema with types that later files fit, too: microseconds for times, text where nothing was there."""
+    for place, field in enumerate(schema):
+        if pa.types.is_timestamp(field.type):
+            schema = schema.set(place, field.with_type(pa.timestamp("us", field.type.tz)))
+        elif pa.types.is_null(field.type):
+            schema = schema.set(place, field.with_type(pa.string()))
+    return schema
