@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ PathLike = str | os.PathLike[str]
 
 S3_SCHEMES = ("s3", "s3a")
 S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+REFUSALS = ("ACCESS_DENIED", "SIGNATURE_DOES_NOT", "INVALID_ACCESS_KEY", "redentials")
+FORBIDDEN = re.compile(r"(status|code)\W{1,3}403\b", re.IGNORECASE)
+"""A refusal by its number, which names of files have in them, too."""
 CONNECT_TIMEOUT_SECONDS = 5
 REQUEST_TIMEOUT_SECONDS = 60
 
@@ -119,10 +123,10 @@ def advice(error: BaseException) -> str:
         return "something on the way is a file, not a directory; choose another path"
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; make room"
-    if any(sign in text for sign in ("ACCESS_DENIED", "SIGNATURE_DOES_NOT", "INVALID_ACCESS_KEY", "403", "redentials")):
-        return "check the credentials: storage_options s3.access-key and s3.secret-key, or AWS_* in the environment"
     if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text:
         return "check that the bucket exists"
+    if any(sign in text for sign in REFUSALS) or FORBIDDEN.search(text):
+        return "check the credentials: storage_options s3.access-key and s3.secret-key, or AWS_* in the environment"
     if "NETWORK_CONNECTION" in text or "onnect" in text:
         return "the store does not answer; check the endpoint and the network"
     return "check that it is reachable from every machine of the cluster"
