@@ -1,8 +1,9 @@
 """ListState: every element is an entry with a value in a column, and each key has a chain of entries.
 
 Adding costs the elements added, never the list. Row by row, additions wait until the batch ends, unless the list is
-read: then it is loaded, and those of keys that follow as far as that has paid (Lookahead). Mirrors Flink's
-HeapListState.
+read: then it is loaded, and those of keys that follow as far as that has paid (Lookahead). What was decoded stays known
+for later batches (KeptLists), so that only what was added since is decoded; a list that is put back without its first
+or last elements costs nothing for those that stay. Mirrors Flink's HeapListState.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.state import ListStateDescriptor, StateError
+from snapline.dataflow.api.state_ttl import VALUE_FIELD
 from snapline.dataflow.columnar.arrow_columns import BoolArray, bitmap_of
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
 from snapline.taskmanager.state.keyed_state import KeyedState, python_values
+from snapline.taskmanager.state.list_cache import KeptLists, KnownList, may_be_kept
 from snapline.taskmanager.state.lookahead import Lookahead
 
 
@@ -27,8 +30,8 @@ class KeyedListState(KeyedState):
     """List state in columns (implements snapline.dataflow.api.state.ListState)."""
 
     __slots__ = (
-        "_added", "_ahead", "_allocator", "_chains", "_lists", "_lookahead", "_python", "_replaced", "_scope", "_values",
-        "descriptor",
+        "_ahead", "_allocator", "_chains", "_copies", "_entries", "_keeps", "_kept", "_lists", "_lookahead", "_python",
+        "_scope", "_values", "descriptor",
     )  # fmt: skip
 
     def __init__(self, descriptor: ListStateDescriptor, scope: BatchScope, capacity: int) -> None:
@@ -38,27 +41,39 @@ class KeyedListState(KeyedState):
         self._chains = Chains(capacity)
         self._allocator = SlotAllocator()
         self._values: Column = make_column(descriptor.element_type, self._allocator.capacity)
-        self._lists: dict[int, list[Any]] = {}
-        self._ahead: dict[int, list[Any]] = {}
+        user_type = (
+            descriptor.element_type if descriptor.ttl is None else descriptor.element_type.field(VALUE_FIELD).type
+        )
+        self._copies = pa.types.is_struct(user_type) and descriptor.ttl is None
+        self._keeps = (
+            not descriptor.serializer
+            and may_be_kept(user_type)
+            and (descriptor.ttl is None or not pa.types.is_struct(user_type))
+        )
+        self._lists: dict[int, KnownList] = {}
+        """Of the batch, by number of the key."""
+        self._entries: dict[int, Slots] = {}
+        """Where the elements of lists that were loaded lie, by number of the key."""
+        self._ahead: dict[int, tuple[list[Any], Slots]] = {}
         """Stored lists that were loaded with another key's and not asked for yet."""
-        self._added: dict[int, list[Any]] = {}
-        self._replaced: set[int] = set()
+        self._kept = KeptLists()
         self._lookahead = Lookahead()
 
     def get(self) -> list[Any]:
         index = self._index()
         known = self._lists.get(index)
         if known is None:
-            self._load(index)
-            known = self._lists[index]
-        return list(known)
+            known = self._lists[index] = KnownList(None)
+        if known.stored is None and not known.is_cut:
+            known.know(self._load(index))
+        return known.give(copies=self._copies)
 
     def add(self, value: Any) -> None:
         index = self._index()
-        self._added.setdefault(index, []).append(value)
         known = self._lists.get(index)
-        if known is not None:
-            known.append(value)
+        if known is None:
+            known = self._lists[index] = KnownList(None)
+        known.add(value)
 
     def add_all(self, values: Sequence[Any]) -> None:
         for value in values:
@@ -66,26 +81,51 @@ class KeyedListState(KeyedState):
 
     def update(self, values: Sequence[Any]) -> None:
         index = self._index()
-        self._replaced.add(index)
-        self._added[index] = list(values)
-        self._lists[index] = list(values)
+        known = self._lists.get(index)
+        if known is None:
+            known = self._lists[index] = KnownList(None)
+        known.replace(values, compares=self._keeps)
 
     def clear(self) -> None:
         self.update(())
 
     def flush(self) -> None:
-        self._ahead = {}
-        if not self._added and not self._replaced:
-            self._lists = {}
+        if not self._lists and not self._ahead:
             return
         slots = self._scope.slots
-        added, replaced = self._added, sorted(self._replaced)
-        self._lists, self._added, self._replaced = {}, {}, set()
-        elements = self._python.to_arrow([value for values in added.values() for value in values])
-        if replaced:
-            self._cut(slots[np.array(replaced, np.int32)])
-        owners = np.repeat(np.fromiter(added, np.int32), [len(values) for values in added.values()])
-        self._append(slots[owners], elements)
+        lists, entries, ahead = self._lists, self._entries, self._ahead
+        self._lists, self._entries, self._ahead = {}, {}, {}
+        changed = [(number, known) for number, known in lists.items() if known.added]
+        elements = self._python.to_arrow([value for _, known in changed for value in known.added])
+        slot_of = slots.tolist()
+        if self._keeps:
+            for number, (elements_ahead, _) in ahead.items():
+                self._kept.keep(slot_of[number], elements_ahead)
+        cut = [number for number, known in lists.items() if known.is_cut]
+        if cut:
+            self._cut(slots[np.array(cut, np.int32)])
+        dropped: list[tuple[int, Slots]] = []
+        for number, known in lists.items():
+            stored = known.stored
+            if stored is None or known.is_cut:
+                continue
+            first, end = known.first, known.end
+            if first or end < len(stored):
+                places = entries[number]
+                dropped += [(number, part) for part in (places[:first], places[end:]) if len(part)]
+                stored = stored[first:end]
+            if self._keeps:
+                self._kept.keep(slot_of[number], stored)
+        if dropped:
+            owners = np.repeat(
+                np.array([number for number, _ in dropped], np.int32), [len(part) for _, part in dropped]
+            )
+            self._unlink(slots[owners], np.concatenate([part for _, part in dropped]))
+        if changed:
+            owners = np.repeat(
+                np.array([number for number, _ in changed], np.int32), [len(known.added) for _, known in changed]
+            )
+            self._append(slots[owners], elements)
 
     def grow(self, capacity: int) -> None:
         self._chains.grow_slots(capacity)
@@ -126,9 +166,8 @@ class KeyedListState(KeyedState):
         gone = are_gone(entries)
         owners, entries = owners[gone], entries[gone]
         if len(entries):
-            self._chains.unlink(owners, entries)
-            self._values.clear(entries)
-            self._allocator.release(entries)
+            self._kept.forget(np.unique(owners).tolist())
+            self._unlink(owners, entries)
         return owners
 
     def _index(self) -> int:
@@ -136,24 +175,30 @@ class KeyedListState(KeyedState):
             self._scope.check_open(self.descriptor.name)
         return self._scope.index
 
-    def _load(self, index: int) -> None:
-        """Know the list of one key; and what is stored of those that follow."""
+    def _load(self, index: int) -> list[Any]:
+        """The stored elements of one key; what is stored of those that follow is loaded, too."""
         known = self._ahead.pop(index, None)
         if known is not None:
             self._lookahead.asked += 1
-            self._lists[index] = known + self._added.get(index, [])
-            return
-        slots = self._scope.slots
-        known_already, ahead = self._lists, self._ahead
+            stored, self._entries[index] = known
+            return stored
+        slots, ahead, lists = self._scope.slots, self._ahead, self._lists
         following = self._lookahead.numbers(index, len(slots))[1:]
-        wanted = [index, *(n for n in following if n not in known_already and n not in ahead)]
+        wanted = [index, *(n for n in following if n not in ahead and n not in lists)]
         self._lookahead.loaded_ahead(len(wanted) - 1)
-        offsets, entries = self._chains.entries(slots[np.array(wanted, np.int32)])
-        elements = self._python.to_python(self._values.get(entries))
+        chosen = slots[np.array(wanted, np.int32)]
+        offsets, entries = self._chains.entries(chosen)
         bounds = offsets.tolist()
-        for position, number in enumerate(wanted):
-            ahead[number] = elements[bounds[position] : bounds[position + 1]]
-        self._lists[index] = ahead.pop(index) + self._added.get(index, [])
+        kept = [self._kept.take(slot) for slot in chosen.tolist()]
+        unknown = [entries[bounds[at] + len(each) : bounds[at + 1]] for at, each in enumerate(kept)]
+        decoded = self._python.to_python(self._values.get(np.concatenate(unknown)))
+        begin = 0
+        for at, number in enumerate(wanted):
+            end = begin + len(unknown[at])
+            ahead[number] = (kept[at] + decoded[begin:end], entries[bounds[at] : bounds[at + 1]])
+            begin = end
+        stored, self._entries[index] = ahead.pop(index)
+        return stored
 
     def _append(self, slots: Slots, values: pa.Array) -> None:
         entries = self._allocator.allocate(len(slots))
@@ -162,7 +207,13 @@ class KeyedListState(KeyedState):
         self._values.put(entries, values)
         self._chains.append(slots, entries)
 
+    def _unlink(self, slots: Slots, entries: Slots) -> None:
+        self._chains.unlink(slots, entries)
+        self._values.clear(entries)
+        self._allocator.release(entries)
+
     def _cut(self, slots: Slots) -> None:
+        self._kept.forget(slots.tolist())
         entries = self._chains.cut(slots)
         self._values.clear(entries)
         self._allocator.release(entries)

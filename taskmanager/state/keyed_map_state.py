@@ -2,9 +2,10 @@
 
 Reading, setting and removing one pair costs that pair, however large the map and however many keys the batch has. Row
 by row, a pair that is not known is looked up alone; once look-ups in a map have cost as much as loading it, it is
-loaded whole; maps of a few pairs are loaded at once, with those of the keys that follow. What was read or written stays
-known for later batches (a bounded number of pairs, those used last; only values that Python cannot change in place),
-what was changed is written when the batch ends. Mirrors Flink's HeapMapState.
+loaded whole; maps of a few pairs are loaded at once, with those of the keys that follow. What was read or written
+stays known for later batches (a bounded number of pairs, those used last; only values that Python cannot change in
+place, and structs of such, which are given as copies), what was changed is written when the batch ends. Mirrors
+Flink's HeapMapState.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.key_index import FrozenKeys, KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_state import KeyedState, PythonValues, python_values
+from snapline.taskmanager.state.list_cache import may_be_kept
 from snapline.taskmanager.state.lookahead import Lookahead
 from snapline.taskmanager.state.map_cache import KnownMap, KnownMaps
 
@@ -49,7 +51,7 @@ class KeyedMapState(KeyedState):
     """Map state in columns (implements snapline.dataflow.api.state.MapState)."""
 
     __slots__ = (
-        "_chains", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
+        "_chains", "_copies", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
         "_values", "descriptor",
     )  # fmt: skip
 
@@ -65,7 +67,9 @@ class KeyedMapState(KeyedState):
         self._values: Column = make_column(element_type)
         numeric = any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES[:3])
         self._plain = self._values if numeric and isinstance(self._values, NumpyColumn) else None
-        self._keeps = not descriptor.serializer and any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES)
+        self._copies = descriptor.ttl is None and pa.types.is_struct(element_type) and may_be_kept(element_type)
+        known_type = self._copies or any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES)
+        self._keeps = not descriptor.serializer and known_type
         self._maps: dict[int, KnownMap] = {}
         """Of the batch, by number of the key."""
         self._known = KnownMaps()
@@ -80,7 +84,9 @@ class KeyedMapState(KeyedState):
         value = known.pairs.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._find(known, key)
-        return None if value is _ABSENT else value
+        if value is _ABSENT or value is None:
+            return None
+        return value.copy() if self._copies else value
 
     def contains(self, key: Any) -> bool:
         known = self._current()
@@ -119,7 +125,8 @@ class KeyedMapState(KeyedState):
         known = self._current()
         if not known.complete:
             self._load(known)
-        return [(key, value) for key, value in known.pairs.items() if value is not _ABSENT]
+        pairs = [(key, value) for key, value in known.pairs.items() if value is not _ABSENT]
+        return [(key, value and value.copy()) for key, value in pairs] if self._copies else pairs
 
     def is_empty(self) -> bool:
         return not self.items()
