@@ -32,6 +32,7 @@ import xxhash
 
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.large_arrays import joined
+from snapline.dataflow.columnar.validated import DAMAGE, check_names, validated
 from snapline.dataflow.key_groups import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
 
 MAGIC = b"SNAPKEYS"
@@ -210,6 +211,15 @@ def read_header(read_range: ReadRange) -> KeyedStateHeader:
         raise StateFormatError(
             "the header of the keyed state is damaged (its checksum differs): restore an older checkpoint"
         )
+    try:
+        return _parse_header(header)
+    except (struct.error, *DAMAGE) as error:
+        raise StateFormatError(
+            f"the header of the keyed state is damaged ({error}): restore an older checkpoint"
+        ) from error
+
+
+def _parse_header(header: bytes) -> KeyedStateHeader:
     max_parallelism, start, end, block_count, schema_length = _FIXED.unpack_from(header)
     groups = KeyGroupRange(start, end) if start <= end else EMPTY_KEY_GROUP_RANGE
     position = _FIXED.size
@@ -218,6 +228,7 @@ def read_header(read_range: ReadRange) -> KeyedStateHeader:
     blocks = tuple(_Block(*_BLOCK.unpack_from(header, position + i * _BLOCK.size)) for i in range(block_count))
     position += block_count * _BLOCK.size
     schema = pa.ipc.read_schema(pa.py_buffer(header[position : position + schema_length]))
+    check_names(schema)
     return KeyedStateHeader(schema, max_parallelism, KeyGroupRangeOffsets(groups, tuple(offsets.tolist())), blocks)
 
 
@@ -243,9 +254,21 @@ def _read_rows(read_range: ReadRange, header: KeyedStateHeader, first: int, end:
                     f"{block.first_row + block.rows - 1} (bytes {block.position} to {block.position + block.length - 1}) "
                     "differs; restore an older checkpoint"
                 )
-            batch = pa.ipc.read_record_batch(body, header.schema)
+            batch = _read_block(body, header.schema)
+            if batch.num_rows != block.rows:
+                raise StateFormatError(
+                    f"the keyed state is damaged: a block has {batch.num_rows} rows, and its header says {block.rows}; "
+                    "restore an older checkpoint"
+                )
             skip = max(0, first - block.first_row)
             yield batch.slice(skip, min(end, block.first_row + block.rows) - block.first_row - skip)
+
+
+def _read_block(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        return validated(pa.ipc.read_record_batch(body, schema))
+    except DAMAGE as error:
+        raise StateFormatError(f"the keyed state is damaged ({error}): restore an older checkpoint") from error
 
 
 def _runs(blocks: Iterable[_Block]) -> Iterator[list[_Block]]:

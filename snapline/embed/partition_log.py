@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.validated import read_batches
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.storage.storage_port import Storage, StorageNotFound
 
@@ -139,7 +140,7 @@ class PartitionLog:
             if name.endswith(".rows"):
                 yield from _RowUnpickler(io.BytesIO(data)).load()
             else:
-                yield from pa.ipc.open_stream(data)
+                yield from read_batches(data)
 
     def write(self, checkpoint: PartitionCheckpoint) -> None:
         """From now on the partition goes on from here."""

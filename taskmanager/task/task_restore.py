@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.validated import DAMAGE, read_batches
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
@@ -20,6 +21,7 @@ from snapline.dataflow.snapshot.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
+from snapline.dataflow.snapshot.state_format import StateFormatError
 from snapline.dataflow.wire.messages import TaskDeploymentDescriptor
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.operators.base.operator_contract import RestoredState
@@ -126,10 +128,13 @@ class TaskRestore:
 
 
 def decode_channel_state(data: bytes) -> list[pa.RecordBatch]:
-    """The batches of one channel: Arrow IPC streams, one after another (a new one where the schema changes)."""
+    """The batches of one channel: Arrow IPC streams, one after another (a new one where the schema changes). Raises
+    StateFormatError for damaged ones."""
     batches: list[pa.RecordBatch] = []
     source = pa.BufferReader(data)
     while source.tell() < source.size():
-        with pa.ipc.open_stream(source) as reader:
-            batches.extend(reader)
+        try:
+            batches.extend(read_batches(source))
+        except DAMAGE as error:
+            raise StateFormatError(f"the data in flight is damaged ({error}): restore an older checkpoint") from error
     return batches

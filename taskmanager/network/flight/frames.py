@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.validated import DAMAGE, read_batches, validated
 from snapline.dataflow.elements import (
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -246,7 +247,7 @@ def decode_downstream(metadata: pa.Buffer | bytes | None, batch: pa.RecordBatch 
     """What a message from a producer says. Raises ProtocolError."""
     try:
         return _decode_downstream(metadata, batch)
-    except (struct.error, ValueError, pa.ArrowInvalid, TypeError) as error:
+    except (struct.error, TypeError, StopIteration, *DAMAGE) as error:
         raise ProtocolError(f"a message that cannot be read: {error}") from error
 
 
@@ -264,11 +265,10 @@ def _decode_downstream(metadata: pa.Buffer | bytes | None, batch: pa.RecordBatch
     if kind == _Kind.DATA:
         if batch is None:
             raise ProtocolError("the header of a batch without its batch")
-        element = batch
+        element = validated(batch)
     elif kind == _Kind.FOREIGN_DATA:
         content = pa.py_buffer(view[_HEADER.size + priority :])
-        with pa.ipc.open_stream(content, options=aligned_read_options()) as reader:
-            element = reader.read_next_batch()
+        element = next(read_batches(content, aligned_read_options()))
         priority = 0
     else:
         element = _read_control(kind, bytes(view[_HEADER.size :]))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.state import MapStateDescriptor, StateError, register_serializer
+from snapline.dataflow.columnar.validated import read_batches
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec
 from snapline.dataflow.ids import CheckpointID
@@ -44,7 +45,7 @@ def write_batch(batch: pa.RecordBatch) -> bytes:
 
 def read_batch(data: bytes) -> pa.RecordBatch:
     """Decode a batch that was encoded for operator state."""
-    return pa.ipc.open_stream(data).read_next_batch()
+    return next(read_batches(data))
 
 
 register_serializer(ARROW, write_batch, read_batch)
