@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from snapline.coordinator.checkpoint.metadata import METADATA_FILE_NAME, metadata_path, parse_metadata
+from snapline.coordinator.checkpoint.metadata import (
+    HEADER_SIZE,
+    METADATA_FILE_NAME,
+    declared_size,
+    metadata_path,
+    parse_metadata,
+)
 from snapline.coordinator.checkpoint.restore.state_assignment import AssignmentRefused, assign_states
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
@@ -29,7 +35,7 @@ from snapline.dataflow.snapshot.handles import (
 from snapline.dataflow.snapshot.state_evolution import key_problem, schema_problems
 from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
-from snapline.runtime.storage.storage_port import StorageError, StorageNotFound
+from snapline.runtime.storage.storage_port import Storage, StorageError, StorageNotFound
 
 
 class NoSnapshot(SnaplineError):
@@ -80,12 +86,27 @@ def read_snapshot(storages: StateStorages, path: str) -> Snapshot:
     location = snapshot_location(path)
     storage, name = storages.locate("", metadata_path(location))
     try:
-        data = storage.get(name)
+        metadata = read_metadata(storage, name, location)
     except StorageNotFound:
         raise NoSnapshot(
             f"there is no checkpoint or savepoint in {location}: name a directory that holds {METADATA_FILE_NAME}"
         ) from None
-    return Snapshot(location, parse_metadata(data, location))
+    return Snapshot(location, metadata)
+
+
+def read_metadata(storage: Storage, path: str, directory: str) -> CheckpointMetadata:
+    """Read and parse `path` of the storage, which is `<directory>/_metadata`: no more bytes than its header says, however
+    long the file is. Raises MetadataError, or StorageError."""
+    try:
+        header = storage.get_range(path, 0, HEADER_SIZE)
+        data = header + storage.get_range(path, HEADER_SIZE, declared_size(header, directory) - HEADER_SIZE)
+    except StorageNotFound:
+        raise
+    except StorageError:
+        data = storage.get(
+            path
+        )  # it is shorter than it should be, which parsing says; or cannot be read, which this says
+    return parse_metadata(data, directory)
 
 
 def read_blob_range(storages: StateStorages, handle: StreamStateHandle, offset: int, size: int) -> bytes:

@@ -36,7 +36,7 @@ def from_toml(path: Path) -> dict[str, Setting]:
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
     return {key: Setting(text_of(value), f"file {path}") for key, value in _flatten(content, "")}
 

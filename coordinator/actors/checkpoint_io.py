@@ -31,7 +31,6 @@ from snapline.coordinator.checkpoint.metadata import (
     build_metadata,
     encode_pointer,
     metadata_path,
-    parse_metadata,
     pointer_location,
     resolve_pointer,
 )
@@ -42,7 +41,7 @@ from snapline.coordinator.ha.high_availability import JobStores, PointerExists
 from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
-from snapline.coordinator.snapshots import NoSnapshot, read_snapshot
+from snapline.coordinator.snapshots import NoSnapshot, read_metadata, read_snapshot
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.staged import is_staged_directory, is_staged_file
 from snapline.runtime.actor import Performer
@@ -211,7 +210,7 @@ class CheckpointIo:
     def _read(self, pointer: bytes) -> CompletedCheckpoint:
         location = pointer_location(pointer)
         storage, path = self._storages.locate(self._job_directory, metadata_path(location))
-        return resolve_pointer(pointer, parse_metadata(storage.get(path), location), self._job_id)
+        return resolve_pointer(pointer, read_metadata(storage, path, location), self._job_id)
 
     def _load_savepoint(self, effect: LoadSavepoint) -> None:
         def work() -> SavepointLoaded:
@@ -270,7 +269,7 @@ class CheckpointIo:
             return False
         storage, path = self._storages.locate(self._job_directory, metadata_path(location))
         try:
-            metadata = parse_metadata(storage.get(path), location)
+            metadata = read_metadata(storage, path, location)
         except (MetadataError, StorageNotFound):  # the latter: it is being deleted
             return False
         is_own = metadata.job_id == self._job_id and metadata.timestamp_ms >= self._submitted_ms

@@ -28,7 +28,6 @@ from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
 from snapline.dataflow.wire.reflection_codec import enum_tables
 from snapline.dataflow.wire.state_codec import decode_operator_subtask_state, encode_operator_subtask_state
-from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import metadata_pb2 as pb
 
 METADATA_FILE_NAME = "_metadata"
@@ -36,7 +35,9 @@ MAGIC = b"SNAPMETA"
 FORMAT_VERSION = 1
 _CRC = struct.Struct(">I")
 _HEADER = struct.Struct(">IQ32s")
-_HEADER_SIZE = len(MAGIC) + _CRC.size + _HEADER.size
+HEADER_SIZE = len(MAGIC) + _CRC.size + _HEADER.size
+MAX_METADATA_BYTES = 1 << 30
+"""Longer ones are refused before they are read: that of 100,000 subtasks has about 100 MB."""
 
 _TYPE_TO_NUMBER, _TYPE_FROM_NUMBER = enum_tables(
     SnapshotType, pb.CheckpointMetadata.DESCRIPTOR.fields_by_name["snapshot_type"]
@@ -91,7 +92,7 @@ def parse_metadata(data: bytes, directory: str) -> CheckpointMetadata:
             f"{file} is not the metadata of a checkpoint: name the directory of a checkpoint or savepoint, or its "
             f"{METADATA_FILE_NAME} file"
         )
-    if len(data) < _HEADER_SIZE:
+    if len(data) < HEADER_SIZE:
         raise TruncatedMetadata(f"{file} ends after {len(data)} bytes, within its header: copy the snapshot again")
     if data[: len(MAGIC)] != MAGIC or not _header_fits(data):
         raise CorruptMetadata(f"{file} is damaged: the checksum of its header does not fit; copy the snapshot again")
@@ -102,24 +103,39 @@ def parse_metadata(data: bytes, directory: str) -> CheckpointMetadata:
         raise UnsupportedMetadataVersion(
             f"{file} has format version {version}, this release reads {known}: use the release that wrote it, or a newer one"
         )
-    body = data[_HEADER_SIZE:]
+    body = data[HEADER_SIZE:]
     if len(body) < length:
         raise TruncatedMetadata(
-            f"{file} ends after {len(data)} of {_HEADER_SIZE + length} bytes: copy the snapshot again"
+            f"{file} ends after {len(data)} of {HEADER_SIZE + length} bytes: copy the snapshot again"
         )
     if len(body) > length or hashlib.sha256(body).digest() != digest:
         raise CorruptMetadata(f"{file} is damaged: its checksum does not fit; copy the snapshot again")
     try:
         return reader(body, directory)
-    except (WireError, KeyError, ValueError) as error:
-        raise CorruptMetadata(f"{file} is intact and makes no sense ({error}): report this as a defect") from error
+    except Exception as error:  # whoever can make the checksum right can make anything of the body
+        raise CorruptMetadata(
+            f"{file} is intact and makes no sense ({type(error).__name__}: {error}): restore another snapshot, and report "
+            "this as a defect if Snapline wrote it"
+        ) from error
+
+
+def declared_size(header: bytes, directory: str) -> int:
+    """How many bytes `<directory>/_metadata` has that begins with these HEADER_SIZE bytes; HEADER_SIZE for what is none.
+    Raises CorruptMetadata for more than MAX_METADATA_BYTES, which nobody should read."""
+    length: int = _HEADER.unpack_from(header, len(MAGIC) + _CRC.size)[1] if _header_fits(header) else 0
+    if length > MAX_METADATA_BYTES:
+        raise CorruptMetadata(
+            f"{metadata_path(directory)} says that it has {length} bytes, and {MAX_METADATA_BYTES} is the most that is read: "
+            "it is damaged, or forged; restore another snapshot"
+        )
+    return HEADER_SIZE + length
 
 
 def _header_fits(data: bytes) -> bool:
-    if len(data) < _HEADER_SIZE:
+    if len(data) < HEADER_SIZE:
         return False
     (crc,) = _CRC.unpack_from(data, len(MAGIC))
-    return crc == zlib.crc32(data[len(MAGIC) + _CRC.size : _HEADER_SIZE])
+    return crc == zlib.crc32(data[len(MAGIC) + _CRC.size : HEADER_SIZE])
 
 
 def _encode_body(metadata: CheckpointMetadata, relocate: Callable[[str], str]) -> pb.CheckpointMetadata:

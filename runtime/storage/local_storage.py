@@ -17,6 +17,7 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from snapline.runtime.storage.storage_port import (
     Buffer,
@@ -82,12 +83,12 @@ class LocalStorage:
 
     def get(self, path: str) -> bytes:
         source = self._resolve(path)
-        with self._failures("read", source), source.open("rb", buffering=0) as file:
+        with self._failures("read", source), _open_regular(source) as file:
             return file.read()
 
     def get_range(self, path: str, offset: int, size: int) -> bytes:
         source = self._resolve(path)
-        with self._failures("read", source), source.open("rb", buffering=0) as file:
+        with self._failures("read", source), _open_regular(source) as file:
             file.seek(offset)
             data = bytearray()
             while len(data) < size and (part := file.read(size - len(data))):
@@ -211,6 +212,15 @@ class LocalStorage:
             raise StorageNotFound(f"there is no file at {path}") from error
         except OSError as error:
             raise StorageError(f"cannot {action} {path}: {error.strerror or error}; {_advice(error, path)}") from error
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open the file for reading. A pipe or a device in its place is refused, which would keep the reader for ever."""
+    file = open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 (only this one takes an opener)
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:

@@ -21,6 +21,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.rpc.grpc_channels import Security
 from tests.integration.test_cluster_entrypoint import waiting_job
+from tests.services.cluster import wait_until
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -37,6 +38,9 @@ class Served:
         self.url = self.page.start("127.0.0.1", 0)
         with ClusterClient(self.address, Security(token)) as client:
             self.job_id = client.submit(waiting_job())
+            wait_until(
+                lambda: client.get_job(self.job_id).vertices, "the job, which was accepted, to have its JobMaster"
+            )
 
     def ask(self, path: str, body: object = None, **headers: str) -> tuple[int, dict]:
         """Status and JSON of an answer."""

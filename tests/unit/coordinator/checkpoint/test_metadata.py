@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import struct
 import zlib
 from dataclasses import replace
@@ -10,12 +12,14 @@ import pytest
 
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.metadata import (
+    HEADER_SIZE,
     CorruptMetadata,
     MetadataError,
     NotMetadata,
     TruncatedMetadata,
     UnsupportedMetadataVersion,
     build_metadata,
+    declared_size,
     encode_pointer,
     parse_metadata,
     pointer_location,
@@ -122,6 +126,34 @@ def test_other_files_are_named_for_what_they_are(data: bytes) -> None:
     """A Parquet file is no damaged snapshot."""
     with pytest.raises(NotMetadata, match="name the directory of a checkpoint or savepoint"):
         parse_metadata(data, "chk-5")
+
+
+def test_a_body_that_somebody_made_up_is_refused_in_one_line() -> None:
+    """Its checksums are right: any change of up to three bytes is read, or refused as metadata."""
+    file = build_metadata(metadata_in("chk-7", ""), "chk-7")
+    refusals = []
+    for seed in range(1000):
+        chance = random.Random(seed)
+        body = bytearray(file[HEADER_SIZE:])
+        for _ in range(chance.randint(1, 3)):
+            body[chance.randrange(len(body))] = chance.choice((0, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        try:
+            parse_metadata(signed(bytes(body)), "chk-7")
+        except CorruptMetadata as error:
+            refusals.append(str(error))
+    assert len(refusals) > 100
+    assert not [text for text in refusals if "\n" in text]
+
+
+def signed(body: bytes, length: int | None = None) -> bytes:
+    """A file with this body, whose checksums are right."""
+    header = struct.pack(">IQ32s", 1, len(body) if length is None else length, hashlib.sha256(body).digest())
+    return b"SNAPMETA" + struct.pack(">I", zlib.crc32(header)) + header + body
+
+
+def test_a_header_that_promises_too_much_is_refused() -> None:
+    with pytest.raises(CorruptMetadata, match=r"chk-7/_metadata says that it has 4294967296 bytes.*restore another"):
+        declared_size(signed(b"", 1 << 32), "chk-7")
 
 
 def test_other_version() -> None:

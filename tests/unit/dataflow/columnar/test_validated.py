@@ -73,8 +73,8 @@ def test_damaged_batches_from_a_peer() -> None:
 
     def read(frame: bytes) -> list[pa.RecordBatch]:
         decoded = frames.decode_downstream(frame, None)
-        is_batch = isinstance(decoded, ElementFrame) and isinstance(decoded.element, pa.RecordBatch)
-        return [decoded.element] if is_batch else []
+        element = decoded.element if isinstance(decoded, ElementFrame) else None
+        return [element] if isinstance(element, pa.RecordBatch) else []
 
     counted = outcomes(read, frames.foreign_data_frame(1, polled, BATCH), frames.ProtocolError)
     assert counted["refused"] > MUTATIONS // 10
