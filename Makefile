@@ -85,7 +85,8 @@ check-protos: setup ## Fail when make protos would change something
 sim: setup ## The simulator: SEEDS=2000 runs with faults
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-soak: setup ## MINUTES=30 of kills on standalone Spark with ZooKeeper and two coordinators; checks every row
+soak: setup ## The long forms of some tests, then MINUTES=30 of kills on standalone Spark with ZooKeeper; checks every row
+	$(BIN)/python -m pytest -m rare $(PYTEST_ARGS) tests
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 kafka-check: setup ## The tests of Kafka's connectors against a real cluster: BROKERS=host:port

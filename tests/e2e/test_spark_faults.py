@@ -77,6 +77,7 @@ def observed(*options: str | Path, **variables: Any) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.rare
 def test_idle_executors_are_taken_back_and_task_managers_keep_theirs(flights, standalone, tmp_path):
     """Dynamic allocation: of two executors, one has the only TaskManager and is never idle, however little its tasks
     do; the other one goes."""
@@ -95,6 +96,7 @@ def test_idle_executors_are_taken_back_and_task_managers_keep_theirs(flights, st
     assert_right(flights, output)
 
 
+@pytest.mark.rare
 def test_a_second_start_by_speculation_disturbs_nobody(flights, standalone, tmp_path):
     """A session of the user's that starts copies of slow tasks, on another host: the copy waits, the TaskManager lives
     on."""

@@ -24,7 +24,7 @@ from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
 from tests.soak import TASK_MANAGERS, bring_task_managers, ended, standalone_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rare, pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(900)]
 RESTARTS = 10
 PATIENCE_SECONDS = 300.0
 NOISE = 5

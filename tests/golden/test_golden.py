@@ -108,7 +108,7 @@ def counts_of(output: Path, name: str) -> Counter[int]:
     return counted
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["hashmap", pytest.param("rocksdb", marks=pytest.mark.rare)])
 def test_straight_through(cluster, tmp_path, backend):
     """Nothing happens to it."""
     job_id = start(cluster, tmp_path, backend, "straight")
@@ -116,7 +116,7 @@ def test_straight_through(cluster, tmp_path, backend):
     check(tmp_path)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["rocksdb", pytest.param("hashmap", marks=pytest.mark.rare)])
 def test_with_checkpoints_and_kills(tmp_path, backend):
     """A TaskManager that runs tasks dies by signal 9, twice; each time after a checkpoint."""
     output, gate = tmp_path / "out", tmp_path / "gate"

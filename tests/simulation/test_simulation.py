@@ -11,7 +11,7 @@ from tests.simulation.drawing import draw_options
 from tests.simulation.kept_runs import keep, kept_runs, read_run
 from tests.simulation.simulation import run_seed
 
-OTHERS = range(10_000, 10_030)
+OTHERS = range(10_000, 10_015)
 TRIED_PER_CANARY = 20
 
 
