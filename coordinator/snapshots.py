@@ -95,17 +95,15 @@ def read_snapshot(storages: StateStorages, path: str) -> Snapshot:
 
 
 def read_metadata(storage: Storage, path: str, directory: str) -> CheckpointMetadata:
-    """Read and parse `path` of the storage, which is `<directory>/_metadata`: no more bytes than its header says, however
-    long the file is. Raises MetadataError, or StorageError."""
+    """Read and parse `path` of the storage, which is `<directory>/_metadata`: no more bytes than its header says,
+    however long the file is. Raises MetadataError, or StorageError."""
     try:
         header = storage.get_range(path, 0, HEADER_SIZE)
         data = header + storage.get_range(path, HEADER_SIZE, declared_size(header, directory) - HEADER_SIZE)
     except StorageNotFound:
         raise
     except StorageError:
-        data = storage.get(
-            path
-        )  # it is shorter than it should be, which parsing says; or cannot be read, which this says
+        data = storage.get(path)  # shorter than it should be, which parsing says; or unreadable, which this says
     return parse_metadata(data, directory)
 
 

@@ -120,13 +120,13 @@ def parse_metadata(data: bytes, directory: str) -> CheckpointMetadata:
 
 
 def declared_size(header: bytes, directory: str) -> int:
-    """How many bytes `<directory>/_metadata` has that begins with these HEADER_SIZE bytes; HEADER_SIZE for what is none.
-    Raises CorruptMetadata for more than MAX_METADATA_BYTES, which nobody should read."""
+    """How many bytes `<directory>/_metadata` has that begins with these HEADER_SIZE bytes; HEADER_SIZE for what is
+    none. Raises CorruptMetadata for more than MAX_METADATA_BYTES, which nobody should read."""
     length: int = _HEADER.unpack_from(header, len(MAGIC) + _CRC.size)[1] if _header_fits(header) else 0
     if length > MAX_METADATA_BYTES:
         raise CorruptMetadata(
-            f"{metadata_path(directory)} says that it has {length} bytes, and {MAX_METADATA_BYTES} is the most that is read: "
-            "it is damaged, or forged; restore another snapshot"
+            f"{metadata_path(directory)} says that it has {length} bytes, and {MAX_METADATA_BYTES} is the most that is "
+            "read: it is damaged, or forged; restore another snapshot"
         )
     return HEADER_SIZE + length
 

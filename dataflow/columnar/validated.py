@@ -1,9 +1,9 @@
 """Arrow data that comes from outside of the process, looked at before anybody computes with it.
 
-Arrow's readers believe what a batch says of itself. An offset of a text column that points outside of its bytes is found
-by nobody: a kernel reads foreign memory, or the process ends. So each batch from a peer or a file is validated once,
-where it comes in: lengths, offsets, UTF-8, indices of dictionaries. Columns of fixed width cost nothing, texts about
-3 ns each. A changed number is no damage that can be seen here: files have checksums, connections have TLS.
+Arrow's readers believe what a batch says of itself. An offset of a text column that points outside of its bytes is
+found by nobody: a kernel reads foreign memory, or the process ends. So each batch from a peer or a file is validated
+once, where it comes in: lengths, offsets, UTF-8, indices of dictionaries. Columns of fixed width cost nothing, texts
+about 3 ns each. A changed number is no damage that can be seen here: files have checksums, connections have TLS.
 """
 
 from __future__ import annotations

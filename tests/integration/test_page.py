@@ -39,7 +39,7 @@ class Served:
         with ClusterClient(self.address, Security(token)) as client:
             self.job_id = client.submit(waiting_job())
             wait_until(
-                lambda: client.get_job(self.job_id).vertices, "the job, which was accepted, to have its JobMaster"
+                lambda: bool(client.get_job(self.job_id).vertices), "the job, which was accepted, to have its JobMaster"
             )
 
     def ask(self, path: str, body: object = None, **headers: str) -> tuple[int, dict]:

@@ -39,12 +39,14 @@ def test_a_file_of_four_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, len(MAGIC), 40, 80])
 def test_a_file_that_was_cut_is_named(tmp_path: Path, size: int) -> None:
+    """Within the header or within the body."""
     (tmp_path / "_metadata").write_bytes(build_metadata(METADATA, "sp")[:size])
     with pytest.raises((TruncatedMetadata, CorruptMetadata), match="sp/_metadata"):
         read_metadata(LocalStorage(str(tmp_path)), "_metadata", "sp")
 
 
 def test_a_pipe_in_its_place_does_not_keep_the_reader(tmp_path: Path) -> None:
+    """Whoever opens one for reading waits for a writer."""
     os.mkfifo(tmp_path / "_metadata")
     with pytest.raises(StorageError, match=r"cannot read .*_metadata: it is no regular file"):
         read_metadata(LocalStorage(str(tmp_path)), "_metadata", "sp")

@@ -152,6 +152,7 @@ def signed(body: bytes, length: int | None = None) -> bytes:
 
 
 def test_a_header_that_promises_too_much_is_refused() -> None:
+    """Nobody reads four gigabytes because a file says that it has them."""
     with pytest.raises(CorruptMetadata, match=r"chk-7/_metadata says that it has 4294967296 bytes.*restore another"):
         declared_size(signed(b"", 1 << 32), "chk-7")
 

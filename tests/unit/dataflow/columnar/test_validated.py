@@ -69,6 +69,7 @@ def outcomes(read: Callable[[bytes], list[pa.RecordBatch]], data: bytes, refusal
 
 
 def test_damaged_batches_from_a_peer() -> None:
+    """With the schema in the same message."""
     polled = BufferAndBacklog(BATCH, 1, 0, is_priority=False)
 
     def read(frame: bytes) -> list[pa.RecordBatch]:
@@ -91,6 +92,7 @@ def test_offsets_of_a_batch_that_flight_has_read() -> None:
 
 
 def test_damaged_data_in_flight() -> None:
+    """As an unaligned checkpoint keeps it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, BATCH.schema) as writer:
         writer.write_batch(BATCH)
@@ -99,6 +101,7 @@ def test_damaged_data_in_flight() -> None:
 
 
 def test_damaged_keyed_state_whose_checksums_were_made_right() -> None:
+    """By somebody who can write to the storage."""
     schema = pa.schema(
         [
             with_role(pa.field("k", pa.int64()), KEY_COLUMN),
