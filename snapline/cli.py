@@ -84,6 +84,8 @@ class Target:
                 named = ", ".join(f"-m {each.address} (driver {each.pid})" for each in known)
                 raise SnaplineError(f"{len(known)} jobs run beside their drivers here: say which with {named}")
             address = known[0].address
+            line = f"using the coordinator at {address}, beside driver {known[0].pid}; -m HOST:PORT names another one"
+            click.echo(line, err=True)
         values = {COORDINATOR_ADDRESS.key: address} if address else {}
         tokens = [each.token for each in known if each.address == address]
         if tokens and SECURITY_TOKEN.key not in self.configuration:

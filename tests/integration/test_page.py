@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from snapline.client import ClusterClient
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.coordinator.web import page_app
 from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
@@ -143,6 +145,30 @@ def test_a_taken_port_is_one_clear_line(served):
         SnaplineError, match=f"cannot serve the page on 127.0.0.1:{port}: address already in use; choose"
     ):
         second.start("127.0.0.1", port)
+
+
+def test_the_coordinator_is_asked_seldom_while_nobody_looks(monkeypatch):
+    """One look at the start, for the plots; the next one comes when somebody asks for data, or after a long time."""
+    looks = []
+
+    def nobody_leads():
+        looks.append(threading.current_thread().name)
+        raise SnaplineError("nobody leads")
+
+    monkeypatch.setattr(page_app, "PERIOD_SECONDS", 0.0)
+    page = PageServer(Configuration({}), nobody_leads)
+    url = page.start("127.0.0.1", 0)
+    try:
+        for _ in range(50):
+            with urllib.request.urlopen(f"{url}/static/page.css", timeout=30) as answer:
+                assert answer.read()
+        assert len(looks) <= 1
+        for asked in range(1, 4):
+            with pytest.raises(urllib.error.HTTPError):
+                urllib.request.urlopen(f"{url}/api/overview", timeout=30)
+            assert len(looks) <= 1 + 3 * asked
+    finally:
+        page.stop()
 
 
 @pytest.mark.skipif(BROWSER is None, reason="NO BROWSER: chromium is not installed, so that no view is drawn")

@@ -35,11 +35,13 @@ def test_commands_find_the_coordinator_beside_a_driver(announced: Path, coordina
     take_back = announce(coordinator.address, "secret")
     listed = CliRunner().invoke(cli, ["list", "-o", "json"])
     assert (listed.exit_code, listed.stdout) == (0, "[]\n"), listed.output
+    beside = f"using the coordinator at {coordinator.address}, beside driver {os.getpid()}"
+    assert listed.stderr == f"{beside}; -m HOST:PORT names another one\n"
     other = announce("127.0.0.1:1", "another")
     several = CliRunner().invoke(cli, ["list"])
     assert "2 jobs run beside their drivers here: say which with" in str(several.exception) + several.output
     named = CliRunner().invoke(cli, ["list", "-o", "json", "-m", coordinator.address])
-    assert (named.exit_code, named.stdout) == (0, "[]\n"), named.output
+    assert (named.exit_code, named.stdout, named.stderr) == (0, "[]\n", ""), named.output
     other()
     take_back()
     assert running() == []
