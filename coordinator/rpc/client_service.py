@@ -157,6 +157,10 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         unknown = sorted(set(request.parallelism_by_vertex) - known)
         if unknown:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"the job has no vertex {', '.join(unknown)}")
+        if not known:  # its JobMaster is starting
+            status = decode_job_status(details.overview.status).value
+            line = f"only a running job can be rescaled; it is {status}"
+            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, line)
         wanted: Mapping[str, int] = request.parallelism_by_vertex
         if request.parallelism:
             alone = {vertex.vertex_id for vertex in details.vertices if vertex.max_parallelism == 1}  # and so for good
