@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         RawFormat,
         RowFormat,
     )
+    from snapline.connectors.iceberg.iceberg_sink import IcebergSink
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
 
@@ -46,6 +47,7 @@ __all__ = [
     "FileSink",
     "FileSource",
     "GeneratorSource",
+    "IcebergSink",
     "JsonFormat",
     "KafkaSink",
     "KafkaSource",
@@ -73,6 +75,7 @@ _PLACES = {
         AvroFormat ConfluentAvroFormat CsvFormat FileFormat FileRows JsonFormat
         OrcFormat ParquetFormat RawFormat RowFormat
     """,
+    "snapline.connectors.iceberg.iceberg_sink": "IcebergSink",
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
 }

@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from snapline.connectors.delta.delta_statistics import statistics_of
 from snapline.connectors.delta.delta_table import (
-    NewColumns,
     columns_of,
-    columns_to_write,
+    delta_type,
     library,
     library_options,
     open_table,
@@ -37,6 +36,7 @@ from snapline.connectors.files.output_files import open_output
 from snapline.connectors.files.partitions import split_by_values
 from snapline.connectors.files.staging import NULL_PARTITION, SinkPlace
 from snapline.connectors.formats.file_format import ParquetFormat
+from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
 from snapline.connectors.tables.table_writer import TableWriter
 from snapline.dataflow.api.connector_api import (
     GlobalCommittable,
@@ -144,7 +144,7 @@ class DeltaRows:
     def fit(self, rows: pa.Schema) -> pa.Schema:
         """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
         what = self._sink.described
-        written = columns_to_write(rows, self._table, self._sink.new_columns, what)
+        written = columns_to_write(rows, self._table, self._sink.new_columns, delta_type, what)
         for name in self._partition_by:
             if name not in written.names:
                 raise ConnectorError(f"{what}: the table is partitioned by {name!r}, which the rows have not")
@@ -163,11 +163,7 @@ class DeltaRows:
             self._written = self.fit(self._expected)
         batch = conformed(batch, self._expected, cast=self._sink.schema is not None, what=what)
         batch = conformed(batch, self._written, cast=True, what=what)
-        for field, column in zip(self._written, batch.columns, strict=True):
-            if not field.nullable and column.null_count:
-                raise ConnectorError(
-                    f"{what}: column {field.name!r} must not be null in the table, and a row has a null there"
-                )
+        require_no_nulls(batch, what)
         for values, rows in split_by_values(batch, self._partition_by, what):
             texts = dict(zip(self._partition_by, map(partition_text, values), strict=True)) if values else {}
             directory = "/".join(
@@ -305,7 +301,9 @@ class DeltaCommitter(GlobalCommitter):
         for note in {note["schema"]: note for note in notes}.values():
             schema = deltalake.Schema.from_json(note["schema"])
             written = pa.schema(schema.to_arrow())
-            fitting = columns_to_write(written, columns, note["new_columns"], f"{what}: the table has changed")
+            fitting = columns_to_write(
+                written, columns, note["new_columns"], delta_type, f"{what}: the table has changed"
+            )
             pairs = zip(written, fitting, strict=True)
             changed = next((a.name for a, b in pairs if a.type != b.type and a.name in columns.names), None)
             if changed is not None:

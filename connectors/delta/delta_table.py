@@ -1,21 +1,20 @@
 """A Delta table as the library shows it: how it is found, which ones can be written, and what fits their columns.
 
-Decides the rule of schemas (columns by name; a type that the table has is never changed; a column that the table lacks
-is refused or added), which tables are refused because a plain append would break what they promise, and what errors of
-the library mean to a user. It writes nothing.
+Decides which types Delta has, which tables are refused because a plain append would break what they promise, and what
+errors of the library mean to a user. It writes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from snapline.connectors.files.filesystems import advice, first_line
+from snapline.connectors.tables.table_columns import stored_type
 from snapline.dataflow.errors import ConnectorError
 
-NewColumns = Literal["fail", "add"]
 _OPTIONS = {
     "s3.endpoint": "AWS_ENDPOINT_URL",
     "s3.access-key": "AWS_ACCESS_KEY_ID",
@@ -97,81 +96,10 @@ def require_partitions(table: Any, wanted: Sequence[str] | None, what: str) -> t
     return found
 
 
-def columns_to_write(rows: pa.Schema, table: pa.Schema | None, new_columns: NewColumns, what: str) -> pa.Schema:
-    """The columns of the rows with the types that files have. Raises ConnectorError when they do not fit the table."""
-    known = {} if table is None else {field.name: field for field in table}
-    in_lower_case = {name.lower(): name for name in known}
-    fields = []
-    for field in rows:
-        written, there = delta_type(field.type), known.get(field.name)
-        if written is None:
-            raise ConnectorError(
-                f"{what}: column {field.name!r} is {field.type}, which Delta has no type for; convert it before"
-            )
-        other = in_lower_case.setdefault(field.name.lower(), field.name)
-        if other != field.name:
-            raise ConnectorError(
-                f"{what}: the columns {other!r} and {field.name!r} are one to Delta; rename one of them"
-            )
-        if there is None:
-            if table is not None and new_columns == "fail":
-                raise ConnectorError(
-                    f"{what}: the rows have the column {field.name!r}, and the table has not; leave it out, or say new_columns='add'"
-                )
-            fields.append(pa.field(field.name, written))
-            continue
-        if not _fits(written, there.type):
-            raise ConnectorError(
-                f"{what}: column {field.name!r} is {field.type} in the rows and {there.type} in the table; cast it before the sink"
-            )
-        fields.append(there)
-    for name, field in known.items():
-        if not field.nullable and name not in rows.names:
-            raise ConnectorError(f"{what}: the rows lack the column {name!r}, which must not be null in the table")
-    return pa.schema(fields)
-
-
 def delta_type(arrow: pa.DataType) -> pa.DataType | None:
-    """The type of Arrow in which a new column is written; None where Delta has none."""
-    kinds = pa.types
-    unsigned = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()}
-    if arrow in unsigned:
-        return unsigned[arrow]
-    if kinds.is_dictionary(arrow):
-        return delta_type(arrow.value_type)
-    if kinds.is_timestamp(arrow):
-        return pa.timestamp("us", "UTC" if arrow.tz else None)
-    if kinds.is_string(arrow) or kinds.is_large_string(arrow) or kinds.is_string_view(arrow):
-        return pa.string()
-    if kinds.is_binary(arrow) or kinds.is_large_binary(arrow) or kinds.is_fixed_size_binary(arrow):
-        return pa.binary()
-    if kinds.is_date(arrow):
-        return pa.date32()
-    if kinds.is_float16(arrow):
-        return pa.float32()
-    if kinds.is_signed_integer(arrow) or kinds.is_floating(arrow) or kinds.is_boolean(arrow):
-        return arrow
-    if kinds.is_decimal(arrow):
-        return pa.decimal128(arrow.precision, arrow.scale) if arrow.precision <= 38 else None
-    if kinds.is_list(arrow) or kinds.is_large_list(arrow) or kinds.is_fixed_size_list(arrow):
-        element = delta_type(arrow.value_type)
-        return None if element is None else pa.list_(pa.field("element", element))
-    if kinds.is_struct(arrow):
-        members = [(member.name, delta_type(member.type)) for member in arrow]
-        return None if any(each is None for _, each in members) else pa.struct(members)
-    if kinds.is_map(arrow):
-        key, item = delta_type(arrow.key_type), delta_type(arrow.item_type)
-        return None if key is None or item is None else pa.map_(key, item)
-    return None
+    """The type in which a new column is written; None where Delta has none."""
+    return stored_type(arrow, lambda simple: simple if pa.types.is_signed_integer(simple) else _bytes_or_none(simple))
 
 
-def _fits(written: pa.DataType, there: pa.DataType) -> bool:
-    """Whether values can be cast without a change of what they mean; whether each one can is seen when it comes."""
-    kinds = pa.types
-    if kinds.is_signed_integer(written):
-        return bool(kinds.is_signed_integer(there) or kinds.is_decimal(there))
-    if kinds.is_floating(written):
-        return bool(kinds.is_floating(there) and there.bit_width >= written.bit_width)
-    if kinds.is_decimal(written):
-        return bool(kinds.is_decimal(there))
-    return delta_type(there) == written
+def _bytes_or_none(simple: pa.DataType) -> pa.DataType | None:
+    return pa.binary() if pa.types.is_fixed_size_binary(simple) else None

@@ -38,16 +38,19 @@ def split_by_values(
     if not rest.num_columns:
         raise ConnectorError(f"{what}: all columns are in partition_by, and none is left for the files")
     if batch.num_rows:
-        yield from _by_values(batch, columns, rest)
+        yield from split_by_keys(rest, [batch.column(name) for name in columns])
 
 
-def _by_values(
-    batch: pa.RecordBatch, columns: Sequence[str], rest: pa.RecordBatch
+def split_by_keys(
+    rest: pa.RecordBatch, keys: Sequence[pa.Array]
 ) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
-    codes = np.zeros(batch.num_rows, np.int64)
+    """(values of the keys, the rows that have them), for every combination of values; there is at least one row."""
+    if not keys:
+        yield (), rest
+        return
+    codes = np.zeros(rest.num_rows, np.int64)
     values = []
-    for name in columns:
-        column = batch.column(name)
+    for column in keys:
         encoded = column if isinstance(column, pa.DictionaryArray) else pc.dictionary_encode(column)
         values.append([*encoded.dictionary.to_pylist(), None])
         indices = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)

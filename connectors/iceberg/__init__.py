@@ -1,0 +1,1 @@
+"""Tables of Apache Iceberg, through the pyiceberg library; no Java."""

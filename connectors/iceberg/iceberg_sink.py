@@ -1,0 +1,322 @@
+"""Iceberg tables as a sink: one snapshot of the table for each checkpoint, for all subtasks, exactly once.
+
+A writer puts Parquet files where they stay; readers follow the table's metadata and do not see them. When the
+checkpoint is complete, one committer adds all of its files, and the columns that they bring, in one commit; the
+snapshot's summary names job, sink and checkpoint. A commit looks for that name among the ancestors of the newest
+snapshot first, and replaces exactly the state of the table that it has looked at: whoever loses the race looks again.
+What no commit names is an orphan, which the table's own maintenance removes. Mirrors Iceberg's sink for Flink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
+from snapline.connectors.files.output_files import open_output
+from snapline.connectors.files.partitions import split_by_keys
+from snapline.connectors.files.staging import SinkPlace
+from snapline.connectors.formats.file_format import ParquetFormat
+from snapline.connectors.iceberg.iceberg_table import (
+    Catalog,
+    Partitions,
+    columns_of,
+    iceberg_type,
+    open_catalog,
+    open_table,
+    unusable,
+)
+from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
+from snapline.connectors.tables.table_writer import TableWriter
+from snapline.dataflow.api.connector_api import (
+    GlobalCommittable,
+    GlobalCommitter,
+    Sink,
+    SinkWriter,
+    SourceContextInfo,
+)
+from snapline.dataflow.errors import ConnectorError
+
+LOST_RACES_MAX = 100
+"""So many commits of others may come between one of ours and the look before it."""
+JOB, SINK, CHECKPOINT = "snapline.job", "snapline.sink", "snapline.checkpoint"
+RETRIES = "commit.retry.num-retries"
+
+
+class IcebergSink(Sink):
+    """Appends rows to an Iceberg table, which is made when there is none; a checkpoint is one snapshot.
+
+    >>> catalog = {"type": "sql", "uri": f"sqlite:///{tmp}/catalog.db", "warehouse": f"file://{tmp}/warehouse"}
+    >>> from pyiceberg.catalog import load_catalog
+    >>> load_catalog("default", **catalog).create_namespace("shop")
+    >>> sales = sl_connectors.IcebergSink("shop.sales", catalog=catalog, partition_by=["shop"], new_columns="add")
+    >>> orders.sink_to(sales, uid="sales-table").committer.node.name
+    'IcebergSink: Committer'
+    >>> sales.commits_together, sales.before_writing(orders) is orders
+    (True, False)
+    >>> sales.described
+    'IcebergSink shop.sales'
+    >>> sales.validate()
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: Catalog,
+        partition_by: Sequence[str] | None = None,
+        new_columns: NewColumns = "fail",
+        shuffle: bool | None = None,
+        rolling: RollingPolicy | None = None,
+        compression: str = "zstd",
+        schema: pa.Schema | None = None,
+    ) -> None:
+        """`table`: its name with the namespace, `shop.sales`. `catalog`: properties of a catalogue as pyiceberg has
+        them (`type`, `uri`, `warehouse`, `s3.*` ... and its `name`, else `default`), or its name in pyiceberg's
+        configuration. `partition_by`: columns, by their values; default is what the table has, with its transforms.
+        `new_columns`: what becomes of columns that the table lacks, `fail` or `add`. `shuffle`: rows with equal
+        `partition_by` meet in one subtask, so that fewer files are written (default: where it is said). `schema`: of
+        the rows; default is that of the first batch."""
+        if new_columns not in ("fail", "add"):
+            raise ConnectorError(f"IcebergSink: new_columns is 'fail' or 'add', not {new_columns!r}")
+        if "." not in table.strip("."):
+            raise ConnectorError(f"IcebergSink: table needs its namespace, as in 'shop.sales', not {table!r}")
+        self.table = table
+        self.path: str = table
+        """What errors call the place that is written to."""
+        self.catalog: Catalog = catalog if isinstance(catalog, str) else dict(catalog)
+        self.partition_by: tuple[str, ...] | None = None if partition_by is None else tuple(partition_by)
+        self.new_columns: NewColumns = new_columns
+        self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
+        if self.shuffle and not self.partition_by:
+            raise ConnectorError("IcebergSink: shuffle=True needs partition_by")
+        self.rolling = rolling or RollingPolicy()
+        self.format: ParquetFormat = ParquetFormat(compression=compression)
+        self.schema = schema
+
+    @property
+    def described(self) -> str:
+        """The sink's kind and table, for errors."""
+        return f"IcebergSink {self.table}"
+
+    @property
+    def commits_together(self) -> bool:
+        return True
+
+    def validate(self) -> None:
+        catalog = open_catalog(self.catalog)
+        rows = IcebergRows(self, open_table(catalog, self.table))
+        namespace = self.table.rpartition(".")[0]
+        try:
+            there = catalog.namespace_exists(namespace)
+        except Exception as error:
+            raise unusable(self.table, error) from error
+        if not there:
+            raise ConnectorError(
+                f"{self.described}: there is no namespace {namespace!r} in the catalogue; create it first"
+            )
+        if self.schema is not None:
+            rows.fit(self.schema)
+
+    def before_writing(self, stream: Any) -> Any:
+        return stream.key_by(*(self.partition_by or ())) if self.shuffle else stream
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        return IcebergWriter(self, context)
+
+    def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
+        return IcebergCommitter(self.table, self.catalog)
+
+
+class IcebergWriter(SinkWriter):
+    """Writes data files where the table wants them. Where it is to be made, that is known when the first rows come,
+    since the catalogue decides it: so a subtask makes the table, empty, and others find it."""
+
+    def __init__(self, sink: IcebergSink, context: SourceContextInfo) -> None:
+        self._sink = sink
+        self._context = context
+        self._writer: TableWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._opened(batch.schema).write(batch)
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Any]:
+        return self._writer.prepare_commit(checkpoint_id) if self._writer is not None else []
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self, rows: pa.Schema) -> TableWriter:
+        if self._writer is None:
+            sink = self._sink
+            catalog = open_catalog(sink.catalog)
+            table = open_table(catalog, sink.table)
+            if table is None:
+                table = create_table(catalog, sink, IcebergRows(sink, None).fit(sink.schema or rows))
+            directory, options = data_directory(table)
+            files, location = open_output(directory, options)
+            place = SinkPlace.of(location.path, self._context)
+            self._writer = TableWriter(sink, files, place, IcebergRows(sink, table, directory))
+        return self._writer
+
+
+def create_table(catalog: Any, sink: IcebergSink, columns: pa.Schema) -> Any:
+    """Make an empty table for such rows; somebody else may be faster."""
+    try:
+        with catalog.create_table_transaction(sink.table, columns) as transaction, transaction.update_spec() as spec:
+            for name in sink.partition_by or ():
+                spec.add_identity(name)
+    except Exception as error:
+        table = open_table(catalog, sink.table)
+        if table is None:
+            raise unusable(sink.table, error) from error
+        return table
+    return open_table(catalog, sink.table)
+
+
+def data_directory(table: Any) -> tuple[str, dict[str, str]]:
+    """Where data files go, and how our file system reaches it."""
+    directory = table.properties.get("write.data.path") or f"{table.location().rstrip('/')}/data"
+    names = {"s3.endpoint": "s3.endpoint", "s3.access-key-id": "s3.access-key", "s3.secret-access-key": "s3.secret-key",
+             "s3.region": "s3.region"}  # fmt: skip
+    properties = table.io.properties
+    options = {ours: properties[theirs] for theirs, ours in names.items() if theirs in properties}
+    return directory.removeprefix("file://") if directory.startswith("file:///") else directory, options
+
+
+class IcebergRows:
+    """How rows become data files of one table, as the table was when the writer began."""
+
+    def __init__(self, sink: IcebergSink, table: Any | None, directory: str = "") -> None:
+        self._sink = sink
+        self._directory = directory
+        self._partitions = Partitions(table, sink.partition_by, sink.described)
+        self._table = None if table is None else columns_of(table)
+        self._expected: pa.Schema | None = sink.schema
+        self._written: pa.Schema | None = None
+
+    def fit(self, rows: pa.Schema) -> pa.Schema:
+        """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
+        what = self._sink.described
+        written = columns_to_write(rows, self._table, self._sink.new_columns, iceberg_type, what)
+        self._partitions.require_columns(written, what)
+        return written
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        what = self._sink.described
+        if self._expected is None:
+            self._expected = batch.schema.remove_metadata()
+        if self._written is None:
+            self._written = self.fit(self._expected)
+        batch = conformed(batch, self._expected, cast=self._sink.schema is not None, what=what)
+        batch = conformed(batch, self._written, cast=True, what=what)
+        require_no_nulls(batch, what)
+        for values, rows in split_by_keys(batch, self._partitions.values(batch)):
+            yield self._partitions.directory(values), rows
+
+    def note(self) -> dict[str, Any]:
+        columns = pa.schema(self._written).serialize().to_pybytes().hex()
+        return {"table": self._sink.table, "directory": self._directory, "columns": columns,
+                "new_columns": self._sink.new_columns}  # fmt: skip
+
+    def note_of_file(self, file: SealedFile) -> dict[str, Any]:
+        return {}
+
+
+class IcebergCommitter(GlobalCommitter):
+    """Adds the files of a checkpoint to the table they were written for. What it is told suffices, so that any process
+    can commit."""
+
+    def __init__(self, table: str, catalog: Catalog) -> None:
+        self._name = table
+        self._catalog = open_catalog(catalog)
+
+    def last_committed(self, job_id: str, sink_uid: str) -> int | None:
+        table = open_table(self._catalog, self._name)
+        return None if table is None else committed(table, job_id, sink_uid)
+
+    def commit(self, together: GlobalCommittable) -> None:
+        for _ in range(LOST_RACES_MAX):
+            if self._try(together):
+                return
+        raise ConnectorError(
+            f"Iceberg table {self._name}: others committed {LOST_RACES_MAX} times between a look at the table and the commit of "
+            f"checkpoint {together.checkpoint_id}; let fewer jobs write it, or take longer checkpoint intervals"
+        )
+
+    def _try(self, together: GlobalCommittable) -> bool:
+        """Commit onto the table as it is now. Returns False when somebody else has changed it meanwhile."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        notes = [each.data for each in together.committables]
+        what = f"Iceberg table {self._name}, checkpoint {together.checkpoint_id}"
+        table = open_table(self._catalog, self._name)
+        if table is None:
+            raise ConnectorError(
+                f"{what}: the table is gone since its rows were written; put it back, or start the job anew"
+            )
+        done = committed(table, together.job_id, together.sink_uid)
+        if done is not None and done >= together.checkpoint_id:
+            return True
+        if together.may_repeat:
+            require_files(table, notes, what)
+        paths = [f"{note['directory']}/{file['path']}" for note in notes for file in note["files"]]
+        before = table.metadata_location
+        summary = {JOB: together.job_id, SINK: together.sink_uid, CHECKPOINT: str(together.checkpoint_id)}
+        lacking = [columns_lacking(table, note, what) for note in {note["columns"]: note for note in notes}.values()]
+        # The library would commit again by itself, without another look at what was committed meanwhile.
+        table.metadata = table.metadata.model_copy(update={"properties": {**table.metadata.properties, RETRIES: "0"}})
+        try:
+            with table.transaction() as transaction:
+                for columns in lacking:
+                    if columns is not None:
+                        with transaction.update_schema() as update:
+                            update.union_by_name(columns)
+                transaction.add_files(paths, summary, check_duplicate_files=together.may_repeat)
+        except CommitFailedException as error:
+            newest = open_table(self._catalog, self._name)
+            if newest is not None and newest.metadata_location == before:
+                raise unusable(self._name, error) from error
+            return False
+        except Exception as error:
+            raise unusable(self._name, error) from error
+        return True
+
+
+def committed(table: Any, job_id: str, sink_uid: str) -> int | None:
+    """The checkpoint that the newest snapshot of this job and sink names, among those that the table's state rests
+    on."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        said = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if (said.get(JOB), said.get(SINK)) == (job_id, sink_uid):
+            return int(said[CHECKPOINT])
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+    return None
+
+
+def columns_lacking(table: Any, note: Mapping[str, Any], what: str) -> pa.Schema | None:
+    """What files have and the table lacks, which may be added; None where there is nothing. Raises ConnectorError when
+    the table was changed so that the files do not fit."""
+    written = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(note["columns"])))
+    columns = columns_of(table)
+    columns_to_write(written, columns, note["new_columns"], iceberg_type, f"{what}: the table has changed")
+    lacking = [field for field in written if field.name not in columns.names]
+    return pa.schema(lacking) if lacking else None
+
+
+def require_files(table: Any, notes: Sequence[Mapping[str, Any]], what: str) -> None:
+    """Raise ConnectorError when a file that a checkpoint holds is gone: then its rows are lost."""
+    for note in notes:
+        files, location = open_output(note["directory"], data_directory(table)[1])
+        for file in note["files"]:
+            if not files.exists(f"{location.path}/{file['path']}"):
+                raise ConnectorError(
+                    f"{what}: {file['path']} is gone, and with it {file['rows']} rows that were never committed; a removal of orphan "
+                    "files or a person has taken it. Start from an earlier snapshot, or without this one's output"
+                )

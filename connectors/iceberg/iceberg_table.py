@@ -1,0 +1,152 @@
+"""An Iceberg table as the library shows it: how it is found, which tables can be written, and where its rows go.
+
+Decides which types Iceberg has, which rows of a batch share a data file by the partition spec, which specs are refused,
+and what errors of catalogue and library mean to a user. It writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.tables.table_columns import stored_type
+from snapline.dataflow.errors import ConnectorError
+
+Catalog = str | Mapping[str, str]
+"""The name of a catalogue in pyiceberg's configuration, or its properties."""
+
+
+def open_catalog(catalog: Catalog) -> Any:
+    """The catalogue. Raises ConnectorError when it cannot be used."""
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as error:
+        raise ConnectorError("Iceberg tables need pyiceberg: pip install 'snapline[iceberg]'") from error
+    try:
+        if isinstance(catalog, str):
+            return load_catalog(catalog)
+        # SQL catalogues keep tables under the name of the catalogue; pyiceberg's own default is this one.
+        return load_catalog(catalog.get("name", "default"), **{k: v for k, v in catalog.items() if k != "name"})
+    except Exception as error:
+        raise ConnectorError(
+            f"Iceberg catalogue {named(catalog)}: {first_line(error)}; check type and uri in catalog=, or that the name stands in "
+            "pyiceberg's configuration on every machine"
+        ) from error
+
+
+def named(catalog: Catalog) -> str:
+    """The catalogue for people, without its secrets."""
+    return repr(catalog) if isinstance(catalog, str) else repr(catalog.get("type", catalog.get("uri", "")))
+
+
+def open_table(catalog: Any, table: str) -> Any | None:
+    """The table as it is now; None where there is none. Raises ConnectorError when the catalogue does not answer."""
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return catalog.load_table(table)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+    except Exception as error:
+        raise unusable(table, error) from error
+
+
+def unusable(table: str, error: BaseException) -> ConnectorError:
+    """Say in one line what kept the catalogue or the library from doing what was asked."""
+    from pyiceberg import exceptions
+
+    if isinstance(error, (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)):
+        return ConnectorError(f"Iceberg table {table}: {first_line(error)}; check the credentials in catalog=")
+    if isinstance(error, exceptions.NoSuchNamespaceError):
+        return ConnectorError(f"Iceberg table {table}: {first_line(error)}; create the namespace first")
+    return ConnectorError(
+        f"Iceberg table {table}: {first_line(error)}; check that catalogue and warehouse can be reached"
+    )
+
+
+def columns_of(table: Any) -> pa.Schema:
+    """The table's columns with types of Arrow, as they are written."""
+    fields = [pa.field(field.name, iceberg_type(field.type), field.nullable) for field in table.schema().as_arrow()]
+    return pa.schema(fields)
+
+
+def iceberg_type(arrow: pa.DataType) -> pa.DataType | None:
+    """The type in which a new column is written; None where Iceberg has none."""
+    return stored_type(arrow, _simple)
+
+
+def _simple(arrow: pa.DataType) -> pa.DataType | None:
+    kinds = pa.types
+    if kinds.is_signed_integer(arrow):
+        return pa.int64() if arrow.bit_width == 64 else pa.int32()
+    if kinds.is_time(arrow):
+        return pa.time64("us")
+    return arrow if kinds.is_fixed_size_binary(arrow) else None
+
+
+class Partitions:
+    """Which rows share a data file: those for which every field of the partition spec has one value."""
+
+    def __init__(self, table: Any | None, wanted: Sequence[str] | None, what: str) -> None:
+        """Of the table as it is, or of one that is to be made."""
+        self.fields: list[tuple[str, str, str]] = []
+        """Name of the field, the column it is computed from, and how."""
+        if table is None:
+            self.fields = [(name, name, "identity") for name in wanted or ()]
+            return
+        schema = table.schema()
+        for field in table.spec().fields:
+            how = str(field.transform)
+            if how == "void":
+                continue
+            if how.partition("[")[0] not in ("identity", "year", "month", "day", "hour", "truncate"):
+                raise ConnectorError(
+                    f"{what}: the table is partitioned by {how} of {schema.find_column_name(field.source_id)!r}, which pyiceberg "
+                    "cannot add files to; use identity, truncate, or a part of a time"
+                )
+            self.fields.append((field.name, schema.find_column_name(field.source_id), how))
+        found = [column for _, column, _ in self.fields]
+        if wanted is not None and list(wanted) != found:
+            raise ConnectorError(
+                f"{what}: the table is partitioned by {', '.join(found) or 'nothing'}, and the sink by {', '.join(wanted) or 'nothing'}; "
+                "leave partition_by out, or give the table's"
+            )
+
+    def require_columns(self, written: pa.Schema, what: str) -> None:
+        """Raise ConnectorError when rows have not what the table is partitioned by."""
+        for _, column, _ in self.fields:
+            if column not in written.names:
+                raise ConnectorError(f"{what}: the table is partitioned by {column!r}, which the rows have not")
+            kind = written.field(column).type
+            if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind):
+                raise ConnectorError(
+                    f"{what}: partition_by names {column!r}, which is {kind}; use a column of another type"
+                )
+
+    def values(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """For each field, an array that is equal for two rows if and only if their partition is."""
+        return [_parts(batch.column(column), how) for _, column, how in self.fields]
+
+    def directory(self, values: Sequence[object]) -> str:
+        """Where files of a partition lie; for people, since the table itself knows the partition of each file."""
+        return "/".join(
+            f"{quote(name, safe='')}={quote(str(value), safe='')}"
+            for (name, _, _), value in zip(self.fields, values, strict=True)
+        )
+
+
+def _parts(column: pa.Array, how: str) -> pa.Array:
+    if how == "identity":
+        return column
+    if how.startswith("truncate"):
+        width = int(how[len("truncate[") : -1])
+        if pa.types.is_string(column.type):
+            return pc.utf8_slice_codeunits(column, 0, width)
+        whole = column.cast(pa.decimal128(38, 0)) if pa.types.is_integer(column.type) else column
+        return pa.array([None if value is None else value // width for value in whole.to_pylist()])
+    return pc.floor_temporal(column, unit=how)
