@@ -60,19 +60,20 @@ class KafkaReader(SourceReader):
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         partition = self._library.TopicPartition
-        assigned = []
+        assigned, added = [], []
         for split in splits:
             place = (str(split.description["topic"]), int(split.description["partition"]))
             offset = int(split.position.get("offset", split.description["start"]))
             self._splits[place], self._offsets[place] = split, offset
+            added.append(place)
             if split.finished:
                 self._finished.add(place)
                 continue
             assigned.append(partition(*place, offset))
-        self._published.update({self._splits[place].split_id: offset for place, offset in self._offsets.items()})
+        self._published.update({self._splits[place].split_id: self._offsets[place] for place in added})
         if assigned:
-            self._consumer.assign(assigned)
-        for place in list(self._offsets):
+            self._consumer.incremental_assign(assigned)
+        for place in added:
             self._maybe_finish(place, self._offsets[place])
 
     def pause_splits(self, split_ids: Sequence[str]) -> None:

@@ -4,8 +4,9 @@ is complete.
 Decides where partitions start (resolved once, on the driver, so that a restart before the first checkpoint starts at
 the same row) and end, that rows are decoded a poll at a time and handed out a partition at a time (so each has its
 watermark), and that only what was handed out counts in a position. Nothing of librdkafka's own bookkeeping matters for
-exactly-once: offsets that are published are for others to see. It does not find partitions that are added while the job
-runs. Mirrors Flink's KafkaSource; its three offset modes are those of FlinkKafkaConsumer (OffsetCommitMode).
+exactly-once: offsets that are published are for others to see. Partitions that are added while the job runs are found
+by an enumerator, if asked for. Mirrors Flink's KafkaSource; its three offset modes are those of FlinkKafkaConsumer
+(OffsetCommitMode).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from snapline.connectors.formats import RawFormat, RowFormat
-from snapline.connectors.kafka.connection import METADATA_SECONDS, Metadata, Settings, checked
+from snapline.connectors.kafka.connection import Settings, checked
 from snapline.connectors.kafka.kafka_reader import KafkaReader
 from snapline.connectors.kafka.message_columns import BAD_COLUMNS, BAD_ROWS, METADATA_COLUMNS
-from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit
+from snapline.connectors.kafka.partition_discovery import PartitionEnumerator, partition_splits
+from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 8_192
@@ -62,6 +64,7 @@ class KafkaSource(Source):
         commit_offsets: Literal["on_checkpoints", "periodic", "disabled"] = "on_checkpoints",
         on_error: Literal["fail", "drop", "keep"] = "fail",
         settings: Settings | None = None,
+        partition_discovery_ms: int | None = None,
         batch_rows: int = BATCH_ROWS,
         give_up_after_ms: int = GIVE_UP_MS,
     ) -> None:
@@ -73,6 +76,7 @@ class KafkaSource(Source):
         `group_id` when a checkpoint is complete, every few seconds (without checkpoints), or not. `on_error`: a value
         that the format cannot read fails the job, is dropped and counted, or is kept: null columns with its bytes in
         `bad_value` and the reason in `bad_reason`. `settings`: of librdkafka, such as `security.protocol`.
+        `partition_discovery_ms`: look so often for partitions that were added, and read them from their first row.
         `give_up_after_ms`: fail when no broker has answered for so long."""
         self.topics: tuple[str, ...] = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not self.topics or not all(self.topics):
@@ -99,6 +103,13 @@ class KafkaSource(Source):
             raise ConnectorError(f"KafkaSource: on_error is one of {', '.join(BAD_ROWS)}, not {on_error!r}")
         if batch_rows < 1:
             raise ConnectorError(f"KafkaSource: batch_rows must be at least 1, got {batch_rows}")
+        if partition_discovery_ms is not None and partition_discovery_ms < 1:
+            raise ConnectorError(f"KafkaSource: partition_discovery_ms must be positive, got {partition_discovery_ms}")
+        if partition_discovery_ms is not None and stop is not None:
+            raise ConnectorError(
+                "KafkaSource: partition_discovery_ms is for sources that read for ever; leave out stop="
+            )
+        self.partition_discovery_ms = partition_discovery_ms
         self.start, self.stop = start, stop
         self.group_id = group_id
         self.commit_offsets = commit_offsets if group_id is not None else "disabled"
@@ -122,20 +133,10 @@ class KafkaSource(Source):
         return pa.schema(fields)
 
     def enumerate_splits(self) -> Sequence[SourceSplit]:
-        with Metadata(self.bootstrap_servers, self._client_settings()) as cluster:
-            partition = cluster.library.TopicPartition
-            places = [
-                partition(topic, number) for topic in self.topics for number in cluster.partitions(topic, "KafkaSource")
-            ]
-            starts = self._offsets(cluster, places, self.start)
-            stops = [None] * len(places) if self.stop is None else self._offsets(cluster, places, self.stop)
-        return [
-            SourceSplit(
-                f"{place.topic}#{place.partition}",
-                {"topic": place.topic, "partition": place.partition, "start": start, "stop": stop},
-            )
-            for place, start, stop in zip(places, starts, stops, strict=True)
-        ]
+        return partition_splits(self, self.start)
+
+    def create_enumerator(self, splits: Sequence[SourceSplit]) -> SplitEnumerator | None:
+        return None if self.partition_discovery_ms is None else PartitionEnumerator(self, splits)
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
         return KafkaReader(self, context)
@@ -144,34 +145,8 @@ class KafkaSource(Source):
         """For the consumer of a subtask."""
         periodic = self.commit_offsets == "periodic"
         return {
-            **self._client_settings(),
+            "isolation.level": "read_committed", **self.settings,
             "bootstrap.servers": self.bootstrap_servers, "group.id": self.group_id or f"snapline-{job_id}",
             "enable.auto.commit": periodic, "enable.auto.offset.store": False, "auto.offset.reset": "error",
             "enable.partition.eof": self.bounded,
         }  # fmt: skip
-
-    def _client_settings(self) -> dict[str, Any]:
-        return {"isolation.level": "read_committed", **self.settings}
-
-    def _offsets(self, cluster: Metadata, places: Sequence[Any], where: str | dt.datetime) -> list[int]:
-        """Of each partition, as numbers."""
-        consumer, partition = cluster.consumer, cluster.library.TopicPartition
-
-        def edges(place: Any) -> tuple[int, int]:
-            low, high = cluster.ask(lambda: consumer.get_watermark_offsets(place, METADATA_SECONDS))
-            return low, high
-
-        if isinstance(where, dt.datetime):
-            aware = where if where.tzinfo is not None else where.replace(tzinfo=dt.UTC)
-            time_ms = int(aware.timestamp() * 1000)
-            asked = [partition(place.topic, place.partition, time_ms) for place in places]
-            found = cluster.ask(lambda: consumer.offsets_for_times(asked, METADATA_SECONDS))
-            return [one.offset if one.offset >= 0 else edges(one)[1] for one in found]
-        if where == "group":
-            group = cluster.library.Consumer(self.consumer_settings(""))
-            try:
-                found = cluster.ask(lambda: group.committed(list(places), METADATA_SECONDS))
-            finally:
-                group.close()
-            return [one.offset if one.offset >= 0 else edges(one)[0] for one in found]
-        return [edges(place)[1 if where == "latest" else 0] for place in places]

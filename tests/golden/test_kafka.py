@@ -43,21 +43,21 @@ class Topics:
     def __init__(self, kafka):
         self.kafka = kafka
         self.input, self.rows, self.sums = kafka.topic(PARTITIONS), kafka.topic(PARTITIONS), kafka.topic(2)
-        self.sent = 0
+        self.sent, self.partitions = 0, PARTITIONS
 
     def send(self, until):
         """Rows, a partition after the other, in the order of their times."""
         producer = self.kafka.producer()
         for n in range(self.sent, until):
             value = b'{"k": %d, "v": %d}' % (n % KEYS, n)
-            producer.produce(self.input, value, partition=n % PARTITIONS, timestamp=1 + n * STEP_MS)
+            producer.produce(self.input, value, partition=n % self.partitions, timestamp=1 + n * STEP_MS)
         assert producer.flush(PATIENCE_SECONDS) == 0
         self.sent = until
 
     def end(self):
         """A row in each partition that closes all windows but its own."""
         producer = self.kafka.producer()
-        for partition in range(PARTITIONS):
+        for partition in range(self.partitions):
             producer.produce(self.input, b'{"k": %d, "v": 0}' % END_KEY, partition=partition, timestamp=END_MS)
         assert producer.flush(PATIENCE_SECONDS) == 0
 
@@ -95,12 +95,12 @@ def start_as_number(batch):
     return pa.RecordBatch.from_arrays([c.cast(f.type) for c, f in zip(columns, SUMS, strict=True)], schema=SUMS)
 
 
-def start(cluster, topics, prefix, *, parallelism=2, stop=None, restore=""):
+def start(cluster, topics, prefix, *, parallelism=2, stop=None, restore="", discovery_ms=None):
     kafka = topics.kafka
     environment = cluster.environment(parallelism=parallelism, interval="300 ms")
     source = KafkaSource(
         topics.input, bootstrap_servers=kafka.bootstrap, format=JsonFormat(INPUT), metadata={"timestamp": "t"}, stop=stop,
-        batch_rows=64,
+        batch_rows=64, partition_discovery_ms=discovery_ms,
     )  # fmt: skip
     to_kafka = partial(
         KafkaSink,
@@ -178,3 +178,34 @@ def test_savepoints_and_other_parallelisms(kafka, cluster):
             wait_until(lambda: topics.windows() == topics.expected_windows(), "all windows", seconds=PATIENCE)
         path = cluster.client.stop_with_savepoint(job_id)
     topics.check(topics.rows)
+
+
+def test_partitions_that_are_added_a_kill_and_a_savepoint(kafka, tmp_path):
+    """Partitions come while the job runs, while it restarts, and while it is stopped; rows of each come out once.
+    Which of them are late for their windows depends on when a partition is found."""
+    topics = Topics(kafka)
+
+    def grow(part):
+        topics.partitions = PARTITIONS + 2 * part
+        kafka.add_partitions(topics.input, topics.partitions)
+        topics.send(part * ROWS // 6)
+
+    with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2)) as cluster:
+        cluster.wait_for_task_managers()
+        topics.send(ROWS // 12)
+        job_id = start(cluster, topics, topics.rows, discovery_ms=50)
+        committed(topics, 1)
+        grow(1)
+        committed(topics, ROWS // 6)
+        details = cluster.client.get_job(job_id)
+        busy = {s.resource_id for vertex in details.vertices for s in vertex.subtasks if s.resource_id}
+        next(one for one in cluster.task_managers if one.resource_id in busy).kill()
+        grow(2)
+        committed(topics, ROWS // 3)
+        path = cluster.client.stop_with_savepoint(job_id)
+        grow(3)
+        job_id = start(cluster, topics, topics.rows, parallelism=3, restore=path, discovery_ms=50)
+        committed(topics, ROWS // 2)
+        cluster.client.stop_with_savepoint(job_id)
+    assert list(range(topics.sent)) == sorted(topics.values())
+    assert [] == kafka.open_transactions(topics.rows)

@@ -17,7 +17,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.services.kafka_broker import KafkaBroker
 
@@ -49,6 +49,12 @@ class Kafka:
         for made in admin.create_topics([NewTopic(name, partitions, config=config)]).values():
             made.result(PATIENCE_SECONDS)
         return name
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """So many there are then."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
+        for made in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            made.result(PATIENCE_SECONDS)
 
     def producer(self, **configuration: Any) -> confluent_kafka.Producer:
         """Keywords with underscores for dots."""

@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import InputStatus, SourceSplit
 from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sources.source_operator import SPLITS_STATE, SourceOperator
+from snapline.taskmanager.operators.sources.source_operator import KNOWN_STATE, SPLITS_STATE, SourceOperator
 from snapline.taskmanager.operators.sources.split_enumerator_operator import decode_split, splits_wanted
 
 GREATEST_STATE = "source-greatest-event-time"
@@ -46,6 +47,11 @@ class SplitReaderOperator(SourceOperator):
     def initialize_state(self, restored: RestoredState) -> None:
         self._state = OperatorStateBackend(restored.operator_lists)
         self.restore_drained(self._state, restored)
+        if restored.operator_lists and KNOWN_STATE in restored.operator_lists:
+            raise JobDefinitionError(
+                f"source {self.context.operator_uid!r} discovers splits now, and did not when the snapshot was made, so that splits "
+                "would be read twice; give it the options that it had, or another uid to read from the start"
+            )
         elements = self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         greatest = self._state.list_state(GREATEST_STATE, OperatorStateMode.UNION).get()
         known = [ms for ms in greatest if ms is not None]

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from snapline.connectors.formats import JsonFormat
-from snapline.connectors.kafka import KafkaSource
+from snapline.connectors.kafka import KafkaSource, connection, partition_discovery
+from snapline.connectors.kafka.partition_discovery import PartitionEnumerator
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.errors import ConnectorError
 from tests.services.kafka import PATIENCE_SECONDS, QUIET, needs_faults
@@ -203,6 +204,47 @@ def test_a_partition_that_is_ahead_waits(kafka):
     assert list(range(100)) == numbers(rows_of(first + others + rest))
 
 
+def test_partitions_that_are_added_are_found_and_read_from_their_first_row(kafka):
+    """Also by a source that starts behind the latest row; the state is a number for each topic, and a restored
+    enumerator finds no partition twice."""
+    topic = kafka.topic(2)
+    send_numbers(kafka, topic, 10, partitions=2)
+    source = source_of(kafka, topic, format=NUMBERS, start="latest", partition_discovery_ms=10)
+    splits = source.enumerate_splits()
+    reader = open_reader(source, splits)
+    assert [] == list(PartitionEnumerator(source, splits).discover({}).splits)
+    kafka.add_partitions(topic, 4)
+    send_numbers(kafka, topic, 20, 40, partitions=4)
+
+    found = PartitionEnumerator(source, splits).discover({})
+    first = polls(reader, until=at_least(3))
+    reader.add_splits(found.splits)
+    rest = polls(reader, until=lambda seen: len(rows_of(first + seen)) == 20)
+    reader.close()
+
+    assert [f"{topic}#2", f"{topic}#3"] == [split.split_id for split in found.splits]
+    assert list(range(20, 40)) == numbers(rows_of(first + rest))
+    assert {"partitions": {topic: 4}} == found.state
+    assert [] == list(PartitionEnumerator(source, splits).discover(found.state).splits)
+
+
+def test_a_cluster_that_is_away_for_a_moment_is_asked_again_for_partitions(kafka):
+    """The job goes on with the partitions that it knows, until the cluster is given up."""
+    away = KafkaSource(
+        "t", bootstrap_servers="127.0.0.1:1", partition_discovery_ms=10, settings={"socket.timeout.ms": 10}
+    )
+    enumerator = PartitionEnumerator(away, ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_discovery, "METADATA_SECONDS", 0.1)
+        patch.setattr(connection, "METADATA_SECONDS", 0.1)
+        state = {"partitions": {"t": 3}}
+        found = enumerator.discover(state)
+        assert (0, state) == (len(found.splits), found.state)
+        away.give_up_after_ms = 0
+        with pytest.raises(ConnectorError, match=r"no Kafka broker answers at 127\.0\.0\.1:1"):
+            enumerator.discover(state)
+
+
 def test_bad_rows_fail_are_dropped_or_kept(kafka):
     """The error names the place of the value; the reader counts what it drops; what is kept has the bytes and the
     reason."""
@@ -337,6 +379,8 @@ def test_brokers_that_go_and_come_back(kafka):
         ({"stop": "never"}, "stop is None, latest or a datetime"),
         ({"metadata": ["colour"]}, "unknown metadata 'colour'; there are key, topic"),
         ({"metadata": {"key": "value"}}, "two columns have one name"),
+        ({"partition_discovery_ms": 0}, "partition_discovery_ms must be positive, got 0"),
+        ({"partition_discovery_ms": 1, "stop": "latest"}, "is for sources that read for ever; leave out stop="),
         ({"on_error": "shrug"}, "on_error is one of fail, drop, keep, not 'shrug'"),
         ({"batch_rows": 0}, "batch_rows must be at least 1"),
         (

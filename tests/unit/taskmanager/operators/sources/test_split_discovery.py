@@ -12,8 +12,10 @@ import pytest
 
 import snapline as sl
 from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec, SplitEnumeratorSpec
 from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.sources.source_operator import SourceOperator
 from snapline.taskmanager.operators.sources.split_enumerator_operator import ALL_SPLITS, SplitEnumeratorOperator
 from snapline.taskmanager.operators.sources.split_reader_operator import SplitReaderOperator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
@@ -216,6 +218,15 @@ def test_a_restored_reader_asks_for_less_by_what_it_holds() -> None:
     assert [0] == second.asked
     second.operator.emit_next()
     assert [0, 1] == second.asked
+
+
+def test_a_snapshot_of_a_source_that_did_not_discover_is_refused() -> None:
+    """Its splits would be handed out again, and be read twice."""
+    plain = Harness(SourceOperator(SourceSpec(Numbered([]), (sl.SourceSplit("a", {"t": 1}),), None)))
+    plain.start(None)
+    written = Written(plain.operator.snapshot_state(CheckpointID(1), 0))
+    with pytest.raises(JobDefinitionError, match="discovers splits now, and did not when the snapshot was made"):
+        Reading(Numbered([]), restored_state([written]))
 
 
 def test_the_watermark_stays_below_what_waits_at_the_enumerator() -> None:
